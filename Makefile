@@ -1,0 +1,49 @@
+# Each target sets up what it needs: a fresh clone needs nothing but Python 3.11 or newer and a network for pip.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format bench clean
+
+help:
+	@echo "make demo       the examples, and a picture of grids that follow the image (minutes)"
+	@echo "make test       checks and the default tests (under 10 minutes on 2 cores)"
+	@echo "make test-slow  the long tests as well"
+	@echo "make bench      cost of selection beside timm's Swin-T, written to results/"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	# torch first and alone: whatever else asks for it then finds the pinned one
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)
+
+setup: $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/classifier.py
+	$(BIN)/python examples/encoder_decoder.py
+	$(BIN)/python examples/moving_grids.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n 2
+
+test-slow: $(READY)
+	$(BIN)/pytest -n 2 -m slow
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/door.py
+
+clean:
+	rm -rf .venv out

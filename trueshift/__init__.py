@@ -1,0 +1,47 @@
+"""Vision Transformers whose output does not change when the image moves."""
+
+from . import _torchvision
+
+_torchvision.make_importable()
+
+from .criteria import Candidates, Criterion, FixedOffset, LearnedScore, MaxNorm  # noqa: E402
+from .layers import (  # noqa: E402
+    AdaptiveConvMerge,
+    AdaptiveMerge,
+    AdaptiveTokenize,
+    AlignWindows,
+    Anchor,
+    CircularAttention,
+    CircularConv2d,
+    CircularRelativePosition,
+    WindowAttention,
+)
+from .ops.grid import TokenGrid, Tokens, place  # noqa: E402
+from .ops.resample import resample  # noqa: E402
+from .ops.select import Choice  # noqa: E402
+from .ops.shift import circular_shift  # noqa: E402
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "AdaptiveConvMerge",
+    "AdaptiveMerge",
+    "AdaptiveTokenize",
+    "AlignWindows",
+    "Anchor",
+    "Candidates",
+    "Choice",
+    "CircularAttention",
+    "CircularConv2d",
+    "CircularRelativePosition",
+    "Criterion",
+    "FixedOffset",
+    "LearnedScore",
+    "MaxNorm",
+    "TokenGrid",
+    "Tokens",
+    "WindowAttention",
+    "circular_shift",
+    "place",
+    "resample",
+]

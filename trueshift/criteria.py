@@ -1,0 +1,205 @@
+r"""How one of s x s grids is chosen. Baseline, ablations and adaptive network differ in nothing but their criteria.
+
+A criterion sees :class:`Candidates` and returns a :class:`~trueshift.ops.select.Choice`. To write your own, score single
+positions, and let the base class add up the scores of each grid exactly and break ties by content::
+
+    class Busiest(Criterion):
+        def position_scores(self, features):  # [B, H, W, D], float64
+            return exact_sum(features.abs(), (3,))  # any function of one position's features
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor, nn
+
+from .ops.content import origin_keys
+from .ops.exact import exact_linear, exact_power, exact_sum, power_of_two_above
+from .ops.polyphase import coset_max, coset_sum, polyphase
+from .ops.select import Choice, choose
+from .ops.shift import Pair
+
+
+class Candidates(ABC):
+    """The s x s grids between which an adaptive layer chooses.
+
+    Args:
+        content: the values as given, ``[B, H, W, C]``: what a grid is a grid of, and what breaks ties.
+        stride: s, for rows and for columns.
+    """
+
+    def __init__(self, content: Float[Tensor, "B H W C"], stride: Pair) -> None:
+        self.content = content
+        self.stride = stride
+
+    @abstractmethod
+    def features(self) -> Float64[Tensor, "B H W D"]:
+        """The token whose patch starts at each position, computed exactly (:mod:`trueshift.ops.exact`)."""
+
+    @abstractmethod
+    def dense(self) -> Float[Tensor, "B H W D"]:
+        """The same in the layer's own arithmetic, differentiable: for a criterion that is being learned."""
+
+    def energy(self) -> Float64[Tensor, "B sh sw"]:
+        """Sum of squared features over each grid; a layer that knows a shorter way overrides this."""
+        return coset_sum(_power(self.features(), 2), self.stride)
+
+    def further_scores(self) -> tuple[Float64[Tensor, "B sh sw"], ...]:
+        """Scores for where those of the criterion cannot differ by construction."""
+        return ()
+
+    def keys(self) -> Int64[Tensor, "B H W"]:
+        """The content as seen from each position, for exact ties."""
+        return origin_keys(self.content)
+
+
+class Criterion(nn.Module):
+    """Choose the grid with the largest sum of position scores.
+
+    Shift law: the chosen grid is the same grid of the content, whatever the shift.
+    """
+
+    def forward(self, candidates: Candidates) -> Choice:
+        """Score without gradient and in full precision, whatever surrounds the call, and choose."""
+        with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
+            scores = (self.scores(candidates), *candidates.further_scores())
+            return choose(scores, candidates.keys)
+
+    def scores(self, candidates: Candidates) -> Float64[Tensor, "B sh sw"]:
+        """One score per grid."""
+        return coset_sum(self.position_scores(candidates.features()), candidates.stride)
+
+    def position_scores(self, features: Float64[Tensor, "B H W D"]) -> Float64[Tensor, "B H W"]:
+        """One score per position, from its own features only. Sum channels with ``exact_sum``."""
+        raise NotImplementedError(f"{type(self).__name__} needs position_scores, or its own scores or forward")
+
+
+def _power(features: Tensor, p: float) -> Tensor:
+    """Sum over channels of the p-th power, in units of the image's largest feature, so that no power overflows."""
+    magnitude = features.abs()
+    scale = power_of_two_above(magnitude.amax((1, 2, 3), keepdim=True))
+    return exact_sum(exact_power(magnitude / scale, p), (3,))
+
+
+class MaxNorm(Criterion):
+    r"""The grid whose tokens have the largest p-norm: the paper's criterion.
+
+    .. math:: m^\star = \arg\max_m \sum_k \| T^{(m)}_k \|_p^p
+
+    ``p = 2`` is the paper's choice and the fast one. Any other p needs the tokens of all grids, one pass of stride 1
+    in float64; ``p = float("inf")`` compares the single largest values.
+    """
+
+    def __init__(self, p: float = 2) -> None:
+        super().__init__()
+        if not p >= 1:
+            raise ValueError(f"p = {p}: needs a norm, p >= 1")
+        self.p = p
+
+    def scores(self, candidates: Candidates) -> Float64[Tensor, "B sh sw"]:
+        """The p-norm of each grid, to the power p (largest value for p = inf)."""
+        if self.p == 2:
+            return candidates.energy()
+        if self.p == float("inf"):
+            return coset_max(candidates.features().abs().amax(3), candidates.stride)
+        return super().scores(candidates)
+
+    def position_scores(self, features: Float64[Tensor, "B H W D"]) -> Float64[Tensor, "B H W"]:
+        """The p-th powers of one token's values."""
+        return _power(features, self.p)
+
+    def extra_repr(self) -> str:
+        """Show p."""
+        return f"p={self.p}"
+
+
+class FixedOffset(Criterion):
+    """Always the same grid: the ordinary network, which looks at nothing."""
+
+    def __init__(self, offset: Pair = (0, 0)) -> None:
+        super().__init__()
+        self.offset = offset
+
+    def forward(self, candidates: Candidates) -> Choice:
+        """The fixed offset, modulo the stride, for every image."""
+        x = candidates.content
+        row, column = (at % step for at, step in zip(self.offset, candidates.stride, strict=True))
+        rows = x.new_full((x.shape[0],), row, dtype=torch.int64)
+        columns = x.new_full((x.shape[0],), column, dtype=torch.int64)
+        margin = x.new_full((x.shape[0],), float("inf"), dtype=torch.float64)
+        return Choice(torch.stack([rows, columns], 1), margin, torch.zeros_like(rows, dtype=torch.bool))
+
+    def extra_repr(self) -> str:
+        """Show the offset."""
+        return f"offset={self.offset}"
+
+
+class LearnedScore(Criterion):
+    r"""A small network scores each token; the grid with the largest mean score is chosen (in the spirit of LPS).
+
+    While training, the grids are weighted by a Gumbel softmax of their scores; ``mode="straight_through"`` computes with
+    the heaviest grid alone and takes the gradient of the mixture, ``mode="soft"`` computes with the mixture. In
+    evaluation the same network runs in exact arithmetic, and the choice is as exact as that of any other criterion.
+
+    Args:
+        dim: channels of the tokens to score.
+        hidden: width of the scoring network.
+        temperature: of the softmax; small means close to a hard choice.
+        noise: whether to draw Gumbel noise while training.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int = 16,
+        temperature: float = 1.0,
+        mode: str = "straight_through",
+        noise: bool = True,
+    ) -> None:
+        super().__init__()
+        if mode not in ("straight_through", "soft"):
+            raise ValueError(f"mode {mode!r}: needs 'straight_through' or 'soft'")
+        if not temperature > 0:
+            raise ValueError(f"temperature {temperature}: needs to be positive")
+        self.hidden = nn.Linear(dim, hidden)
+        self.score = nn.Linear(hidden, 1, bias=False)
+        self.temperature, self.mode, self.noise = temperature, mode, noise
+
+    def forward(self, candidates: Candidates) -> Choice:
+        """Exact in evaluation; weights with a gradient in training."""
+        if not self.training:
+            return super().forward(candidates)
+        tokens = candidates.dense()
+        score = self.score(self.hidden(tokens).relu()).squeeze(3)
+        logits = polyphase(score, candidates.stride).mean((3, 4)).flatten(1)
+        if self.noise:
+            logits = logits - torch.empty_like(logits).exponential_().log()
+        weights = (logits / self.temperature).softmax(1)
+        best = weights.detach().topk(min(2, weights.shape[1]), 1)
+        columns = candidates.stride[1]
+        offset = torch.stack([best.indices[:, 0] // columns, best.indices[:, 0] % columns], 1)
+        margin = (best.values[:, 0] - best.values[:, -1]).to(torch.float64)
+        tied = torch.zeros_like(offset[:, 0], dtype=torch.bool)
+        return Choice(offset, margin, tied, weights.unflatten(1, candidates.stride), self.mode != "soft")
+
+    def position_scores(self, features: Float64[Tensor, "B H W D"]) -> Float64[Tensor, "B H W"]:
+        """The same network in exact arithmetic."""
+        bias = self.hidden.bias.detach().to(torch.float64)
+        hidden = (exact_linear(features, self.hidden.weight) + bias).relu()
+        return exact_linear(hidden, self.score.weight).squeeze(3)
+
+
+def follow(choice: Choice, chosen: Callable[[], Tensor], phases: Callable[[], Tensor]) -> Tensor:
+    """The values on the chosen grid; while a criterion is learned, with the gradient of the weighted mixture.
+
+    Args:
+        chosen: gives the values on the chosen grid, ``[B, h, w, D]``.
+        phases: gives those on all grids, ``[B, sh, sw, h, w, D]``.
+    """
+    if choice.weights is None:
+        return chosen()
+    values = phases()
+    mixture = torch.einsum("bmn,bmnhwd->bhwd", choice.weights.to(values.dtype), values)
+    return chosen().detach() + (mixture - mixture.detach()) if choice.hard else mixture

@@ -1,0 +1,89 @@
+r"""A-WSA's choice: roll the tokens so that attention windows begin where the content says.
+
+.. math:: \text{A-WSA}(T) = \text{WSA}(S^{m^\star} T), \quad m^\star = \arg\max_{m < W} G(v_W^{(m)})
+"""
+
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from ..criteria import Candidates, Criterion, MaxNorm, follow
+from ..ops.grid import Tokens
+from ..ops.polyphase import coset_sum
+from ..ops.select import Choice
+from ..ops.shift import Pair, circular_pad, circular_shift, pair
+from ..ops.windows import token_norm, window_energy
+from .tokenize import check_size
+
+
+class WindowCandidates(Candidates):
+    """The window partitions of a feature map. Their one feature is the window's mean token norm, :math:`v_W`.
+
+    Its plain sum is the same for every partition, so a criterion must be nonlinear in it, as
+    :class:`~trueshift.criteria.MaxNorm` with p > 1 is.
+
+    Where one window spans an axis of the grid, all its offsets along that axis hold the same window. There the token
+    that comes first is chosen by the tokens' own energy: attention with a position bias sees which one is first.
+    """
+
+    def __init__(self, values: Float[Tensor, "B H W C"], window: Pair, p: float) -> None:
+        super().__init__(values, window)
+        self.p = p
+
+    def features(self) -> Float64[Tensor, "B H W 1"]:
+        """The energy of the window that starts at each token."""
+        return window_energy(token_norm(self.content, self.p), self.stride)[..., None]
+
+    def dense(self) -> Float[Tensor, "B H W 1"]:
+        """The same, differentiable."""
+        rows, columns = self.stride
+        norms = circular_pad(self.content.norm(self.p, dim=3), (0, rows - 1), (0, columns - 1))
+        return norms.unfold(1, rows, 1).unfold(2, columns, 1).mean((3, 4))[..., None]
+
+    def further_scores(self) -> tuple[Float64[Tensor, "B sh sw"], ...]:
+        """Token energies, where a window spans the grid."""
+        rows, columns = self.content.shape[1:3]
+        if self.stride[0] < rows and self.stride[1] < columns:
+            return ()
+        norms = token_norm(self.content, self.p)
+        return (coset_sum(norms * norms, self.stride),)
+
+
+class AlignWindows(nn.Module):
+    """Roll the tokens so that cutting them into windows from the first token on gives the chosen windows.
+
+    Shift law: ``place(layer(S t)) == S place(layer(t))``, bit for bit: values are only moved. Windows hold the same
+    tokens whatever the shift, each token at the same place of its window.
+
+    Args:
+        window_size: W, of the attention that follows.
+        p: of the token norm in the window energy.
+        criterion: G; :class:`~trueshift.criteria.MaxNorm` of p = 2 (sum of squared window energies) if not given.
+    """
+
+    def __init__(self, window_size: int | Pair, p: float = 2, criterion: Criterion | None = None) -> None:
+        super().__init__()
+        self.window_size = pair(window_size)
+        self.p = p
+        self.criterion = criterion or MaxNorm()
+
+    def choose(self, tokens: Tokens) -> Choice:
+        """Where the first window starts, counted in tokens."""
+        return self.criterion(WindowCandidates(tokens.values, self.window_size, self.p))
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """The same tokens on the grid that starts at the first window."""
+        check_size(tokens.grid.shape, self.window_size)
+        choice = self.choose(tokens)
+        values = follow(
+            choice,
+            lambda: circular_shift(tokens.values, choice.offset),
+            lambda: _all_shifts(tokens.values, self.window_size),
+        )
+        return Tokens(values, tokens.grid.advance(choice.offset))
+
+
+def _all_shifts(values: Float[Tensor, "B H W C"], window: Pair) -> Float[Tensor, "B sh sw H W C"]:
+    """The tokens as seen from each offset of a window: a view, W x W times as large."""
+    height, width = values.shape[1:3]
+    padded = circular_pad(values, (0, window[0] - 1), (0, window[1] - 1))
+    return padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)

@@ -1,0 +1,64 @@
+"""Which token of the chosen grid becomes the first: with it, every later step sees literally the same tensor.
+
+A choice of phase makes two shifted images hold the same tokens, up to a roll. That is equality on paper. In floating
+point a kernel may round a token differently at another place. Rolling the tokens to a frame that moves with the content
+removes the last difference: what follows is bit-identical on any kernel, and cannot disagree about later choices.
+"""
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor, nn
+
+from ..criteria import Candidates
+from ..ops.content import origin_keys
+from ..ops.grid import Tokens
+from ..ops.seam import seam_near, seam_scores
+from ..ops.select import Choice, choose
+from ..ops.shift import circular_shift, circular_take
+from ..ops.windows import token_norm
+
+
+def anchor_on_seam(choice: Choice, candidates: Candidates) -> Choice:
+    """Start the chosen grid at the token nearest the wrap seam of the image, usually the photograph's own corner."""
+    with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
+        rows, columns = seam_scores(candidates.content)
+        rows = seam_near(rows, choice.offset[:, 0], candidates.stride[0])
+        columns = seam_near(columns, choice.offset[:, 1], candidates.stride[1])
+        return _start_at_best(choice, rows[:, :, None] + columns[:, None, :], candidates)
+
+
+def anchor_on_norm(choice: Choice, candidates: Candidates) -> Choice:
+    """Start the chosen grid at its token of the largest norm."""
+    with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
+        norms = circular_take(token_norm(candidates.content), choice.offset, candidates.stride)
+        return _start_at_best(choice, norms, candidates)
+
+
+def _start_at_best(choice: Choice, scores: Float64[Tensor, "B h w"], candidates: Candidates) -> Choice:
+    if choice.weights is not None:  # while a criterion is learned, grids are mixed and none has a first token
+        return choice
+
+    def keys() -> Int64[Tensor, "B h w"]:
+        return circular_take(candidates.keys(), choice.offset, candidates.stride)
+
+    token = choose((scores,), keys).offset
+    offset = torch.stack([choice.offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
+    return Choice(offset, choice.margin, choice.tied)
+
+
+class Anchor(nn.Module):
+    """Roll the tokens so that the one with the largest norm is the first.
+
+    Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid.
+    """
+
+    def choose(self, tokens: Tokens) -> Choice:
+        """Which token becomes the first."""
+        values = tokens.values
+        with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
+            return choose((token_norm(values),), lambda: origin_keys(values))
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """Roll values and grid together."""
+        offset = self.choose(tokens).offset
+        return Tokens(circular_shift(tokens.values, offset), tokens.grid.advance(offset))

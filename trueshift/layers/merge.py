@@ -1,0 +1,192 @@
+r"""A-PMerge: merge neighbouring tokens on a grid that their content chooses.
+
+Patch merging is a convolution with a stride, so the stride is taken by adaptive polyphase sampling:
+
+.. math:: \text{A-PMerge}(T) = \text{APS}^{(P)}(T \circledast h)
+"""
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from ..criteria import Candidates, Criterion, MaxNorm, follow
+from ..ops.exact import exact_linear, exact_sum
+from ..ops.grid import Tokens
+from ..ops.polyphase import polyphase
+from ..ops.select import Choice
+from ..ops.shift import Pair, circular_pad, circular_shift, pair
+from .anchor import anchor_on_norm
+from .conv import conv_on_circle
+from .tokenize import PatchCandidates, check_size, strided_conv
+
+
+class _Merge(nn.Module):
+    """Choose, merge, advance the grid: what all merges share."""
+
+    factor: Pair
+    criterion: Criterion
+    anchor: bool
+
+    def candidates(self, values: Float[Tensor, "B H W C"]) -> Candidates:
+        """The grids of merged tokens to choose from."""
+        raise NotImplementedError
+
+    def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
+        """Merged tokens, before a norm that comes after the choice, for patches at every ``stride``-th position."""
+        raise NotImplementedError
+
+    def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
+        """What follows the choice."""
+        return merged
+
+    def choose(self, tokens: Tokens) -> Choice:
+        """Where the grid of merged tokens starts, counted in tokens."""
+        candidates = self.candidates(tokens.values)
+        choice = self.criterion(candidates)
+        return anchor_on_norm(choice, candidates) if self.anchor else choice
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """Merged tokens on a grid of ``factor`` times the stride."""
+        check_size(tokens.grid.shape, self.factor)
+        choice = self.choose(tokens)
+        merged = follow(
+            choice,
+            lambda: self.merge(circular_shift(tokens.values, choice.offset), self.factor),
+            lambda: polyphase(self.merge(tokens.values, (1, 1)), self.factor),
+        )
+        return Tokens(self.finish(merged), tokens.grid.advance(choice.offset, self.factor))
+
+
+class AdaptiveMerge(_Merge):
+    """Concatenate patches of ``factor`` x ``factor`` tokens and project them (Swin's PatchMerging).
+
+    Shift law: ``place(layer(S t)) == S place(layer(t))``, to rounding of the matrix kernel; bit-identical with
+    ``anchor`` here or anywhere before.
+
+    Args:
+        dim, out_dim: channels before and after; twice as many after if not given.
+        factor: P, how many tokens are merged along each axis.
+        norm: ``"before"`` the projection (Swin), ``"after"`` it (SwinV2) or ``"none"``. The choice is made on the
+            projection itself: after a norm all tokens have the same energy.
+        criterion: :class:`~trueshift.criteria.MaxNorm` of p = 2 if not given.
+        anchor: also choose which token is the first. Not needed behind an anchored layer.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        out_dim: int | None = None,
+        factor: int | Pair = 2,
+        norm: str = "before",
+        criterion: Criterion | None = None,
+        anchor: bool = False,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        if norm not in ("before", "after", "none"):
+            raise ValueError(f"norm {norm!r}: needs 'before', 'after' or 'none'")
+        self.factor = pair(factor)
+        gathered = dim * self.factor[0] * self.factor[1]
+        self.dim, out_dim = dim, out_dim or 2 * dim
+        self.norm_position = norm
+        self.reduction = nn.Linear(gathered, out_dim, bias=bias)
+        self.norm = nn.Identity() if norm == "none" else nn.LayerNorm(gathered if norm == "before" else out_dim)
+        self.criterion = criterion or MaxNorm()
+        self.anchor = anchor
+
+    def candidates(self, values: Float[Tensor, "B H W C"]) -> Candidates:
+        """Patches of neighbouring tokens."""
+        if values.shape[3] != self.dim:
+            raise ValueError(f"tokens of {values.shape[3]} channels: this layer was made for {self.dim}")
+        return _MergeCandidates(values, self)
+
+    def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
+        """Gather, norm if it comes before, project."""
+        gathered = gather_patches(values, self.factor, stride)
+        return self.reduction(self.norm(gathered) if self.norm_position == "before" else gathered)
+
+    def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
+        """The norm, if it comes after."""
+        return self.norm(merged) if self.norm_position == "after" else merged
+
+
+class _MergeCandidates(Candidates):
+    def __init__(self, values: Tensor, layer: AdaptiveMerge) -> None:
+        super().__init__(values, layer.factor)
+        self.layer = layer
+
+    def features(self) -> Float64[Tensor, "B H W D"]:
+        gathered = gather_patches(self.content, self.stride, (1, 1)).to(torch.float64)
+        if isinstance(self.layer.norm, nn.LayerNorm) and self.layer.norm_position == "before":
+            gathered = exact_layer_norm(gathered, self.layer.norm)
+        merged = exact_linear(gathered, self.layer.reduction.weight)
+        bias = self.layer.reduction.bias
+        return merged if bias is None else merged + bias.detach()
+
+    def dense(self) -> Float[Tensor, "B H W D"]:
+        return self.layer.merge(self.content, (1, 1))
+
+
+def gather_patches(values: Float[Tensor, "B H W C"], patch: Pair, stride: Pair) -> Float[Tensor, "B h w PPC"]:
+    """The tokens of the patch that starts at every ``stride``-th position, side by side, column by column as in timm."""
+    rows, columns = patch
+    if patch == stride:
+        split = values.unflatten(2, (-1, columns)).unflatten(1, (-1, rows))  # B h P w P C
+        return split.permute(0, 1, 3, 4, 2, 5).flatten(3)
+    padded = circular_pad(values, (0, rows - 1), (0, columns - 1))
+    windows = padded.unfold(1, rows, stride[0]).unfold(2, columns, stride[1])  # B h w C P P
+    return windows.permute(0, 1, 2, 5, 4, 3).flatten(3)
+
+
+def exact_layer_norm(x: Float64[Tensor, "B H W C"], norm: nn.LayerNorm) -> Float64[Tensor, "B H W C"]:
+    """LayerNorm with exact sums. Shift law: bit for bit."""
+    channels = x.shape[3]
+    centred = x - (exact_sum(x, (3,)) / channels)[..., None]
+    deviation = (exact_sum(centred * centred, (3,)) / channels + norm.eps).sqrt()
+    return centred / deviation[..., None] * norm.weight.detach() + norm.bias.detach()
+
+
+class AdaptiveConvMerge(_Merge):
+    """Merge tokens by a strided convolution whose kernel may overlap its neighbours (CvT, MViTv2).
+
+    Shift law: as :class:`AdaptiveMerge`.
+
+    Args:
+        dim, out_dim: channels before and after.
+        factor: stride, in tokens.
+        kernel_size: at least the stride.
+        padding: how far the kernel reaches before the nominal start of its patch.
+        groups: ``dim`` for a depthwise convolution.
+        padding_mode: ``"circular"``; ``"zeros"`` is for the ordinary network and breaks the shift law.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        out_dim: int,
+        factor: int | Pair = 2,
+        kernel_size: int | Pair = 3,
+        padding: int | Pair = 1,
+        groups: int = 1,
+        bias: bool = True,
+        criterion: Criterion | None = None,
+        anchor: bool = False,
+        padding_mode: str = "circular",
+    ) -> None:
+        super().__init__()
+        self.factor, self.padding = pair(factor), pair(padding)
+        self.proj = strided_conv(dim, out_dim, kernel_size, self.factor, self.padding, padding_mode, groups, bias)
+        self.criterion = criterion or MaxNorm()
+        self.anchor = anchor
+        self.pad_mode = padding_mode
+
+    def candidates(self, values: Float[Tensor, "B H W C"]) -> Candidates:
+        """Strided convolutions at each phase."""
+        if values.shape[3] != self.proj.in_channels:
+            raise ValueError(f"tokens of {values.shape[3]} channels: this layer was made for {self.proj.in_channels}")
+        return PatchCandidates(values.permute(0, 3, 1, 2), self.proj, self.factor, self.padding)
+
+    def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
+        """The convolution."""
+        image = values.permute(0, 3, 1, 2)
+        return conv_on_circle(image, self.proj, stride, self.padding, self.pad_mode).permute(0, 2, 3, 1)

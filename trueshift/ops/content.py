@@ -1,0 +1,59 @@
+r"""A key for every possible origin, which depends on the whole content as seen from there and on nothing else.
+
+Exact ties between *different* content are common: flat backgrounds, a few bright pixels, stripes. They must be broken
+by something that moves with the image. This key settles all of them: two origins get the same key only if the content
+seen from them is the same (up to an accidental collision, about 1 in 2**57).
+
+.. math:: \text{key}[n] = \sum_{i, j} r_i\, c_j\, h[(n + (i, j)) \bmod (H, W)] \bmod p
+
+with :math:`h` a hash of the values at one position, three times over with other multipliers :math:`r, c`. Rows and
+columns have different ones: equal ones would tie an origin with its mirror image across the diagonal.
+"""
+
+import torch
+from jaxtyping import Int64, Shaped
+from torch import Tensor
+
+PRIME = 2**19 - 1  # products of two residues, summed over up to 2**15 positions, are exact in float64
+HASHES = 3  # together 57 bits, one int64
+
+_INTEGER_OF_SIZE = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+
+
+def _mix(x: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
+    """Scatter the bits of integers (multiplication wraps around; xor and shift keep it from being linear)."""
+    x = (x ^ (x >> 31)) * -4658895280553007687
+    x = (x ^ (x >> 27)) * -7723592293110705685
+    return x ^ (x >> 33)
+
+
+def fingerprint(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
+    """Hash the raw bits of all channels at each position. Shift law: ``fingerprint(S x) == S fingerprint(x)``."""
+    bits = x.contiguous().view(_INTEGER_OF_SIZE[x.element_size()]).to(torch.int64)
+    multipliers = _mix(torch.arange(1, x.shape[-1] + 1, device=x.device)) | 1
+    return _mix((bits * multipliers).sum(-1))
+
+
+def origin_keys(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
+    """The key of the content as seen from each position, in 0 .. 2**57 - 1.
+
+    Shift law: ``origin_keys(S x) == S origin_keys(x)``; equal keys mean equal content.
+    """
+    if max(x.shape[1:3]) > 2**15:
+        raise ValueError(f"size {tuple(x.shape[1:3])}: needs at most {2**15} rows and columns; cut the image in tiles")
+    words = fingerprint(x)
+    salts = torch.arange(1, HASHES + 1, device=x.device).view(HASHES, 1, 1, 1)
+    residues = (_mix(words + salts * 0x5851F42D4C957F2D) % PRIME).to(torch.float64)  # HASHES B H W
+    rows = _circulant(x.shape[1], 0, x.device)[:, None]
+    columns = _circulant(x.shape[2], HASHES, x.device)[:, None]
+    hashes = ((rows @ residues) % PRIME) @ columns.mT % PRIME
+    first, second, third = hashes.to(torch.int64)
+    return (first << 38) | (second << 19) | third
+
+
+def _circulant(size: int, seed: int, device: torch.device) -> Tensor:
+    """``[HASHES, size, size]`` with entry ``(n, k)`` the multiplier of position ``k`` as seen from ``n``."""
+    index = torch.arange(size, device=device)
+    salts = torch.arange(seed + 1, seed + HASHES + 1, device=device)[:, None] << 32
+    multipliers = (_mix(index + salts) % PRIME).to(torch.float64)
+    return multipliers[:, (index[None, :] - index[:, None]) % size]

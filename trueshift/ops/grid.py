@@ -1,0 +1,81 @@
+"""Where tokens stand: a feature map together with its place in the image.
+
+    token (i, j) of a feature map sits at input pixel  (origin + stride * (i, j)) mod (H, W)
+
+All the choices a network has made so far add up to that one pair of integers per image, so nothing else has to travel.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from .shift import Pair, circular_shift, pair, spread_out
+
+
+@dataclass(frozen=True)
+class TokenGrid:
+    """A regular grid on a circular image, at another origin for each image of the batch.
+
+    ``origin`` is the nominal start of the first patch, whatever padding its convolution had.
+
+    Shift law: the grid of ``S^t x`` has the origin of ``x``'s grid minus ``t``, modulo the image's size.
+    """
+
+    stride: Pair
+    origin: Int[Tensor, "B 2"]
+    image_size: Pair
+
+    @classmethod
+    def of_image(cls, x: Shaped[Tensor, "B C H W"]) -> "TokenGrid":
+        """The grid of the pixels themselves."""
+        return cls((1, 1), x.new_zeros((x.shape[0], 2), dtype=torch.int64), (x.shape[2], x.shape[3]))
+
+    @property
+    def shape(self) -> Pair:
+        """Rows and columns of tokens."""
+        return self.image_size[0] // self.stride[0], self.image_size[1] // self.stride[1]
+
+    def advance(self, offset: Int[Tensor, "B 2"], factor: int | Pair = 1) -> "TokenGrid":
+        """The grid of every ``factor``-th token, from the token at ``offset`` on."""
+        factor = pair(factor)
+        rows = (self.origin[:, 0] + offset[:, 0] * self.stride[0]) % self.image_size[0]
+        columns = (self.origin[:, 1] + offset[:, 1] * self.stride[1]) % self.image_size[1]
+        origin = torch.stack([rows, columns], 1)
+        return TokenGrid((self.stride[0] * factor[0], self.stride[1] * factor[1]), origin, self.image_size)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Values ``[B, h, w, C]`` and the grid they stand on."""
+
+    values: Float[Tensor, "B h w C"]
+    grid: TokenGrid
+
+    def __post_init__(self) -> None:
+        if self.values.dim() != 4:
+            raise ValueError(f"token values of shape {tuple(self.values.shape)}: needs [B, h, w, C]")
+        if tuple(self.values.shape[1:3]) != self.grid.shape:
+            raise ValueError(
+                f"{tuple(self.values.shape[1:3])} tokens on a grid of {self.grid.shape} "
+                f"(image {self.grid.image_size}, stride {self.grid.stride})"
+            )
+
+    @classmethod
+    def of_image(cls, x: Float[Tensor, "B C H W"]) -> "Tokens":
+        """Every pixel a token, standing where it stands."""
+        return cls(x.permute(0, 2, 3, 1), TokenGrid.of_image(x))
+
+
+def place(tokens: Tokens) -> Float[Tensor, "B H W C"]:
+    """Put each token at its absolute pixel, zeros elsewhere.
+
+    Shift law: if the tokens moved with the image, ``place(tokens of S^t x) == S^t place(tokens of x)``: two feature
+    maps can be compared without searching for the shift between them.
+    """
+    return circular_shift(spread_out(tokens.values, tokens.grid.stride), -tokens.grid.origin)
+
+
+for _structure, _name in ((TokenGrid, "trueshift.TokenGrid"), (Tokens, "trueshift.Tokens")):
+    torch.export.register_dataclass(_structure, serialized_type_name=_name)

@@ -1,0 +1,74 @@
+"""Choose one of s x s grids, so that the choice moves with the content: the primitive under every adaptive layer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from .exact import can_ask
+from .polyphase import coset_max
+from .shift import pair
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which grid was chosen for each image, and how clearly.
+
+    Attributes:
+        offset: row and column at which the chosen grid starts.
+        margin: the smallest relative change of a score that would have changed the choice: 0 where scores tie
+            exactly, infinity where there was nothing to choose.
+        tied: scores tied exactly and the content key decided (or the content repeats, and any choice is the same).
+        weights: how much each of the s x s grids counts, while a criterion is being learned; None when one was chosen.
+        hard: with weights: the value is that of the chosen grid and only the gradient is that of the mixture.
+    """
+
+    offset: Int64[Tensor, "B 2"]
+    margin: Float64[Tensor, " B"]
+    tied: Bool[Tensor, " B"]
+    weights: Float[Tensor, "B sh sw"] | None = None
+    hard: bool = True
+
+
+def choose(scores: Sequence[Float64[Tensor, "B sh sw"]], keys: Callable[[], Int64[Tensor, "B H W"]]) -> Choice:
+    """The grid with the largest scores, compared one after the other; exact ties go by the content.
+
+    Shift law: the chosen grid is the same grid of the content whatever the shift, if the scores are exact
+    (:mod:`trueshift.ops.exact`): ``offset(S^t x) == offset(x) - t`` modulo s, up to a period of the content itself.
+
+    Args:
+        scores: one or more per grid, the later ones for where the earlier ones tie.
+        keys: gives the content keys of all positions (:func:`~trueshift.ops.content.origin_keys`); called only if
+            scores tie, or where asking whether they do would cost a synchronisation.
+    """
+    columns = scores[0].shape[2]
+    flat = [score.flatten(1) for score in scores]
+    leading = torch.ones_like(flat[0], dtype=torch.bool)
+    for score in flat:
+        leading = _keep_largest(leading, score, float("-inf"))
+    tied = leading.sum(1) > 1
+    if not can_ask(tied) or bool(tied.any()):
+        leading = _keep_largest(leading, coset_max(keys(), pair(scores[0].shape[1:])).flatten(1), -1)
+    winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
+    offset = torch.stack([winner // columns, winner % columns], 1)
+    return Choice(offset, _margin(flat, winner), tied)
+
+
+def _keep_largest(leading: Tensor, score: Tensor, nothing: float) -> Tensor:
+    best = score.masked_fill(~leading, nothing).amax(1, keepdim=True)
+    return leading & (score == best)
+
+
+def _margin(flat: Sequence[Tensor], winner: Tensor) -> Tensor:
+    """Smallest relative gap to another grid, in the first score in which the two differ."""
+    gap = torch.zeros_like(flat[0])
+    for score in reversed(flat):
+        won = score.gather(1, winner[:, None])
+        relative = (won - score) / won.abs().clamp_min(torch.finfo(score.dtype).tiny)
+        gap = torch.where(score == won, gap, relative)
+    return gap.scatter(1, winner[:, None], float("inf")).amin(1)
+
+
+torch.export.register_dataclass(Choice, serialized_type_name="trueshift.Choice")

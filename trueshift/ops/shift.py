@@ -1,0 +1,140 @@
+r"""Circular shifts of a batch, each image by its own offset. This file alone knows the sign convention.
+
+.. math:: (S^m x)[n] = x[(n + m) \bmod N]
+
+A positive offset moves the *frame* down and right, and so the content up and left: what stood at ``offset`` is
+found at 0 afterwards. A token grid whose origin is ``m`` reads :math:`S^m x` from its first pixel on.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+Pair = tuple[int, int]
+
+IMAGE_DIMS: Pair = (2, 3)  # B C H W
+TOKEN_DIMS: Pair = (1, 2)  # B H W C
+
+
+def pair(value: int | Sequence[int]) -> Pair:
+    """``3 -> (3, 3)``; a pair stays as it is."""
+    if isinstance(value, int):
+        return value, value
+    first, second = value
+    return int(first), int(second)
+
+
+def circular_shift(
+    x: Shaped[Tensor, "B *rest"], offset: Int[Tensor, "B 2"] | Sequence[int], dims: Pair = TOKEN_DIMS
+) -> Shaped[Tensor, "B *rest"]:
+    r"""Move the frame of each image by its own offset: ``y[b, n] = x[b, (n + offset[b]) mod N]``.
+
+    Shift law: ``circular_shift(circular_shift(x, a), b) == circular_shift(x, a + b)``, and a shift by 0 or by the
+    size is the identity. Differentiable; the gradient is the shift back, exact in every precision.
+
+    Args:
+        x: tokens ``[B, H, W, C]``, or images ``[B, C, H, W]`` with ``dims=IMAGE_DIMS``.
+        offset: rows and columns for each image, any integers; one pair of numbers serves the whole batch.
+        dims: which two dimensions are rows and columns.
+    """
+    return circular_take(x, offset, 1, dims)
+
+
+def circular_take(
+    x: Shaped[Tensor, "B *rest"],
+    offset: Int[Tensor, "B 2"] | Sequence[int],
+    stride: int | Pair,
+    dims: Pair = TOKEN_DIMS,
+) -> Shaped[Tensor, "B *taken"]:
+    r"""Every ``stride``-th position from ``offset`` on: ``y[b, n] = x[b, (offset[b] + stride * n) mod N]``.
+
+    The shift and the choice of a polyphase component in one gather.
+
+    Shift law: ``circular_take(S^t x, m) == circular_take(x, m + t)``.
+    """
+    stride = pair(stride)
+    if not isinstance(offset, Tensor):
+        offset = torch.tensor(pair(offset), device=x.device).expand(x.shape[0], 2)
+    if offset.shape != (x.shape[0], 2):
+        raise ValueError(
+            f"offset has shape {tuple(offset.shape)}: needs [{x.shape[0]}, 2], one (row, column) pair per image"
+        )
+    for dim, step in zip(dims, stride, strict=True):
+        if x.shape[dim] % step:
+            raise ValueError(f"size {x.shape[dim]} along dimension {dim}: needs a multiple of the stride {step}")
+    return _CircularTake.apply(x, offset, stride, dims)
+
+
+def _gather(x: Tensor, offset: Tensor, stride: Pair, dims: Pair) -> Tensor:
+    """One flat index per image and position: several times faster on a CPU than one index per dimension."""
+    (rows, columns), (row_dim, column_dim) = [x.shape[dim] for dim in dims], dims
+    height, width = rows // stride[0], columns // stride[1]
+    row = (offset[:, :1] + torch.arange(height, device=x.device) * stride[0]) % rows
+    column = (offset[:, 1:] + torch.arange(width, device=x.device) * stride[1]) % columns
+    if column_dim == x.dim() - 1:  # channels first: the index serves every channel
+        index = (row[:, :, None] * columns + column[:, None, :]).flatten(1)
+        index = index.view(x.shape[0], *[1] * (x.dim() - 3), -1)
+        index = index.expand(*x.shape[:row_dim], index.shape[-1])
+        return x.flatten(row_dim).gather(-1, index).view(*x.shape[:row_dim], height, width)
+    first = torch.arange(x.shape[0], device=x.device)[:, None, None] * (rows * columns)
+    index = (first + row[:, :, None] * columns + column[:, None, :]).flatten()
+    flat = x.reshape(-1, *x.shape[column_dim + 1 :])
+    return flat.index_select(0, index).view(x.shape[0], height, width, *x.shape[column_dim + 1 :])
+
+
+class _CircularTake(torch.autograd.Function):
+    """The gather with its own backward: each position is read at most once, so the gradient needs no summation."""
+
+    @staticmethod
+    def forward(x: Tensor, offset: Tensor, stride: Pair, dims: Pair) -> Tensor:
+        return _gather(x, offset, stride, dims)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, offset, ctx.stride, ctx.dims = inputs
+        ctx.save_for_backward(offset)
+        ctx.save_for_forward(offset)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (grad,) = grads
+        (offset,) = ctx.saved_tensors
+        spread = spread_out(grad, ctx.stride, ctx.dims)
+        return _CircularTake.apply(spread, -offset, (1, 1), ctx.dims), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        (offset,) = ctx.saved_tensors
+        return _CircularTake.apply(tangents[0], offset, ctx.stride, ctx.dims)
+
+
+def spread_out(x: Tensor, stride: int | Pair, dims: Pair = TOKEN_DIMS) -> Tensor:
+    """Put ``x[n]`` at ``stride * n`` and zeros between: the inverse of taking every ``stride``-th position."""
+    stride = pair(stride)
+    if stride == (1, 1):
+        return x
+    shape = list(x.shape)
+    where: list[slice] = [slice(None)] * x.dim()
+    for dim, step in zip(dims, stride, strict=True):
+        shape[dim] *= step
+        where[dim] = slice(None, None, step)
+    spread = x.new_zeros(shape)
+    spread[tuple(where)] = x
+    return spread
+
+
+def circular_pad(x: Shaped[Tensor, "B H W *rest"], rows: Pair, columns: Pair) -> Shaped[Tensor, "B PH PW *rest"]:
+    """Continue the image around its border, by (before, after) rows and columns; more than once around if need be.
+
+    Shift law: a window that starts at position n of the padded image holds what it would hold on the circle.
+    """
+    for dim, (before, after) in ((2, columns), (1, rows)):
+        size = x.shape[dim]
+        pieces = [x.narrow(dim, size - before % size, before % size), *[x] * (before // size), x]
+        pieces += [*[x] * (after // size), x.narrow(dim, 0, after % size)]
+        pieces = [piece for piece in pieces if piece.shape[dim]]
+        x = torch.cat(pieces, dim) if len(pieces) > 1 else x
+    return x

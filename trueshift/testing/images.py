@@ -1,0 +1,103 @@
+"""Images on which shift-equivariant networks break: ties, symmetries, repetitions and extreme values."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+Image = Float[Tensor, "C H W"]
+PHOTOS = Path(__file__).parent / "photos"
+
+
+def photographs(size: int = 224) -> dict[str, Float[Tensor, "3 size size"]]:
+    """The six photographs that come with the package, square, in 0 .. 1."""
+    try:
+        import numpy as np
+        from PIL import Image as PillowImage
+    except ImportError as error:
+        raise ImportError("reading photographs needs Pillow: pip install trueshift[viz]") from error
+    images = {}
+    for path in sorted(PHOTOS.glob("*.jpg")):
+        with PillowImage.open(path) as photo:
+            side = min(photo.size)
+            left, top = (photo.width - side) // 2, (photo.height - side) // 2
+            square = photo.convert("RGB").crop((left, top, left + side, top + side)).resize((size, size))
+        images[path.stem] = torch.from_numpy(np.array(square)).permute(2, 0, 1).float() / 255
+    return images
+
+
+def hostile_images(size: int | tuple[int, int] = 32, channels: int = 3, seed: int = 0) -> dict[str, Image]:
+    """Named images, float32, each a reason for a choice to tie, nearly tie or overflow.
+
+    Flat ones, one and several equal bright pixels, checkerboards and stripes of any period (also those that do not
+    divide the size), tiles, upsampled small images, text-like strokes, saturated gradients, mirror symmetries,
+    negative, tiny and huge values, quantised noise.
+    """
+    height, width = (size, size) if isinstance(size, int) else size
+    generator = torch.Generator().manual_seed(seed)
+    row, column = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+
+    def grey(plane: Tensor) -> Image:
+        return plane.float().expand(channels, height, width).clone()
+
+    def noise(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator)
+
+    def spots(*places: tuple[int, int]) -> Image:
+        image = torch.zeros(channels, height, width)
+        for y, x in places:
+            image[:, y % height, x % width] = 1
+        return image
+
+    def upsampled(mode: str, **options: bool) -> Image:
+        small = noise(1, channels, max(height // 8, 2), max(width // 8, 2))
+        return F.interpolate(small, (height, width), mode=mode, **options)[0]
+
+    def digits() -> Image:
+        image = torch.ones(channels, height, width)
+        for start in range(2, width - 4, 7):
+            image[:, 3 : height // 2, start] = 0.1
+            image[:, height // 2, start : start + 3] = 0.1
+        return image
+
+    eighth = noise(channels, height, width)
+    images: dict[str, Callable[[], Image]] = {
+        "constant": lambda: grey(torch.full((height, width), 0.5)),
+        "zero": lambda: grey(torch.zeros(height, width)),
+        "one bright pixel": lambda: spots((3, 5)),
+        "two bright pixels": lambda: spots((3, 5), (3, 11)),
+        "two bright pixels, far": lambda: spots((1, 1), (1 + height // 2, 3 + width // 2)),
+        "three bright pixels": lambda: spots((0, 0), (2, 6), (9, 3)),
+        "four bright pixels": lambda: spots((0, 0), (0, 6), (6, 0), (6, 6)),
+        "one bright row": lambda: grey(row == 5),
+        "one bright column": lambda: grey(column == 5),
+        "tiles": lambda: noise(channels, 5, 7).repeat(1, height // 5 + 1, width // 7 + 1)[:, :height, :width],
+        "tiles that fit": lambda: noise(channels, height // 4, width // 4).repeat(1, 4, 4),
+        "nearest upsampled": lambda: upsampled("nearest"),
+        "bilinear upsampled": lambda: upsampled("bilinear", align_corners=False),
+        "dark digits on white": digits,
+        "saturated gradient": lambda: grey((row * 2.0 / height).clamp(0, 1)),
+        "saturated diagonal": lambda: grey(((row + column) * 1.5 / (height + width)).clamp(0.2, 0.8)),
+        "mirror": lambda: torch.cat([eighth[..., : width // 2], eighth[..., : width // 2].flip(2)], 2),
+        "transpose symmetric": lambda: (lambda s: s + s.mT)(noise(channels, max(height, width), max(height, width)))[
+            :, :height, :width
+        ],
+        "point symmetric": lambda: eighth + eighth.flip((1, 2)),
+        "negative": lambda: -noise(channels, height, width),
+        "denormal": lambda: noise(channels, height, width) * 1e-40,
+        "denormal beside one": lambda: noise(channels, height, width) * 1e-42 + spots((4, 4)),
+        "huge": lambda: (noise(channels, height, width) - 0.5) * 1e37,
+        "two levels": lambda: (noise(channels, height, width) > 0.5).float(),
+        "eight-bit noise": lambda: (noise(channels, height, width) * 255).round() / 255,
+        "normal noise": lambda: torch.randn(channels, height, width, generator=generator),
+        "faint contrast": lambda: 1 + 1e-6 * noise(channels, height, width),
+    }
+    for period in range(1, 9):
+        images[f"checkerboard {period}"] = lambda period=period: grey((row // period + column // period) % 2)  # type: ignore[misc]
+    for period in (2, 3, 5):
+        images[f"row stripes {period}"] = lambda period=period: grey(row % period == 0)  # type: ignore[misc]
+        images[f"diagonal stripes {period}"] = lambda period=period: grey((row + 2 * column) % period == 0)  # type: ignore[misc]
+    return {name: make() for name, make in images.items()}

@@ -1,0 +1,231 @@
+"""Assert the shift law of any module, and say where it first breaks."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ops.content import origin_keys
+from ..ops.grid import TokenGrid, Tokens, place
+from ..ops.shift import IMAGE_DIMS, Pair, circular_shift
+from .images import hostile_images
+
+Module = Callable[[Any], Any]
+
+
+def assert_equivariant(
+    module: Module,
+    x: Tensor | Tokens | None = None,
+    *,
+    shifts: int | str = 64,
+    tolerance: float = 0.0,
+    channels: int = 3,
+    size: int | Pair = 32,
+    seed: int = 0,
+) -> None:
+    """Assert that the output moves with the input: ``f(S x) == S f(x)``, bit for bit unless a tolerance is given.
+
+    Tokens are compared by the pixels at which they stand, so a layer that chooses its grid by content passes. An input
+    that repeats has several grids with the same content; any of them is accepted.
+
+    Args:
+        module: takes an image batch ``[B, C, H, W]`` or :class:`Tokens`; gives Tokens, dense maps ``[B, D, H, W]``, or
+            a list or tuple of these.
+        x: what to shift; hostile images of ``channels`` and ``size`` if not given. Every image of the batch moves
+            on its own.
+        shifts: how many random shifts, or ``"all"``.
+        tolerance: largest absolute difference to accept.
+    """
+    _assert_law(_Equivariance(), module, x, shifts, tolerance, channels, size, seed)
+
+
+def assert_invariant(
+    module: Module,
+    x: Tensor | Tokens | None = None,
+    *,
+    shifts: int | str = 64,
+    tolerance: float = 0.0,
+    channels: int = 3,
+    size: int | Pair = 32,
+    seed: int = 0,
+) -> None:
+    """Assert that the output does not change when the input moves: ``f(S x) == f(x)``.
+
+    Arguments as :func:`assert_equivariant`; the output is a tensor with the batch first, or several. The values of
+    Tokens count, wherever they stand.
+    """
+    _assert_law(_Invariance(), module, x, shifts, tolerance, channels, size, seed)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One tensor of an output, the batch first, and the grid it stands on if it is tokens."""
+
+    values: Tensor
+    grid: TokenGrid | None = None
+
+
+class _Invariance:
+    law = "f(S x) = f(x)"
+
+    def read(self, output: Tensor | Tokens, extent: Pair) -> _Part:
+        return _Part(output.values if isinstance(output, Tokens) else output)
+
+    def expect(self, parts: list[_Part], pixels: Tensor) -> list[_Part]:
+        return parts
+
+    def excuses(self, want: list[_Part], got: list[_Part], image: int, period: Tensor, tolerance: float) -> bool:
+        return False
+
+
+class _Equivariance:
+    law = "f(S x) = S f(x)"
+
+    def read(self, output: Tensor | Tokens, extent: Pair) -> _Part:
+        """As a map ``[B, H, W, D]`` over the pixels of the input."""
+        if isinstance(output, Tokens):
+            return _Part(place(output), output.grid)
+        if output.dim() != 4 or tuple(output.shape[2:]) != extent:
+            raise AssertionError(
+                f"a dense output of shape {tuple(output.shape)} does not lie on the {extent[0]} x {extent[1]} pixels of "
+                "the input, so its shift is not defined; return Tokens, which say where they stand"
+            )
+        return _Part(output.permute(0, 2, 3, 1))
+
+    def expect(self, parts: list[_Part], pixels: Tensor) -> list[_Part]:
+        return [
+            _Part(
+                circular_shift(part.values, pixels),
+                part.grid and TokenGrid(part.grid.stride, part.grid.origin - pixels, part.grid.image_size),
+            )
+            for part in parts
+        ]
+
+    def excuses(self, want: list[_Part], got: list[_Part], image: int, period: Tensor, tolerance: float) -> bool:
+        """Whether the input repeats and the output differs by one of its periods, the same for all parts."""
+        for a, b in zip(want, got, strict=True):
+            if a.grid is not None and b.grid is not None:  # only these periods bring the two grids together
+                away = a.grid.origin[image] - b.grid.origin[image] - period
+                period = period[(away % torch.tensor(a.grid.stride, device=away.device) == 0).all(1)]
+        return any(
+            all(
+                bool((_difference(circular_shift(a.values[[image]], step[None]), b.values[[image]]) <= tolerance).all())
+                for a, b in zip(want, got, strict=True)
+            )
+            for step in period
+        )
+
+
+@torch.no_grad()
+def _assert_law(
+    law: _Equivariance | _Invariance,
+    module: Module,
+    x: Tensor | Tokens | None,
+    shifts: int | str,
+    tolerance: float,
+    channels: int,
+    size: int | Pair,
+    seed: int,
+) -> None:
+    names: list[str] = []
+    if x is None:
+        images = hostile_images(size, channels)
+        names, x = list(images), torch.stack(list(images.values()))
+    values, grid = (x.values, x.grid) if isinstance(x, Tokens) else (_channels_last(x), TokenGrid.of_image(x))
+    extent, stride = grid.image_size, torch.tensor(grid.stride, device=values.device)
+    keys = origin_keys(values)
+    expected = [law.read(part, extent) for part in _flatten(module(x))]
+    broken, tried, first = 0, 0, ""
+    for offset in _offsets(shifts, len(values), grid.shape, seed):
+        tried += 1
+        offset = offset.to(values.device)
+        pixels = offset * stride
+        want = law.expect(expected, pixels)
+        got = [law.read(part, extent) for part in _flatten(module(_shift(x, offset)))]
+        wrong = [
+            image
+            for image in _differing(want, got, tolerance)
+            if not law.excuses(want, got, image, (keys[image] == keys[image, 0, 0]).nonzero() * stride, tolerance)
+        ]
+        broken += bool(wrong)
+        if wrong and not first:
+            first = _describe(want, got, wrong[0], pixels, names, tolerance)
+    if broken:
+        raise AssertionError(f"{law.law} does not hold for {broken} of {tried} shifts of the batch.\n{first}")
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    if x.dim() != 4:
+        raise ValueError(f"an input of shape {tuple(x.shape)}: needs images [B, C, H, W] or Tokens")
+    return x.permute(0, 2, 3, 1)
+
+
+def _shift(x: Tensor | Tokens, offset: Tensor) -> Tensor | Tokens:
+    if isinstance(x, Tokens):
+        return Tokens(circular_shift(x.values, offset), x.grid)
+    return circular_shift(x, offset, IMAGE_DIMS)
+
+
+def _offsets(shifts: int | str, batch: int, size: Pair, seed: int) -> Iterator[Tensor]:
+    """One offset per image at a time. ``"all"``: every image goes through every shift, each from another start."""
+    generator = torch.Generator().manual_seed(seed)
+    total = size[0] * size[1]
+    if shifts == "all":
+        start = torch.randint(total, (batch,), generator=generator)
+        for step in range(total):
+            flat = (start + step) % total
+            yield torch.stack([flat // size[1], flat % size[1]], 1)
+        return
+    if not isinstance(shifts, int) or shifts < 1:
+        raise ValueError(f"shifts = {shifts!r}: needs a positive number or 'all'")
+    for _ in range(shifts):
+        yield torch.stack([torch.randint(n, (batch,), generator=generator) for n in size], 1)
+
+
+def _flatten(output: Any) -> Iterator[Tensor | Tokens]:
+    if isinstance(output, list | tuple):
+        for part in output:
+            yield from _flatten(part)
+    elif isinstance(output, Tensor | Tokens):
+        yield output
+    else:
+        raise TypeError(f"the module returned {type(output).__name__}: needs tensors or Tokens")
+
+
+def _difference(want: Tensor, got: Tensor) -> Tensor:
+    """Absolute difference in float64; NaN against NaN is equal, NaN against a number is infinitely wrong."""
+    difference = (want.to(torch.float64) - got.to(torch.float64)).abs()
+    same = (want == got) | (want.isnan() & got.isnan())  # infinities too
+    return difference.masked_fill(same, 0).nan_to_num(nan=float("inf"), posinf=float("inf"))
+
+
+def _differing(want: list[_Part], got: list[_Part], tolerance: float) -> list[int]:
+    """The images for which some part differs."""
+    wrong = torch.zeros(len(want[0].values), dtype=torch.bool)
+    for number, (a, b) in enumerate(zip(want, got, strict=True)):
+        if a.values.shape != b.values.shape:
+            shapes = f"{tuple(b.values.shape)} after a shift, {tuple(a.values.shape)} before"
+            raise AssertionError(f"output {number} has shape {shapes}")
+        if not torch.equal(a.values, b.values):
+            wrong |= (_difference(a.values, b.values) > tolerance).flatten(1).any(1).cpu()
+    return wrong.nonzero().flatten().tolist()
+
+
+def _describe(
+    want: list[_Part], got: list[_Part], image: int, pixels: Tensor, names: list[str], tolerance: float
+) -> str:
+    name = f" ({names[image]})" if names else ""
+    for number, (a, b) in enumerate(zip(want, got, strict=True)):
+        difference = _difference(a.values[image], b.values[image])
+        if not bool((difference > tolerance).any()):
+            continue
+        where = tuple(int(i) for i in (difference > tolerance).nonzero()[0])
+        share = float((difference > tolerance).double().mean())
+        return (
+            f"First break: image {image}{name} shifted by {tuple(int(p) for p in pixels[image])}, output {number} at "
+            f"{where}: expected {a.values[image][where].item()!r}, got {b.values[image][where].item()!r}. "
+            f"In that image {share:.1%} of the values differ, by up to {float(difference.max()):.3g}."
+        )
+    raise AssertionError(f"image {image}{name} differs in no single part")  # pragma: no cover
