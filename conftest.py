@@ -1,20 +1,42 @@
 """Imported before any test: our package first, so that timm and torchvision find what they need."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
 
-# The shapes in our signatures are checked under pytest and nowhere else. The compiler cannot look through the checks:
-# tests of compiled code run in a process of their own (tests/conftest.py).
-if "TRUESHIFT_UNCHECKED" not in os.environ:
-    install_import_hook("trueshift", "beartype.beartype")
+# The shapes in our signatures are checked under pytest and nowhere else.
+install_import_hook("trueshift", "shape_checks.checked")
 
 import torch
 
 import trueshift  # noqa: F401
 
+ROOT = Path(__file__).parent
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores instead of competing for them
+    torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run_unchecked() -> Callable[[str], str]:
+    """Run a program without the shape checks, which a compiler cannot look through; its output comes back."""
+
+    def run(program: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, cwd=ROOT
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        return done.stdout
+
+    return run

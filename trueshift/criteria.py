@@ -33,6 +33,7 @@ class Candidates(ABC):
     def __init__(self, content: Float[Tensor, "B H W C"], stride: Pair) -> None:
         self.content = content
         self.stride = stride
+        self._keys: Tensor | None = None
 
     @abstractmethod
     def features(self) -> Float64[Tensor, "B H W D"]:
@@ -51,8 +52,10 @@ class Candidates(ABC):
         return ()
 
     def keys(self) -> Int64[Tensor, "B H W"]:
-        """The content as seen from each position, for exact ties."""
-        return origin_keys(self.content)
+        """The content as seen from each position, for exact ties; computed once."""
+        if self._keys is None:
+            self._keys = origin_keys(self.content)
+        return self._keys
 
 
 class Criterion(nn.Module):

@@ -17,8 +17,6 @@ from torch import Tensor
 PRIME = 2**19 - 1  # products of two residues, summed over up to 2**15 positions, are exact in float64
 HASHES = 3  # together 57 bits, one int64
 
-_INTEGER_OF_SIZE = {8: torch.int64, 4: torch.int32, 2: torch.int16}
-
 
 def _mix(x: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
     """Scatter the bits of integers (multiplication wraps around; xor and shift keep it from being linear)."""
@@ -28,8 +26,14 @@ def _mix(x: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
 
 
 def fingerprint(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
-    """Hash the raw bits of all channels at each position. Shift law: ``fingerprint(S x) == S fingerprint(x)``."""
-    bits = x.contiguous().view(_INTEGER_OF_SIZE[x.element_size()]).to(torch.int64)
+    """Hash the values of all channels at each position, bit by bit; narrower types as if they were float32.
+
+    Shift law: ``fingerprint(S x) == S fingerprint(x)``.
+    """
+    if x.dtype == torch.float64:
+        bits = x.contiguous().view(torch.int64)
+    else:
+        bits = x.to(torch.float32).contiguous().view(torch.int32).to(torch.int64)
     multipliers = _mix(torch.arange(1, x.shape[-1] + 1, device=x.device)) | 1
     return _mix((bits * multipliers).sum(-1))
 

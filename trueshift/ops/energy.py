@@ -12,14 +12,12 @@ another one a displacement :math:`d` away, summed over the pixels of one residue
 The pixels are integers, so every one of these sums is exact.
 """
 
-from math import ceil, log2
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from .exact import EXACT_BITS, headroom, quantise
+from .exact import headroom, quantise
 from .shift import Pair, circular_pad
 
 
@@ -111,19 +109,21 @@ def _gram_by_displacement(gram: Tensor) -> Tensor:
 
 
 def _correlate(residues: Tensor, taps: Tensor, stride: Pair, padding: Pair) -> Float64[Tensor, "B sh sw"]:
-    """Sum over taps ``a`` of ``residues[(m + a - padding) mod s] . taps[a]``, exactly: both in limbs that cannot round.
+    """Sum over taps ``a`` of ``residues[(m + a - padding) mod s] . taps[a]``, in fixed point.
+
+    Both factors are rounded to two digits of ``digit`` bits each, so small that no product of digits, summed over all
+    terms, can round: relative to the largest factors 32 bits for patches of 16 pixels, 40 for patches of 4.
 
     Args:
-        residues: integers ``[B, sh, sw, K]``, up to 2**52.
-        taps: real ``[kh, kw, K]``; rounded to about 2**-40 of the largest.
+        residues: ``[B, sh, sw, K]``.
+        taps: ``[kh, kw, K]``.
     """
     kernel = (taps.shape[0], taps.shape[1])
-    terms = ceil(log2(taps.numel()))
-    limb = (EXACT_BITS - terms) // 2
-    precision = max(40, 2 * limb)
-    whole, unit = quantise(taps.flatten()[None], precision)
-    left = _limbs(residues.flatten(1, 2), limb, EXACT_BITS)  # each [B, sh*sw, K]
-    right = _limbs(whole.view(-1, taps.shape[2]).T, limb, precision)  # each [K, kh*kw]
+    digit = headroom(taps.numel()) // 2
+    integers, unit = quantise(residues.flatten(1, 2), 2 * digit)
+    whole, tap_unit = quantise(taps.flatten(0, 1)[None], 2 * digit)
+    left = _digits(integers, digit)  # each [B, sh*sw, K]
+    right = _digits(whole[0].T, digit)  # each [K, kh*kw]
 
     def index(axis: int) -> Tensor:
         phase = torch.arange(stride[axis], device=taps.device)[:, None]
@@ -138,15 +138,11 @@ def _correlate(residues: Tensor, taps: Tensor, stride: Pair, padding: Pair) -> F
     for i, a in enumerate(left):
         for j, b in enumerate(right):
             product = (a @ b).view(-1, *stride, *kernel)[:, row, column, tap_row, tap_column]
-            total = total + product.sum((3, 4)) * 2.0 ** (limb * (i + j))
-    return total * unit.view(())
+            total = total + product.sum((3, 4)) * 2.0 ** (digit * (i + j))
+    return total * (unit * tap_unit)
 
 
-def _limbs(x: Tensor, bits: int, total: int) -> list[Tensor]:
-    """Integers of up to ``total`` bits as digits of ``bits`` bits, lowest first; the last one carries the sign."""
-    digits = []
-    for _ in range(ceil(total / bits) - 1):
-        carry = (x * 2.0**-bits).floor()
-        digits.append(x - carry * 2.0**bits)
-        x = carry
-    return [*digits, x]
+def _digits(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Integers of twice ``bits`` bits as a low and a high digit; the high one carries the sign."""
+    high = (x * 2.0**-bits).floor()
+    return x - high * 2.0**bits, high

@@ -23,8 +23,10 @@ def seam_scores(x: Float[Tensor, "B H W C"]) -> tuple[Float64[Tensor, "B H"], Fl
 
 
 def _contrast(integers: Tensor, dim: int) -> Tensor:
-    others = (2, 3) if dim == 1 else (1, 3)
-    difference = (integers - integers.roll(1, dim)).abs().sum(others)
+    others, size = ((2, 3) if dim == 1 else (1, 3)), integers.shape[dim]
+    first, last = integers.narrow(dim, 0, 1), integers.narrow(dim, size - 1, 1)
+    inner = integers.narrow(dim, 1, size - 1) - integers.narrow(dim, 0, size - 1)
+    difference = torch.cat([(first - last).abs().sum(others), inner.abs_().sum(others)], 1)
     return 2 * difference - difference.roll(1, 1) - difference.roll(-1, 1)
 
 

@@ -96,7 +96,6 @@ class _CircularTake(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _, offset, ctx.stride, ctx.dims = inputs
         ctx.save_for_backward(offset)
-        ctx.save_for_forward(offset)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
@@ -104,11 +103,6 @@ class _CircularTake(torch.autograd.Function):
         (offset,) = ctx.saved_tensors
         spread = spread_out(grad, ctx.stride, ctx.dims)
         return _CircularTake.apply(spread, -offset, (1, 1), ctx.dims), None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        (offset,) = ctx.saved_tensors
-        return _CircularTake.apply(tangents[0], offset, ctx.stride, ctx.dims)
 
 
 def spread_out(x: Tensor, stride: int | Pair, dims: Pair = TOKEN_DIMS) -> Tensor:

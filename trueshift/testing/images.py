@@ -89,7 +89,7 @@ def hostile_images(size: int | tuple[int, int] = 32, channels: int = 3, seed: in
         "negative": lambda: -noise(channels, height, width),
         "denormal": lambda: noise(channels, height, width) * 1e-40,
         "denormal beside one": lambda: noise(channels, height, width) * 1e-42 + spots((4, 4)),
-        "huge": lambda: (noise(channels, height, width) - 0.5) * 1e37,
+        "huge": lambda: (noise(channels, height, width) - 0.5) * 1e15,
         "two levels": lambda: (noise(channels, height, width) > 0.5).float(),
         "eight-bit noise": lambda: (noise(channels, height, width) * 255).round() / 255,
         "normal noise": lambda: torch.randn(channels, height, width, generator=generator),

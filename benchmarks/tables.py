@@ -1,0 +1,93 @@
+"""Write the tables in README and docs from the result files: between ``<!-- table NAME -->`` and ``<!-- end -->``.
+
+python benchmarks/tables.py            # --check: fail if a document is not up to date
+"""
+
+import json
+import re
+import sys
+from typing import Any
+
+from record import RESULTS, ROOT
+
+DOCUMENTS = ("README.md", "docs/paper_map.md", "docs/exactness.md")
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def machine(recorded: dict[str, Any]) -> str:
+    where = recorded["machine"]
+    return f"{where['gpu'] or where['processor']}, {where['threads']} threads, torch {recorded['versions']['torch']}"
+
+
+def door() -> str:
+    recorded = load("door_cpu")
+    result = recorded["result"]
+    shape = f"{result['batch']} x 3 x {result['size']} x {result['size']}"
+    lines = [f"| {shape}, {result['dtype']} | time | beside timm's Swin-T |", "|---|---|---|"]
+    for row in result["rows"]:
+        low, high = row["quartiles"]
+        ratio = "" if row["ratio"] == 1 else f"{100 * row['ratio']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+        lines.append(f"| {row['name']} | {row['median_ms']:.0f} ms | {ratio} |")
+    return "\n".join([*lines, "", f"`{recorded['command']}` on {machine(recorded)}; medians and quartiles."])
+
+
+def frame_stability() -> str:
+    recorded = load("frame_stability")
+    result = recorded["result"]
+    columns = list(next(iter(result["kept_percent"].values())))
+    lines = [
+        "| change | " + " | ".join(f"{column} kept" for column in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for change, row in result["kept_percent"].items():
+        lines.append(f"| {change} | " + " | ".join(f"{row[column]:.1f} %" for column in columns) + " |")
+    found = result["true_corner_found_percent"]
+    corner = f"The seam is the photograph's own border in {found['both']:.1f} % (rows {found['rows']:.1f}, columns {found['columns']:.1f})."
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{result['images']} ImageNet photographs at {result['size']} pixels, untrained projection. {corner}",
+        ]
+    )
+
+
+def exactness() -> str:
+    lines = ["| where | checks | pairs of (image, shift) | not bit-identical |", "|---|---|---|---|"]
+    for path in sorted(RESULTS.glob("exactness_*.json")):
+        recorded = json.loads(path.read_text())
+        for row in recorded["result"]["rows"]:
+            lines.append(
+                f"| {row['where']}, torch {recorded['versions']['torch']} | {row['checks']} | {row['pairs']:,} | {row['failures']} |"
+            )
+    return "\n".join(lines)
+
+
+TABLES = {"door": door, "frame_stability": frame_stability, "exactness": exactness}
+
+
+def main() -> None:
+    stale = []
+    for name in DOCUMENTS:
+        path = ROOT / name
+        text = path.read_text()
+        fresh = re.sub(
+            r"(<!-- table (\w+) -->\n).*?(<!-- end -->)",
+            lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[3]}",
+            text,
+            flags=re.DOTALL,
+        )
+        if fresh != text:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(fresh)
+    if stale:
+        print("not up to date:" if "--check" in sys.argv else "written:", *stale)
+    sys.exit(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Bad input is refused, in words that say what would be right."""
+
+import jaxtyping
+import pytest
+import torch
+
+import trueshift as ts
+from trueshift.ops.shift import circular_shift
+
+
+@pytest.fixture(autouse=True)
+def _our_errors_not_the_shape_checks():
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def tokens(*shape):
+    return ts.Tokens.of_image(torch.rand(*shape))
+
+
+@pytest.mark.parametrize(
+    ("image", "error", "message"),
+    [
+        (torch.rand(1, 3, 30, 32), ValueError, "height 30: needs a multiple of 4, e.g. 28 or 32"),
+        (torch.rand(1, 3, 32, 3), ValueError, "width 3: needs a multiple of 4, e.g. 4"),
+        (torch.rand(3, 32, 32), ValueError, r"needs \[B, 3, H, W\]"),
+        (torch.rand(1, 4, 32, 32), ValueError, "4 channels: this layer was made for 3"),
+        (torch.rand(0, 3, 32, 32), ValueError, "empty batch"),
+        (torch.zeros(1, 3, 32, 32, dtype=torch.uint8), TypeError, "floating-point"),
+        (torch.full((1, 3, 32, 32), float("nan")), ValueError, "NaN or infinity"),
+        (torch.full((1, 3, 32, 32), float("inf")), ValueError, "NaN or infinity"),
+    ],
+)
+def test_tokenize(image, error, message):
+    with pytest.raises(error, match=message):
+        ts.AdaptiveTokenize(3, 8, 4)(image)
+
+
+def test_one_bad_pixel_is_found():
+    image = torch.rand(2, 3, 32, 32)
+    image[1, 2, 3, 4] = float("nan")
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        ts.AdaptiveTokenize(3, 8, 4)(image)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        ts.AdaptiveMerge(3)(ts.Tokens.of_image(image))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        ts.AlignWindows(8)(ts.Tokens.of_image(image))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ts.AdaptiveMerge(3)(tokens(1, 3, 7, 8)), "height 7: needs a multiple of 2, e.g. 6 or 8"),
+        (lambda: ts.AdaptiveMerge(4)(tokens(1, 3, 8, 8)), "tokens of 3 channels: this layer was made for 4"),
+        (lambda: ts.AdaptiveConvMerge(4, 8)(tokens(1, 3, 8, 8)), "tokens of 3 channels: this layer was made for 4"),
+        (lambda: ts.AlignWindows(7)(tokens(1, 3, 14, 16)), "width 16: needs a multiple of 7, e.g. 14 or 21"),
+        (lambda: ts.AlignWindows(16)(tokens(1, 3, 8, 8)), "height 8: needs a multiple of 16, e.g. 16"),
+        (lambda: ts.WindowAttention(4, 3, 2)(torch.rand(1, 8, 9, 4)), "needs multiples of the window 3 x 3"),
+        (lambda: ts.WindowAttention(5, 3, 2), "5 channels: needs a multiple of the 2 heads"),
+        (lambda: ts.CircularAttention(3, 1, 5)(tokens(1, 3, 8, 8)), "height 8: needs a multiple of the 5 steps"),
+        (lambda: ts.CircularConv2d(3, 3, 3, stride=2)(torch.rand(1, 3, 7, 8)), "needs multiples of the stride"),
+        (lambda: ts.AdaptiveTokenize(3, 8, 4, kernel_size=3), "needs to be at least the stride"),
+        (lambda: ts.AdaptiveTokenize(3, 8, 4, kernel_size=7, padding=7), "needs to be less than the kernel"),
+        (lambda: ts.AdaptiveTokenize(3, 8, 4, padding_mode="reflect"), "needs one of"),
+        (lambda: ts.AdaptiveMerge(3, norm="twice"), "needs 'before', 'after' or 'none'"),
+        (lambda: ts.MaxNorm(0.5), "p >= 1"),
+        (lambda: ts.MaxNorm(float("nan")), "p >= 1"),
+        (lambda: ts.LearnedScore(3, mode="hard"), "needs 'straight_through' or 'soft'"),
+        (lambda: ts.LearnedScore(3, temperature=0.0), "needs to be positive"),
+        (
+            lambda: ts.Tokens(torch.rand(1, 4, 4), ts.TokenGrid.of_image(torch.rand(1, 1, 4, 4))),
+            r"needs \[B, h, w, C\]",
+        ),
+        (
+            lambda: ts.Tokens(torch.rand(1, 4, 5, 2), ts.TokenGrid.of_image(torch.rand(1, 1, 4, 4))),
+            "tokens on a grid of",
+        ),
+        (lambda: circular_shift(torch.rand(2, 4, 4, 1), torch.zeros(3, 2, dtype=torch.int64)), r"needs \[2, 2\]"),
+        (lambda: ts.resample(tokens(1, 3, 8, 8), ts.TokenGrid.of_image(torch.rand(1, 3, 4, 8))), "same image"),
+        (lambda: ts.resample(tokens(1, 3, 8, 8), tokens(1, 3, 8, 8).grid, mode="cubic"), "'bilinear' or 'nearest'"),
+    ],
+)
+def test_the_error_names_what_would_be_right(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

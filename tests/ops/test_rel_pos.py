@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from trueshift.layers import CircularRelativePosition
+from trueshift.ops.grid import TokenGrid
+from trueshift.ops.rel_pos import circular_distance, positions, shortest_signed
+
+SIZE = (16, 24)
+
+
+def grid(stride, origin):
+    return TokenGrid(stride, torch.tensor([origin]), SIZE)
+
+
+def test_distance_is_between_absolute_positions():
+    query, key = grid((4, 4), (1, 2)), grid((8, 2), (13, 20))
+    for axis in (0, 1):
+        rows = circular_distance(query, key, axis)
+        for i, p in enumerate(positions(query, axis)[0].tolist()):
+            for j, q in enumerate(positions(key, axis)[0].tolist()):
+                assert rows[0, i, j] == (p - q) % SIZE[axis]
+
+
+@pytest.mark.parametrize(("query", "key"), [((4, 4), (4, 4)), ((4, 4), (8, 12)), ((2, 4), (8, 2))])
+def test_distances_do_not_change_when_both_grids_move(query, key):
+    """In the order of absolute positions: a grid that wraps starts its rows elsewhere."""
+    a, b = grid(query, (1, 3)), grid(key, (5, 7))
+    moved = torch.tensor([[3, 10]])
+    c, d = (TokenGrid(g.stride, (g.origin - moved) % torch.tensor(SIZE), SIZE) for g in (a, b))
+    for axis in (0, 1):
+        assert torch.equal(circular_distance(a, b, axis), circular_distance(c, d, axis))
+
+
+def test_units():
+    query, key = grid((4, 4), (4, 8)), grid((8, 8), (8, 0))
+    assert torch.equal(circular_distance(query, key, 0, unit=4) * 4, circular_distance(query, key, 0))
+    with pytest.raises(ValueError, match="query stride 4: needs a multiple of the unit 3"):
+        circular_distance(query, key, 0, unit=3)
+    with pytest.raises(ValueError, match="queries on an image of"):
+        circular_distance(query, TokenGrid((4, 4), key.origin, (16, 16)), 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8])
+def test_shortest_way_around(size):
+    distance = torch.arange(size)
+    signed = shortest_signed(distance, size)
+    assert torch.equal(signed % size, distance)
+    assert (signed.abs() <= size // 2).all()
+    assert signed.max() == size // 2
+
+
+def test_the_table_is_read_by_distance_with_both_phases():
+    layer = CircularRelativePosition((4, 6), num_heads=2)
+    query, key = grid((4, 4), (8, 4)), grid((8, 8), (4, 12))
+    bias = layer(query, key)
+    assert bias.shape == (1, 2, 24, 6)
+    rows, columns = circular_distance(query, key, 0, 4), circular_distance(query, key, 1, 4)
+    for i, j in [(0, 0), (7, 5), (23, 2)]:
+        row, column = rows[0, i // 6, j // 3], columns[0, i % 6, j % 3]
+        assert torch.equal(bias[0, :, i, j], layer.table[row, column])

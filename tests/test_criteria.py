@@ -1,0 +1,109 @@
+"""Criteria: the paper's, none, a learned one and a user's own."""
+
+import pytest
+import torch
+from torch import nn
+
+import trueshift as ts
+from trueshift.ops.exact import exact_sum
+from trueshift.testing import assert_equivariant
+
+
+class Busiest(ts.Criterion):
+    """What a user would write: a few lines, one function of one position."""
+
+    def position_scores(self, features):
+        return exact_sum(features.abs().sqrt(), (3,))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda c: ts.AdaptiveTokenize(3, 8, 4, criterion=c),
+        lambda c: nn.Sequential(
+            ts.AdaptiveTokenize(3, 8, 2), ts.AdaptiveMerge(8, criterion=c), ts.AlignWindows(4, criterion=c)
+        ),
+    ],
+)
+def test_a_users_own_criterion_is_exact_too(layer):
+    assert_equivariant(layer(Busiest()), size=32, shifts=48)
+
+
+def test_a_criterion_without_scores_says_what_it_needs():
+    with pytest.raises(NotImplementedError, match="Criterion needs position_scores"):
+        ts.AdaptiveTokenize(3, 8, 4, criterion=ts.Criterion())(torch.rand(1, 3, 8, 8))
+
+
+def test_fixed_offset_is_the_ordinary_layer():
+    image = torch.rand(2, 3, 32, 32)
+    layer = ts.AdaptiveTokenize(3, 8, 4, criterion=ts.FixedOffset(), anchor=False)
+    tokens = layer(image)
+    assert torch.equal(tokens.values, layer.proj(image).permute(0, 2, 3, 1))
+    assert not tokens.grid.origin.any()
+    moved = ts.AdaptiveTokenize(3, 8, 4, criterion=ts.FixedOffset((1, 6)), anchor=False).choose(image)
+    assert moved.offset.tolist() == [[1, 2]] * 2
+    assert moved.margin.isposinf().all()
+    assert not moved.tied.any()
+
+
+def test_margin_and_tie_are_reported():
+    image = torch.zeros(2, 3, 16, 16)
+    image[1] = torch.rand(3, 16, 16)
+    choice = ts.AdaptiveTokenize(3, 8, 4, anchor=False).choose(image)
+    assert choice.tied.tolist() == [True, False]
+    assert choice.margin[0] == 0
+    assert 0 < choice.margin[1] < 1
+
+
+def test_the_margin_says_how_much_it_takes_to_change_the_choice():
+    layer = ts.AdaptiveTokenize(3, 8, 4, anchor=False, bias=False)
+    images = torch.rand(200, 3, 16, 16)
+    before = layer.choose(images)
+    noise = torch.randn_like(images) * 1e-4
+    after = layer.choose(images + noise)
+    changed = (before.offset != after.offset).any(1)
+    sure = before.margin > 1e-2  # far more than such noise can do to an energy
+    assert sure.any()
+    assert not (changed & sure).any()
+
+
+def test_learned_score_evaluates_as_its_float_network_does():
+    torch.manual_seed(1)
+    criterion = ts.LearnedScore(8, hidden=12, noise=False)
+    layer = ts.AdaptiveTokenize(3, 8, 4, criterion=criterion, anchor=False)
+    images = torch.randn(300, 3, 16, 16)
+    soft = layer.train().choose(images)
+    exact = layer.eval().choose(images)
+    clear = exact.margin > 1e-3
+    assert clear.sum() > 100
+    assert torch.equal(soft.offset[clear], exact.offset[clear])
+
+
+def test_learned_score_learns_to_choose():
+    """Teach it to start patches at a bright pixel, which the default choice does not do."""
+    torch.manual_seed(0)
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokenize = ts.AdaptiveTokenize(1, 4, 2, criterion=ts.LearnedScore(4, 8), anchor=False)
+            with torch.no_grad():  # each channel reads one pixel of the patch
+                self.tokenize.proj.weight.copy_(torch.eye(4).view(4, 1, 2, 2))
+                self.tokenize.proj.bias.zero_()
+
+        def forward(self, image):
+            return self.tokenize(image).values[..., 0].amax((1, 2))  # the first pixel of some patch
+
+    def batch():
+        image = torch.zeros(64, 1, 4, 4)
+        image[torch.arange(64), 0, torch.randint(4, (64,)), torch.randint(4, (64,))] = 1
+        return image
+
+    model = Reader()
+    optimizer = torch.optim.Adam(model.tokenize.criterion.parameters(), 0.05)
+    for _ in range(60):
+        loss = -model(batch()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert (model.eval()(batch()) == 1).all()

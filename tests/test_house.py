@@ -1,0 +1,76 @@
+"""The house keeps its order: folders import only from those below, examples are short and true, versions agree."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("_torchvision", "ops", "testing", "criteria", "layers")  # each imports only from those before it
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of our package that a file imports."""
+    package = path.relative_to(ROOT).parent.parts  # ("trueshift", "ops")
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            full = [*base, *(node.module.split(".") if node.module else [])]
+            names = [full[1]] if len(full) > 1 else [alias.name for alias in node.names]
+            if full and full[0] == "trueshift":
+                parts.update(names)
+        elif isinstance(node, ast.Import):
+            parts.update(alias.name.split(".")[1] for alias in node.names if alias.name.startswith("trueshift."))
+    return parts
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "trueshift").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_each_floor_stands_on_those_below(path):
+    inside = path.relative_to(ROOT / "trueshift").parts[0].removesuffix(".py")
+    if inside == "__init__":
+        return
+    allowed = set(FLOORS[: FLOORS.index(inside) + 1])
+    assert imported(path) <= allowed, f"{path} imports from a floor above its own"
+
+
+def test_the_layering_check_can_fail(tmp_path):
+    assert imported(ROOT / "trueshift/layers/merge.py") == {"ops", "criteria", "layers"}
+
+
+@pytest.mark.parametrize("name", ["classifier", "encoder_decoder"])
+def test_the_papers_programs_are_short_and_exact(name):
+    path = ROOT / "examples" / f"{name}.py"
+    assert len(path.read_text().splitlines()) < 40
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith(": 0.0")
+
+
+def test_the_picture_is_drawn(tmp_path):
+    target = tmp_path / "sub" / "grids.png"
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/moving_grids.py", "--output", target],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert target.stat().st_size > 50_000
+
+
+def test_readme_and_paper_map_name_things_that_exist():
+    import re
+
+    for document in ("README.md", "docs/paper_map.md", "CONTRIBUTING.md"):
+        text = (ROOT / document).read_text()
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert ((ROOT / document).parent / link).exists(), f"{document} links to {link}"
+        for function in re.findall(r"`((?:tests|trueshift|examples|benchmarks)/[\w/]+\.py)(?:::(\w+))?`", text):
+            path, name = function
+            assert (ROOT / path).exists(), f"{document} names {path}"
+            assert not name or re.search(rf"\b(def|class) {name}\b", (ROOT / path).read_text()), (
+                f"{document}: {function}"
+            )

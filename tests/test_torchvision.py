@@ -1,0 +1,34 @@
+"""torchvision's CUDA wheel beside a CPU-only torch: solved once, and not where it works."""
+
+import torch
+
+from trueshift import _torchvision
+
+
+def test_timm_and_torchvision_import_after_us(run_unchecked):
+    assert "ok" in run_unchecked("import trueshift, torchvision, timm; print('ok')")
+
+
+def test_operators_are_defined_only_where_the_library_does_not_load(monkeypatch):
+    made = []
+    monkeypatch.setattr(_torchvision, "_definitions", [])
+    monkeypatch.setattr(torch.library, "Library", lambda *a: made.append(a) or _Recorder())
+    monkeypatch.setattr(_torchvision, "_library_loads", lambda package: True)
+    assert _torchvision.make_importable() is False
+    assert not made
+    monkeypatch.setattr(_torchvision, "_library_loads", lambda package: False)
+    assert _torchvision.make_importable() is True
+    assert made == [("torchvision", "FRAGMENT")]
+    assert _torchvision.make_importable() is True  # once is enough
+    assert len(made) == 1
+
+
+def test_without_torchvision_nothing_happens(monkeypatch):
+    monkeypatch.setattr(_torchvision, "_definitions", [])
+    monkeypatch.setattr(_torchvision, "find_spec", lambda name: None)
+    assert _torchvision.make_importable() is False
+
+
+class _Recorder:
+    def define(self, schema):
+        assert schema.startswith(("nms(", "qnms("))
