@@ -12,9 +12,9 @@ from jaxtyping import install_import_hook
 # The shapes in our signatures are checked under pytest and nowhere else.
 install_import_hook("trueshift", "shape_checks.checked")
 
-import torch
+import torch  # noqa: E402
 
-import trueshift  # noqa: F401
+import trueshift  # noqa: E402, F401
 
 ROOT = Path(__file__).parent
 

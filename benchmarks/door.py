@@ -1,4 +1,4 @@
-"""What choosing the grid costs at the network's door: A-token's selection, the anchor and the roll, beside timm's Swin-T.
+"""What choosing the grid costs at the door: A-token's selection, the anchor and the roll, beside timm's Swin-T.
 
 python benchmarks/door.py            # 8 x 3 x 224 x 224, float32, CPU
 """

@@ -26,7 +26,7 @@ COMPILED = ("tokenize", "tokenize, overlapping", "align", "merge, norm before", 
 
 
 def settings() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {f"{record._processor()}, float32": {"device": "cpu"}}
+    found: dict[str, dict[str, Any]] = {f"{record.processor()}, float32": {"device": "cpu"}}
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name()
         found[f"{name}, float32"] = {"device": "cuda"}

@@ -1,6 +1,7 @@
 """Write a result together with everything needed to make it again."""
 
 import json
+import os
 import platform
 import shlex
 import subprocess
@@ -27,12 +28,20 @@ def write(name: str, result: dict[str, Any], seed: int) -> Path:
 def _circumstances(seed: int) -> dict[str, Any]:
     return {
         "command": shlex.join(["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]]),
-        "commit": _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain", "trueshift", "benchmarks") else ""),
+        "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _machine(),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in ("torch", "timm")}},
         "seed": seed,
     }
+
+
+def _commit() -> str:
+    """The commit, with a plus if code has changed since; TRUESHIFT_COMMIT where only a copy of the tree is at hand."""
+    given = os.environ.get("TRUESHIFT_COMMIT")
+    return given or _git("rev-parse", "HEAD") + (
+        "+" if _git("status", "--porcelain", "trueshift", "benchmarks") else ""
+    )
 
 
 def _git(*arguments: str) -> str:
@@ -52,10 +61,10 @@ def _version(name: str) -> str | None:
 
 def _machine() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"processor": _processor(), "threads": torch.get_num_threads(), "gpu": gpu}
+    return {"processor": processor(), "threads": torch.get_num_threads(), "gpu": gpu}
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         done = subprocess.run(["lscpu"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -45,24 +45,22 @@ def frame_stability() -> str:
     for change, row in result["kept_percent"].items():
         lines.append(f"| {change} | " + " | ".join(f"{row[column]:.1f} %" for column in columns) + " |")
     found = result["true_corner_found_percent"]
-    corner = f"The seam is the photograph's own border in {found['both']:.1f} % (rows {found['rows']:.1f}, columns {found['columns']:.1f})."
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{result['images']} ImageNet photographs at {result['size']} pixels, untrained projection. {corner}",
-        ]
+    note = (
+        f"{result['images']} ImageNet photographs at {result['size']} pixels, untrained projection. The seam is the "
+        f"photograph's own border in {found['both']:.1f} % (rows {found['rows']:.1f}, columns {found['columns']:.1f})."
     )
+    return "\n".join([*lines, "", note])
 
 
 def exactness() -> str:
     lines = ["| where | checks | pairs of (image, shift) | not bit-identical |", "|---|---|---|---|"]
     for path in sorted(RESULTS.glob("exactness_*.json")):
         recorded = json.loads(path.read_text())
-        for row in recorded["result"]["rows"]:
-            lines.append(
-                f"| {row['where']}, torch {recorded['versions']['torch']} | {row['checks']} | {row['pairs']:,} | {row['failures']} |"
-            )
+        torch_version = recorded["versions"]["torch"]
+        lines += [
+            f"| {row['where']}, torch {torch_version} | {row['checks']} | {row['pairs']:,} | {row['failures']} |"
+            for row in recorded["result"]["rows"]
+        ]
     return "\n".join(lines)
 
 

@@ -61,6 +61,11 @@ def test_the_picture_is_drawn(tmp_path):
     assert target.stat().st_size > 50_000
 
 
+def test_tables_are_those_of_the_result_files():
+    done = subprocess.run([sys.executable, ROOT / "benchmarks/tables.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_readme_and_paper_map_name_things_that_exist():
     import re
 

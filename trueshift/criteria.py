@@ -1,7 +1,7 @@
 r"""How one of s x s grids is chosen. Baseline, ablations and adaptive network differ in nothing but their criteria.
 
-A criterion sees :class:`Candidates` and returns a :class:`~trueshift.ops.select.Choice`. To write your own, score single
-positions, and let the base class add up the scores of each grid exactly and break ties by content::
+A criterion sees :class:`Candidates` and returns a :class:`~trueshift.ops.select.Choice`. To write your own, score
+single positions, and let the base class add up the scores of each grid exactly and break ties by content::
 
     class Busiest(Criterion):
         def position_scores(self, features):  # [B, H, W, D], float64
@@ -142,8 +142,8 @@ class FixedOffset(Criterion):
 class LearnedScore(Criterion):
     r"""A small network scores each token; the grid with the largest mean score is chosen (in the spirit of LPS).
 
-    While training, the grids are weighted by a Gumbel softmax of their scores; ``mode="straight_through"`` computes with
-    the heaviest grid alone and takes the gradient of the mixture, ``mode="soft"`` computes with the mixture. In
+    While training, the grids are weighted by a Gumbel softmax of their scores; ``mode="straight_through"`` computes
+    with the heaviest grid alone and takes the gradient of the mixture, ``mode="soft"`` computes with the mixture. In
     evaluation the same network runs in exact arithmetic, and the choice is as exact as that of any other criterion.
 
     Args:

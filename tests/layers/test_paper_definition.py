@@ -1,4 +1,4 @@
-"""The exact choice is the paper's: the naive definition in float64 agrees wherever its two best scores differ clearly."""
+"""The exact choice is the paper's: its naive definition in float64 agrees wherever two scores differ clearly."""
 
 import pytest
 import torch

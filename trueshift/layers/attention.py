@@ -93,8 +93,8 @@ class CircularRelativePosition(nn.Module):
 class CircularAttention(nn.Module):
     """Attention over all tokens, with circular relative positions.
 
-    Shift law: ``place(layer(S t)) == S place(layer(t))`` to rounding: a softmax over all tokens sums them in the order in
-    which they stand. Bit-identical behind an :class:`~trueshift.layers.anchor.Anchor`.
+    Shift law: ``place(layer(S t)) == S place(layer(t))`` to rounding: a softmax over all tokens sums them in the order
+    in which they stand. Bit-identical behind an :class:`~trueshift.layers.anchor.Anchor`.
     """
 
     def __init__(self, dim: int, num_heads: int, table_size: int | Pair, qkv_bias: bool = True) -> None:

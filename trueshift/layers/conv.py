@@ -29,8 +29,8 @@ def conv_on_circle(
 class CircularConv2d(nn.Conv2d):
     """``nn.Conv2d`` that keeps the size and continues the image around its border.
 
-    Shift law: ``conv(S x) == S conv(x)`` at stride 1, to rounding: kernels may round by position (depthwise ones do), so
-    for bit-identical values put an :class:`~trueshift.layers.anchor.Anchor` before it. At stride s the law holds for
+    Shift law: ``conv(S x) == S conv(x)`` at stride 1, to rounding: kernels may round by position (depthwise ones do),
+    so for bit-identical values put an :class:`~trueshift.layers.anchor.Anchor` before it. At stride s the law holds for
     shifts by multiples of s; :class:`~trueshift.layers.merge.AdaptiveConvMerge` makes it hold for all.
 
     Args:

@@ -128,7 +128,7 @@ class _MergeCandidates(Candidates):
 
 
 def gather_patches(values: Float[Tensor, "B H W C"], patch: Pair, stride: Pair) -> Float[Tensor, "B h w PPC"]:
-    """The tokens of the patch that starts at every ``stride``-th position, side by side, column by column as in timm."""
+    """The tokens of the patch that starts at every ``stride``-th position, column by column as in timm."""
     rows, columns = patch
     if patch == stride:
         split = values.unflatten(2, (-1, columns)).unflatten(1, (-1, rows))  # B h P w P C

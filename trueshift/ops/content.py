@@ -46,8 +46,8 @@ def origin_keys(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
     if max(x.shape[1:3]) > 2**15:
         raise ValueError(f"size {tuple(x.shape[1:3])}: needs at most {2**15} rows and columns; cut the image in tiles")
     words = fingerprint(x)
-    salts = torch.arange(1, HASHES + 1, device=x.device).view(HASHES, 1, 1, 1)
-    residues = (_mix(words + salts * 0x5851F42D4C957F2D) % PRIME).to(torch.float64)  # HASHES B H W
+    salts = _mix(torch.arange(1, HASHES + 1, device=x.device)).view(HASHES, 1, 1, 1)
+    residues = (_mix(words ^ salts) % PRIME).to(torch.float64)  # HASHES B H W
     rows = _circulant(x.shape[1], 0, x.device)[:, None]
     columns = _circulant(x.shape[2], HASHES, x.device)[:, None]
     hashes = ((rows @ residues) % PRIME) @ columns.mT % PRIME
@@ -58,6 +58,6 @@ def origin_keys(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
 def _circulant(size: int, seed: int, device: torch.device) -> Tensor:
     """``[HASHES, size, size]`` with entry ``(n, k)`` the multiplier of position ``k`` as seen from ``n``."""
     index = torch.arange(size, device=device)
-    salts = torch.arange(seed + 1, seed + HASHES + 1, device=device)[:, None] << 32
-    multipliers = (_mix(index + salts) % PRIME).to(torch.float64)
+    salts = _mix(torch.arange(seed + 1, seed + HASHES + 1, device=device))[:, None]
+    multipliers = (_mix(index ^ salts) % PRIME).to(torch.float64)
     return multipliers[:, (index[None, :] - index[:, None]) % size]

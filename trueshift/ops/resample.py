@@ -1,4 +1,4 @@
-"""Interpolate tokens from the grid they stand on to another grid of the same image: all the geometry a decoder needs."""
+"""Interpolate tokens from their grid to another one of the same image: all the geometry a decoder needs."""
 
 import torch
 from jaxtyping import Float, Int64

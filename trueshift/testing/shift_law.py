@@ -89,8 +89,8 @@ class _Equivariance:
             return _Part(place(output), output.grid)
         if output.dim() != 4 or tuple(output.shape[2:]) != extent:
             raise AssertionError(
-                f"a dense output of shape {tuple(output.shape)} does not lie on the {extent[0]} x {extent[1]} pixels of "
-                "the input, so its shift is not defined; return Tokens, which say where they stand"
+                f"a dense output of shape {tuple(output.shape)} does not lie on the {extent[0]} x {extent[1]} pixels "
+                "of the input, so its shift is not defined; return Tokens, which say where they stand"
             )
         return _Part(output.permute(0, 2, 3, 1))
 
