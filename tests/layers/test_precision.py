@@ -30,6 +30,14 @@ def choices(layer, x):
 @pytest.mark.parametrize("name", CHOOSERS)
 def test_choice_moves_with_the_image(name, dtype):
     layer = make_layers(16)[name]().eval().to(dtype)
+    assert_equivariant(lambda x: choices(layer, x), images(dtype), shifts=32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_choice_moves_with_the_image_through_all_shifts(name, dtype):
+    layer = make_layers(16)[name]().eval().to(dtype)
     assert_equivariant(lambda x: choices(layer, x), images(dtype), shifts="all")
 
 

@@ -64,7 +64,7 @@ def test_values_do_not_move_at_all_with_an_anchor(name):
 def test_any_patch_and_channels(patch, channels):
     rows, columns = ts.ops.shift.pair(patch)
     layer = ts.AdaptiveTokenize(channels, 12, patch)
-    assert_equivariant(layer, size=(rows * 6, columns * 4), channels=channels, shifts=24)
+    assert_equivariant(layer, size=(rows * 6, columns * 4), channels=channels, shifts=24 if rows < 16 else 4)
 
 
 @pytest.mark.parametrize("kernel", [4, 5, 7, 11])

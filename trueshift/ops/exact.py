@@ -39,6 +39,10 @@ def quantise(x: Float[Tensor, "B *rest"], bits: int) -> tuple[Tensor, Tensor]:
     Returns:
         the integers, of the shape of ``x``, and the unit ``[B, 1, ...]``: ``x`` is about ``integers * unit``.
     """
+    if x.device.type == "mps":
+        raise NotImplementedError(
+            "choosing a grid needs float64, which MPS does not have: move model and image to the CPU"
+        )
     dims = tuple(range(1, x.dim()))
     # the largest magnitude without a copy of |x|
     peak = torch.maximum(x.amax(dims, keepdim=True), -x.amin(dims, keepdim=True)).to(torch.float64)

@@ -52,6 +52,9 @@ def hostile_images(size: int | tuple[int, int] = 32, channels: int = 3, seed: in
             image[:, y % height, x % width] = 1
         return image
 
+    def times(length: int) -> int:
+        return next(count for count in (4, 3, 2, 5, 1) if length % count == 0)
+
     def upsampled(mode: str, **options: bool) -> Image:
         small = noise(1, channels, max(height // 8, 2), max(width // 8, 2))
         return F.interpolate(small, (height, width), mode=mode, **options)[0]
@@ -75,7 +78,9 @@ def hostile_images(size: int | tuple[int, int] = 32, channels: int = 3, seed: in
         "one bright row": lambda: grey(row == 5),
         "one bright column": lambda: grey(column == 5),
         "tiles": lambda: noise(channels, 5, 7).repeat(1, height // 5 + 1, width // 7 + 1)[:, :height, :width],
-        "tiles that fit": lambda: noise(channels, height // 4, width // 4).repeat(1, 4, 4),
+        "tiles that fit": lambda: noise(channels, height // times(height), width // times(width)).repeat(
+            1, times(height), times(width)
+        ),
         "nearest upsampled": lambda: upsampled("nearest"),
         "bilinear upsampled": lambda: upsampled("bilinear", align_corners=False),
         "dark digits on white": digits,
