@@ -1,6 +1,7 @@
 """Are choices and values bit-identical under circular shifts here: on this CPU, and on CUDA if there is one?
 
     python benchmarks/exactness.py --shifts 64
+    python benchmarks/exactness.py --shifts all --size 56 --cpu --workers 8
 
 Runs every layer of the tests on all hostile images and the photographs, on CUDA with TF32 on and off, under bf16
 autocast and compiled into one graph.
@@ -10,6 +11,8 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -23,17 +26,18 @@ from layer_zoo import make_layers
 from trueshift.testing import assert_equivariant, hostile_images, photographs
 
 COMPILED = ("tokenize", "tokenize, overlapping", "align", "merge, norm before", "merge, convolution", "stages")
+PLAIN = {"device": "cpu", "tf32": False, "autocast": False, "compiled": False}
 
 
-def settings() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {f"{record.processor()}, float32": {"device": "cpu"}}
-    if torch.cuda.is_available():
-        name = torch.cuda.get_device_name()
-        found[f"{name}, float32"] = {"device": "cuda"}
-        found[f"{name}, TF32"] = {"device": "cuda", "tf32": True}
-        found[f"{name}, bf16 autocast"] = {"device": "cuda", "autocast": True}
-        found[f"{name}, float32, compiled"] = {"device": "cuda", "compiled": True}
-        found[f"{name}, bf16 autocast, compiled"] = {"device": "cuda", "autocast": True, "compiled": True}
+def settings(cpu_only: bool) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {f"{record.processor()}, float32": PLAIN}
+    if torch.cuda.is_available() and not cpu_only:
+        name, gpu = torch.cuda.get_device_name(), {**PLAIN, "device": "cuda"}
+        found[f"{name}, float32"] = gpu
+        found[f"{name}, TF32"] = {**gpu, "tf32": True}
+        found[f"{name}, bf16 autocast"] = {**gpu, "autocast": True}
+        found[f"{name}, float32, compiled"] = {**gpu, "compiled": True}
+        found[f"{name}, bf16 autocast, compiled"] = {**gpu, "autocast": True, "compiled": True}
     return found
 
 
@@ -49,45 +53,63 @@ def prepared(layer: torch.nn.Module, device: str, tf32: bool, autocast: bool, co
     return call
 
 
+def images(size: int) -> torch.Tensor:
+    named = {name: image for name, image in hostile_images(size).items() if name != "huge"} | photographs(size)
+    return torch.stack(list(named.values()))
+
+
+@torch.no_grad()
+def check(name: str, size: int, shifts: int | str, seed: int, options: dict[str, Any]) -> str | None:
+    """What is wrong with this layer, if anything."""
+    torch.manual_seed(seed)
+    torch.compiler.reset()
+    layer = make_layers(size)[name]().eval().to(options["device"])
+    try:
+        assert_equivariant(prepared(layer, **options), images(size).to(options["device"]), shifts=shifts)
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shifts", type=int, default=64)
+    parser.add_argument("--shifts", default="64", help="how many random ones, or all")
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cpu", action="store_true", help="leave CUDA alone")
+    parser.add_argument("--workers", type=int, default=0, help="check CPU layers in this many processes of one thread")
+    parser.add_argument("--core", action="store_true", help="only the layers that are also compiled")
     parser.add_argument("--name", default=None, help="results/NAME.json; exactness_cuda or exactness_cpu if not given")
     arguments = parser.parse_args()
-    torch.set_grad_enabled(False)
-    size = arguments.size
-    images = {name: image for name, image in hostile_images(size).items() if name != "huge"} | photographs(size)
-    batch = torch.stack(list(images.values()))
+    shifts = "all" if arguments.shifts == "all" else int(arguments.shifts)
+    each = arguments.size**2 * len(images(arguments.size)) if shifts == "all" else shifts * len(images(arguments.size))
     rows = []
-    for where, setting in settings().items():
-        options = {"tf32": False, "autocast": False, "compiled": False, **setting}
-        layers = make_layers(size)
-        names = COMPILED if options["compiled"] else tuple(layers)
-        failures = []
-        for name in names:
-            torch.manual_seed(arguments.seed)
-            layer = layers[name]().eval().to(options["device"])
-            torch.compiler.reset()
-            try:
-                assert_equivariant(prepared(layer, **options), batch.to(options["device"]), shifts=arguments.shifts)
-            except AssertionError as error:
-                failures.append({"layer": name, "message": str(error)})
-                print(where, name, error, flush=True)
-        pairs = len(names) * len(batch) * arguments.shifts
-        rows.append(
-            {
-                "where": where,
-                "checks": f"{len(names)} layers",
-                "pairs": pairs,
-                "failures": len(failures),
-                "failed": failures,
-            }
+    for where, options in settings(arguments.cpu).items():
+        names = COMPILED if options["compiled"] or arguments.core else tuple(make_layers(arguments.size))
+        job = partial(check, size=arguments.size, shifts=shifts, seed=arguments.seed, options=options)
+        if options["device"] == "cpu" and arguments.workers:
+            with ProcessPoolExecutor(arguments.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                messages = list(pool.map(job, names))
+        else:
+            messages = [job(name) for name in names]
+        failed = {name: message for name, message in zip(names, messages, strict=True) if message}
+        kind = f"{len(names)} layers, {arguments.size} pixels, " + (
+            "all shifts" if shifts == "all" else f"{shifts} shifts"
         )
-        print(f"{where}: {len(failures)} of {len(names)} layers fail over {pairs} pairs", flush=True)
+        rows.append(
+            {"where": where, "checks": kind, "pairs": each * len(names), "failures": len(failed), "failed": failed}
+        )
+        print(
+            f"{where}: {len(failed)} of {kind} fail over {rows[-1]['pairs']:,} pairs",
+            *failed.items(),
+            sep="\n",
+            flush=True,
+        )
     name = arguments.name or ("exactness_cuda" if torch.cuda.is_available() else "exactness_cpu")
-    print("written to", record.write(name, {"size": size, "rows": rows}, arguments.seed).relative_to(record.ROOT))
+    print(
+        "written to",
+        record.write(name, {"size": arguments.size, "rows": rows}, arguments.seed).relative_to(record.ROOT),
+    )
 
 
 if __name__ == "__main__":
