@@ -59,13 +59,16 @@ def images(size: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def check(name: str, size: int, shifts: int | str, seed: int, options: dict[str, Any]) -> str | None:
-    """What is wrong with this layer, if anything."""
+def check(
+    work: tuple[str, torch.Tensor], size: int, shifts: int | str, seed: int, options: dict[str, Any]
+) -> str | None:
+    """What is wrong with this layer on these images, if anything."""
+    name, batch = work
     torch.manual_seed(seed)
     torch.compiler.reset()
     layer = make_layers(size)[name]().eval().to(options["device"])
     try:
-        assert_equivariant(prepared(layer, **options), images(size).to(options["device"]), shifts=shifts)
+        assert_equivariant(prepared(layer, **options), batch.to(options["device"]), shifts=shifts)
     except AssertionError as error:
         return str(error)
     return None
@@ -82,17 +85,20 @@ def main() -> None:
     parser.add_argument("--name", default=None, help="results/NAME.json; exactness_cuda or exactness_cpu if not given")
     arguments = parser.parse_args()
     shifts = "all" if arguments.shifts == "all" else int(arguments.shifts)
-    each = arguments.size**2 * len(images(arguments.size)) if shifts == "all" else shifts * len(images(arguments.size))
+    batch = images(arguments.size)
+    each = len(batch) * (arguments.size**2 if shifts == "all" else shifts)
     rows = []
     for where, options in settings(arguments.cpu).items():
         names = COMPILED if options["compiled"] or arguments.core else tuple(make_layers(arguments.size))
         job = partial(check, size=arguments.size, shifts=shifts, seed=arguments.seed, options=options)
         if options["device"] == "cpu" and arguments.workers:
             with ProcessPoolExecutor(arguments.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                messages = list(pool.map(job, names))
+                work = [(name, some) for some in batch.split(16) for name in names]
+                messages = list(pool.map(job, work))
         else:
-            messages = [job(name) for name in names]
-        failed = {name: message for name, message in zip(names, messages, strict=True) if message}
+            work = [(name, batch) for name in names]
+            messages = [job(item) for item in work]
+        failed = {item[0]: message for item, message in zip(work, messages, strict=True) if message}
         kind = f"{len(names)} layers, {arguments.size} pixels, " + (
             "all shifts" if shifts == "all" else f"{shifts} shifts"
         )
