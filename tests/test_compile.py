@@ -46,24 +46,32 @@ print("ok")
 """
 
 
-@pytest.mark.parametrize("name", ["tokenize", "merge, norm before", "align, one window high"])
-@pytest.mark.parametrize("program", [COMPILE, EXPORT], ids=["compile", "export"])
-def test_exact_in_one_graph(run_unchecked, name, program):
-    assert "ok" in run_unchecked(SETUP.format(name=name) + program)
+@pytest.mark.parametrize("name", ["tokenize", "align, one window high"])
+def test_exact_when_compiled_into_one_graph(run_unchecked, name):
+    assert "ok" in run_unchecked(SETUP.format(name=name) + COMPILE)
 
 
-def test_trains_in_one_graph(run_unchecked):
-    assert "ok" in run_unchecked(SETUP.format(name="tokenize") + TRAIN)
+@pytest.mark.parametrize("name", ["tokenize", "merge, norm before", "stages"])
+def test_exact_when_exported(run_unchecked, name):
+    assert "ok" in run_unchecked(SETUP.format(name=name) + EXPORT)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["stages", "tokenize, learned", "tokenize, overlapping", "merge, depthwise"])
-def test_the_rest_in_one_graph(run_unchecked, name):
-    exact = (
-        COMPILE.replace("assert torch.equal(eager.grid", "# later choices see other rounding\n# ")
-        if name == "stages"
-        else COMPILE
-    )
-    exact = exact.replace("torch.testing", "# torch.testing") if name == "stages" else exact
-    assert "ok" in run_unchecked(SETUP.format(name=name) + exact)
-    assert "ok" in run_unchecked(SETUP.format(name=name) + EXPORT)
+@pytest.mark.parametrize("name", ["tokenize", "merge, norm before"])
+def test_trains_in_one_graph(run_unchecked, name):
+    assert "ok" in run_unchecked(SETUP.format(name=name) + TRAIN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["merge, norm before", "tokenize, learned", "tokenize, overlapping", "merge, depthwise"]
+)
+def test_more_layers_compiled(run_unchecked, name):
+    assert "ok" in run_unchecked(SETUP.format(name=name) + COMPILE)
+
+
+@pytest.mark.slow
+def test_stages_compiled(run_unchecked):
+    """Exact as well, though its later choices may differ from eager ones: they see other rounding."""
+    exact = COMPILE.split("eager, fast")[0] + 'print("ok")'
+    assert "ok" in run_unchecked(SETUP.format(name="stages") + exact)
