@@ -37,12 +37,20 @@ class PatchCandidates(Candidates):
 
     def energy(self) -> Float64[Tensor, "B sh sw"]:
         """All phases from the products of neighbouring pixels, unless the tokens of all phases are less work."""
-        (sh, sw), (kh, kw), channels = self.stride, self.conv.kernel_size, self.content.shape[3]
-        products = sh * sw * channels * (sh + kh - 1) * (sw + 2 * kw - 2) * channels
-        tokens = sh * sw * self.conv.weight.numel()
-        if self.conv.groups > 1 or tokens < products:
+        if self.conv.groups > 1 or self._work_by_tokens() < self._work_by_products():
             return super().energy()
         return patch_energy(self.content, self.conv.weight, self.conv.bias, self.stride, self.padding)
+
+    def _work_by_tokens(self) -> int:
+        """Multiplications to project the patch at every position."""
+        return self.content.shape[1] * self.content.shape[2] * self.conv.weight.numel()
+
+    def _work_by_products(self) -> int:
+        """Multiplications to correlate neighbouring pixels, and to weigh the correlations for every phase."""
+        (sh, sw), (kh, kw), (_, height, width, channels) = self.stride, self.conv.kernel_size, self.content.shape
+        correlate = height * width * channels * (sh + kh - 1) * (sw + 2 * kw - 2) * channels
+        weigh = 4 * (sh * sw) * (kh * kw) * kh * (2 * kw - 1) * channels**2  # two digits of each factor
+        return correlate + weigh
 
 
 class AdaptiveTokenize(nn.Module):
