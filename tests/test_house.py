@@ -1,6 +1,7 @@
 """The house keeps its order: folders import only from those below, examples are short and true, versions agree."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,14 +62,18 @@ def test_the_picture_is_drawn(tmp_path):
     assert target.stat().st_size > 50_000
 
 
+def test_the_programs_in_the_readme_run(run_unchecked):
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(programs) == 2
+    run_unchecked("\n".join(programs))
+
+
 def test_tables_are_those_of_the_result_files():
     done = subprocess.run([sys.executable, ROOT / "benchmarks/tables.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_readme_and_paper_map_name_things_that_exist():
-    import re
-
     for document in ("README.md", "docs/paper_map.md", "CONTRIBUTING.md"):
         text = (ROOT / document).read_text()
         for link in re.findall(r"\]\(([^)#:]+)\)", text):
