@@ -1,6 +1,7 @@
 """What choosing the grid costs at the door: A-token's selection, the anchor and the roll, beside timm's Swin-T.
 
-python benchmarks/door.py            # 8 x 3 x 224 x 224, float32, CPU
+python benchmarks/door.py                                             # 8 x 3 x 224 x 224, float32, CPU
+python benchmarks/door.py --device cuda --batch 128 --name door_cuda  # float32 with TF32
 """
 
 import argparse
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--name", default="door_cpu", help="results/NAME.json")
     arguments = parser.parse_args()
@@ -39,9 +41,11 @@ def main() -> None:
 
     torch.manual_seed(arguments.seed)
     torch.set_grad_enabled(False)
-    x = images(arguments.batch, arguments.size)
-    swin = timm.create_model("swin_tiny_patch4_window7_224", img_size=arguments.size).eval()
-    tokenize = ts.AdaptiveTokenize(3, 96, 4, norm_layer=torch.nn.LayerNorm).eval()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    device = torch.device(arguments.device)
+    x = images(arguments.batch, arguments.size).to(device)
+    swin = timm.create_model("swin_tiny_patch4_window7_224", img_size=arguments.size).eval().to(device)
+    tokenize = ts.AdaptiveTokenize(3, 96, 4, norm_layer=torch.nn.LayerNorm).eval().to(device)
     wide = F.pad(x, (0, 3, 0, 3), mode="circular")
 
     def door() -> torch.Tensor:
@@ -61,6 +65,8 @@ def main() -> None:
         for name, run in contestants.items():
             start = time.perf_counter()
             run()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
             if round_ >= 2:  # two rounds of warm-up
                 times[name].append(time.perf_counter() - start)
 

@@ -23,7 +23,11 @@ def machine(recorded: dict[str, Any]) -> str:
 
 
 def door() -> str:
-    recorded = load("door_cpu")
+    return "\n\n".join(_door(path.stem) for path in sorted(RESULTS.glob("door_*.json")))
+
+
+def _door(name: str) -> str:
+    recorded = load(name)
     result = recorded["result"]
     shape = f"{result['batch']} x 3 x {result['size']} x {result['size']}"
     lines = [f"| {shape}, {result['dtype']} | time | beside timm's Swin-T |", "|---|---|---|"]
