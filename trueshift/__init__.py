@@ -4,6 +4,7 @@ from . import _torchvision
 
 _torchvision.make_importable()
 
+from .canonical import canonicalize  # noqa: E402
 from .criteria import Candidates, Criterion, FixedOffset, LearnedScore, MaxNorm  # noqa: E402
 from .layers import (  # noqa: E402
     AdaptiveConvMerge,
@@ -41,6 +42,7 @@ __all__ = [
     "TokenGrid",
     "Tokens",
     "WindowAttention",
+    "canonicalize",
     "circular_shift",
     "place",
     "resample",

@@ -1,0 +1,77 @@
+"""Any image model, made invariant to circular shifts from outside: show it the image in a frame that does not move."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from .layers.tokenize import check_image
+from .ops.content import origin_keys
+from .ops.seam import seam_scores
+from .ops.select import choose
+from .ops.shift import IMAGE_DIMS, circular_shift
+
+
+@torch.no_grad()
+def canonical_origin(image: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
+    """The pixel at which the image should start: its wrap seam, and the content itself where seams tie.
+
+    Usually the corner of the photograph as it was taken.
+
+    Shift law: ``canonical_origin(S^t x) == canonical_origin(x) - t`` modulo the size, up to a period of the image.
+    """
+    with torch.autocast(image.device.type, enabled=False):
+        pixels = image.permute(0, 2, 3, 1)
+        rows, columns = seam_scores(pixels)
+        return choose((rows[:, :, None] + columns[:, None, :],), lambda: origin_keys(pixels)).offset
+
+
+class Canonicalize(nn.Module):
+    """See :func:`canonicalize`."""
+
+    def __init__(self, model: nn.Module, dense: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.dense = dense
+
+    def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
+        """The model's output on the image in its canonical frame; dense maps rolled back to the image's own."""
+        check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
+        origin = canonical_origin(image)
+        output = self.model(circular_shift(image, origin, IMAGE_DIMS), *args, **kwargs)
+        if not self.dense:
+            return output
+
+        def back(part: Any) -> Any:
+            if not isinstance(part, Tensor):
+                return part
+            if part.dim() != 4 or part.shape[2:] != image.shape[2:]:
+                raise ValueError(
+                    f"an output of shape {tuple(part.shape)} cannot be rolled back to an image of "
+                    f"{tuple(image.shape[2:])} pixels: needs [B, D, {image.shape[2]}, {image.shape[3]}]; "
+                    "use dense=False for outputs that do not lie on the pixels"
+                )
+            return circular_shift(part, -origin, IMAGE_DIMS)
+
+        return tree_map(back, output)
+
+
+def canonicalize(model: nn.Module, dense: bool = False) -> Canonicalize:
+    """Wrap any image model so that its answer does not change under circular shifts, weights untouched.
+
+    Each image is rolled to its canonical frame, the model runs on that, and dense output is rolled back. The frame is
+    found exactly, so the model sees literally the same tensor whatever the shift: outputs are bit-identical.
+
+    What it does not give: robustness to ordinary shifts, where content leaves the frame. There the frame itself may
+    jump (``docs/exactness.md`` has numbers), and the model is as sensitive as it was. Nor is the frame always the
+    photograph's own: where it is not, the model sees a rolled image it was not trained on.
+
+    Shift law: ``f(S x) == f(x)``, or ``f(S x) == S f(x)`` with ``dense``, bit for bit.
+
+    Args:
+        model: takes images ``[B, C, H, W]`` first; further arguments are passed on.
+        dense: the output (or each tensor of a tuple, list or dictionary) lies on the image's pixels.
+    """
+    return Canonicalize(model, dense)
