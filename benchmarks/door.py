@@ -58,7 +58,7 @@ def main() -> None:
     contestants: dict[str, Callable[[], torch.Tensor]] = {
         "timm Swin-T, forward": lambda: swin(x),
         "choose, anchor and roll": door,
-        "sixteen convolutions (scores alone)": every_phase,
+        "one stride-1 convolution for all phases (scores alone)": every_phase,
     }
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for round_ in range(arguments.rounds + 2):
