@@ -64,6 +64,8 @@ class Criterion(nn.Module):
     Shift law: the chosen grid is the same grid of the content, whatever the shift.
     """
 
+    adaptive = True  # the choice looks at the content
+
     def forward(self, candidates: Candidates) -> Choice:
         """Score without gradient and in full precision, whatever surrounds the call, and choose."""
         with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
@@ -120,6 +122,8 @@ class MaxNorm(Criterion):
 
 class FixedOffset(Criterion):
     """Always the same grid: the ordinary network, which looks at nothing."""
+
+    adaptive = False
 
     def __init__(self, offset: Pair = (0, 0)) -> None:
         super().__init__()

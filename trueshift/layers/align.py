@@ -79,7 +79,7 @@ class AlignWindows(nn.Module):
             lambda: circular_shift(tokens.values, choice.offset),
             lambda: _all_shifts(tokens.values, self.window_size),
         )
-        return Tokens(values, tokens.grid.advance(choice.offset))
+        return Tokens(values, tokens.grid.advance(choice.offset), tokens.prefix)
 
 
 def _all_shifts(values: Float[Tensor, "B H W C"], window: Pair) -> Float[Tensor, "B sh sw H W C"]:

@@ -3,60 +3,178 @@ r"""Self-attention that moves with the image: inside aligned windows, or over al
 .. math:: \text{SA}^{(\text{rel})}(T) = \text{softmax}\big(Q K^\top / \sqrt{D'} + E^{(\text{rel})}\big) V
 """
 
+from math import log, log2
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..ops.grid import TokenGrid, Tokens
 from ..ops.rel_pos import circular_distance
-from ..ops.shift import Pair, pair
-from ..ops.windows import window_partition, window_reverse
-
-
-def attend(
-    x: Float[Tensor, "N L C"],
-    qkv: nn.Linear,
-    proj: nn.Linear,
-    heads: int,
-    bias: Float[Tensor, "#N heads L L"],
-) -> Float[Tensor, "N L C"]:
-    """Multi-head self-attention with an additive bias."""
-    queries, keys, values = qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-    attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias.to(queries.dtype))
-    return proj(attended.transpose(1, 2).flatten(2))
+from ..ops.shift import Pair, circular_shift, pair
+from ..ops.windows import border_mask, window_partition, window_reverse
 
 
 class WindowAttention(nn.Module):
     """WSA: attention within windows, with the linear position bias of Swin, which never crosses a window's edge.
 
     Shift law: equivariant for shifts by multiples of the window; behind
-    :class:`~trueshift.layers.align.AlignWindows`, for all.
+    :class:`~trueshift.layers.align.AlignWindows`, for all, if windows do not stop at the border.
+
+    Args:
+        shifted: cut the windows half a window further on, along axes that hold more than one (SW-MSA).
+        border: shifted windows that reach around the image stop at its border: the ordinary network. Otherwise they
+            go around, as the image does.
     """
 
     relative_position_index: Tensor
 
-    def __init__(self, dim: int, window_size: int | Pair, num_heads: int, qkv_bias: bool = True) -> None:
+    def __init__(
+        self,
+        dim: int,
+        window_size: int | Pair,
+        num_heads: int,
+        qkv_bias: bool = True,
+        shifted: bool = False,
+        border: bool = False,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+    ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
         self.window_size = pair(window_size)
         self.num_heads = num_heads
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
+        self.shifted = shifted
+        self.biased = _stop_at_border if border else _go_around
+        self.attn_drop = attn_drop
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.register_buffer("relative_position_index", window_distances(self.window_size), persistent=False)
+        self.make_position_table()
+
+    def make_position_table(self) -> None:
+        """Parameters of the position bias: a table with a row per distance."""
         rows, columns = self.window_size
-        self.relative_position_bias_table = nn.Parameter(torch.empty((2 * rows - 1) * (2 * columns - 1), num_heads))
-        nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
-        row = torch.arange(rows)[:, None] - torch.arange(rows)[None, :] + rows - 1
-        column = torch.arange(columns)[:, None] - torch.arange(columns)[None, :] + columns - 1
-        index = row[:, None, :, None] * (2 * columns - 1) + column[None, :, None, :]
-        self.register_buffer("relative_position_index", index.reshape(rows * columns, -1), persistent=False)
+        table = torch.empty((2 * rows - 1) * (2 * columns - 1), self.num_heads)
+        self.relative_position_bias_table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+
+    def position_bias(self) -> Float[Tensor, "heads L L"]:
+        """The bias between every two tokens of a window."""
+        return self.relative_position_bias_table[self.relative_position_index].permute(2, 0, 1)
+
+    def attend(self, x: Float[Tensor, "N L C"], bias: Float[Tensor, "#N heads L L"]) -> Float[Tensor, "N L C"]:
+        """Scaled dot-product attention within each window."""
+        queries, keys, values = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.mix(queries, keys, values, bias)
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None) -> Tensor:
+        """Attention of ``[N, heads, L, d]``, heads joined and projected."""
+        dropped = self.attn_drop if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(queries, keys, values, bias.to(queries.dtype), dropped, scale=scale)
+        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))
+
+    def shift(self, size: Pair) -> Pair:
+        """How far beyond the first token the first window starts."""
+        rows, columns = (
+            window // 2 if self.shifted and length > window else 0
+            for length, window in zip(size, self.window_size, strict=True)
+        )
+        return rows, columns
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        """Attend within each window, cut from the first token on."""
-        windows = window_partition(x, self.window_size)
-        bias = self.relative_position_bias_table[self.relative_position_index].permute(2, 0, 1)
-        attended = attend(windows.flatten(1, 2), self.qkv, self.proj, self.num_heads, bias[None])
-        return window_reverse(attended.view_as(windows), (x.shape[1], x.shape[2]))
+        """Attend within each window."""
+        size = (x.shape[1], x.shape[2])
+        shift = self.shift(size)
+        windows = window_partition(circular_shift(x, shift) if any(shift) else x, self.window_size)
+        bias = self.biased(self.position_bias(), size, self.window_size, shift, x.shape[0])
+        attended = self.attend(windows.flatten(1, 2), bias)
+        mixed = window_reverse(attended.view_as(windows), size)
+        return circular_shift(mixed, (-shift[0], -shift[1])) if any(shift) else mixed
+
+
+def _go_around(bias: Tensor, size: Pair, window: Pair, shift: Pair, images: int) -> Tensor:
+    return bias[None]
+
+
+def _stop_at_border(bias: Tensor, size: Pair, window: Pair, shift: Pair, images: int) -> Tensor:
+    if not any(shift):
+        return bias[None]
+    mask = border_mask(size, window, shift, bias.device)
+    return (bias - 100.0 * mask[:, None].to(bias.dtype)).repeat(images, 1, 1, 1)
+
+
+def window_distances(window: Pair) -> Int64[Tensor, "L L"]:
+    """For every two tokens of a window, the row of a position table that holds their distance."""
+    rows, columns = window
+    row = torch.arange(rows)[:, None] - torch.arange(rows)[None, :] + rows - 1
+    column = torch.arange(columns)[:, None] - torch.arange(columns)[None, :] + columns - 1
+    index = row[:, None, :, None] * (2 * columns - 1) + column[None, :, None, :]
+    return index.reshape(rows * columns, -1)
+
+
+class CosineWindowAttention(WindowAttention):
+    """The attention of SwinV2: cosines with a learned temperature, and a bias that a small network makes of distances.
+
+    Shift law: as :class:`WindowAttention`.
+
+    Args:
+        trained_window: window size with which the weights were trained, if it was another one.
+    """
+
+    relative_coords_table: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        window_size: int | Pair,
+        num_heads: int,
+        qkv_bias: bool = True,
+        shifted: bool = False,
+        border: bool = False,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        trained_window: int | Pair = 0,
+    ) -> None:
+        self.trained_window = pair(trained_window)
+        super().__init__(dim, window_size, num_heads, False, shifted, border, attn_drop, proj_drop)
+        self.logit_scale = nn.Parameter(torch.full((num_heads, 1, 1), log(10)))
+        self.q_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        self.v_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+
+    def make_position_table(self) -> None:
+        """A network of two layers, and the logarithmic distances it is asked about."""
+        self.cpb_mlp = nn.Sequential(nn.Linear(2, 512), nn.ReLU(), nn.Linear(512, self.num_heads, bias=False))
+        self.register_buffer(
+            "relative_coords_table", log_distances(self.window_size, self.trained_window), persistent=False
+        )
+
+    def position_bias(self) -> Float[Tensor, "heads L L"]:
+        """The network's answers, between 0 and 16."""
+        table = self.cpb_mlp(self.relative_coords_table)
+        return 16 * table[self.relative_position_index].permute(2, 0, 1).sigmoid()
+
+    def attend(self, x: Float[Tensor, "N L C"], bias: Float[Tensor, "#N heads L L"]) -> Float[Tensor, "N L C"]:
+        """Attention by cosine similarity."""
+        qkv_bias = None
+        if self.q_bias is not None and self.v_bias is not None:
+            qkv_bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
+        joint = F.linear(x, self.qkv.weight, qkv_bias)
+        queries, keys, values = joint.unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        sharpness = self.logit_scale.clamp(max=log(100)).exp()
+        queries = (F.normalize(queries, dim=-1) * sharpness).to(values.dtype)
+        return self.mix(queries, F.normalize(keys, dim=-1).to(values.dtype), values, bias, scale=1.0)
+
+
+def log_distances(window: Pair, trained_window: Pair) -> Float[Tensor, "rows 2"]:
+    """Every distance within a window on a logarithmic scale, 1 at the far end, signed."""
+    axes = []
+    for extent, trained in zip(window, trained_window, strict=True):
+        reach = max((trained or extent) - 1, 1)
+        steps = torch.arange(-(extent - 1), extent, dtype=torch.float32) / reach * 8
+        axes.append(steps.sign() * (steps.abs() + 1).log2() / log2(8))
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, 1)
 
 
 class CircularRelativePosition(nn.Module):
@@ -109,8 +227,9 @@ class CircularAttention(nn.Module):
         """Attend over all tokens of each image."""
         x = tokens.values
         bias = self.position(tokens.grid, tokens.grid)
-        attended = attend(x.flatten(1, 2), self.qkv, self.proj, self.num_heads, bias)
-        return Tokens(attended.view_as(x), tokens.grid)
+        queries, keys, values = self.qkv(x.flatten(1, 2)).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(queries, keys, values, bias.to(queries.dtype))
+        return Tokens(self.proj(mixed.transpose(1, 2).flatten(2)).view_as(x), tokens.grid, tokens.prefix)
 
 
 def check_heads(dim: int, heads: int) -> None:

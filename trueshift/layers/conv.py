@@ -26,6 +26,13 @@ def conv_on_circle(
     return F.conv2d(x, conv.weight, conv.bias, stride, groups=conv.groups)
 
 
+def conv_tokens(
+    values: Float[Tensor, "B H W C"], conv: nn.Conv2d, stride: Pair, padding: Pair, mode: str = "circular"
+) -> Float[Tensor, "B h w D"]:
+    """:func:`conv_on_circle` of tokens."""
+    return conv_on_circle(values.permute(0, 3, 1, 2), conv, stride, padding, mode).permute(0, 2, 3, 1)
+
+
 class CircularConv2d(nn.Conv2d):
     """``nn.Conv2d`` that keeps the size and continues the image around its border.
 

@@ -5,6 +5,8 @@ Patch merging is a convolution with a stride, so the stride is taken by adaptive
 .. math:: \text{A-PMerge}(T) = \text{APS}^{(P)}(T \circledast h)
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from ..ops.polyphase import polyphase
 from ..ops.select import Choice
 from ..ops.shift import Pair, circular_pad, circular_shift, pair
 from .anchor import anchor_on_norm
-from .conv import conv_on_circle
+from .conv import conv_tokens
 from .tokenize import PatchCandidates, check_size, strided_conv
 
 
@@ -54,7 +56,7 @@ class _Merge(nn.Module):
             lambda: self.merge(circular_shift(tokens.values, choice.offset), self.factor),
             lambda: polyphase(self.merge(tokens.values, (1, 1)), self.factor),
         )
-        return Tokens(self.finish(merged), tokens.grid.advance(choice.offset, self.factor))
+        return Tokens(self.finish(merged), tokens.grid.advance(choice.offset, self.factor), tokens.prefix)
 
 
 class AdaptiveMerge(_Merge):
@@ -158,6 +160,7 @@ class AdaptiveConvMerge(_Merge):
         padding: how far the kernel reaches before the nominal start of its patch.
         groups: ``dim`` for a depthwise convolution.
         padding_mode: ``"circular"``; ``"zeros"`` is for the ordinary network and breaks the shift law.
+        norm_layer: makes a norm over the channels, after the choice.
     """
 
     def __init__(
@@ -172,9 +175,11 @@ class AdaptiveConvMerge(_Merge):
         criterion: Criterion | None = None,
         anchor: bool = False,
         padding_mode: str = "circular",
+        norm_layer: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         self.factor, self.padding = pair(factor), pair(padding)
+        self.norm = norm_layer(out_dim) if norm_layer else nn.Identity()
         self.proj = strided_conv(dim, out_dim, kernel_size, self.factor, self.padding, padding_mode, groups, bias)
         self.criterion = criterion or MaxNorm()
         self.anchor = anchor
@@ -188,5 +193,8 @@ class AdaptiveConvMerge(_Merge):
 
     def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
         """The convolution."""
-        image = values.permute(0, 3, 1, 2)
-        return conv_on_circle(image, self.proj, stride, self.padding, self.pad_mode).permute(0, 2, 3, 1)
+        return conv_tokens(values, self.proj, stride, self.padding, self.pad_mode)
+
+    def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
+        """The norm."""
+        return self.norm(merged)

@@ -48,10 +48,11 @@ class TokenGrid:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Values ``[B, h, w, C]`` and the grid they stand on."""
+    """Values ``[B, h, w, C]`` and the grid they stand on; ``prefix`` are tokens that stand nowhere (a class token)."""
 
     values: Float[Tensor, "B h w C"]
     grid: TokenGrid
+    prefix: Float[Tensor, "B n C"] | None = None
 
     def __post_init__(self) -> None:
         if self.values.dim() != 4:

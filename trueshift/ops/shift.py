@@ -40,6 +40,9 @@ def circular_shift(
         offset: rows and columns for each image, any integers; one pair of numbers serves the whole batch.
         dims: which two dimensions are rows and columns.
     """
+    if not isinstance(offset, Tensor):
+        rows, columns = offset
+        return torch.roll(x, (-rows, -columns), dims)
     return circular_take(x, offset, 1, dims)
 
 

@@ -1,0 +1,1 @@
+"""The four backbones: Swin, SwinV2, CvT and MViTv2, ordinary and adaptive."""

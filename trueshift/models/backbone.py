@@ -1,0 +1,335 @@
+"""What the four backbones share: timm's interface, and features that know where they stand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from timm.models import checkpoint_seq
+from timm.models._features import FeatureGetterNet, feature_take_indices
+from torch import Tensor, nn
+
+from ..layers.tokenize import AdaptiveTokenize, check_image
+from ..ops.grid import TokenGrid, Tokens
+from ..ops.resample import resample
+from ..ops.shift import Pair, circular_shift, pair
+from .choices import Choices, CriterionSpec
+
+ALIGNMENTS = ("stride", "pixel")
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """What every backbone can be told. ``criterion``, ``anchor``, ``padding``, ``positions``: see
+    :class:`~trueshift.models.choices.Choices`.
+
+    Args:
+        img_size: for which the network is made; other sizes that fit are accepted too.
+        global_pool: ``"avg"``, ``"token"`` where there is a class token, or ``""`` for none.
+        align: frame of the maps from ``forward_intermediates`` and ``features_only``: rolled back by whole tokens
+            (``"stride"``), or resampled to where an ordinary network's tokens stand (``"pixel"``).
+    """
+
+    img_size: int | Pair = 224
+    in_chans: int = 3
+    num_classes: int = 1000
+    global_pool: str = "avg"
+    drop_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    criterion: CriterionSpec = "max_norm"
+    anchor: bool | None = None
+    padding: str | None = None
+    positions: str | None = None
+    align: str = "stride"
+
+    def __post_init__(self) -> None:
+        if self.align not in ALIGNMENTS:
+            raise ValueError(f"align {self.align!r}: needs one of {ALIGNMENTS}")
+        if self.in_chans < 1 or self.num_classes < 0:
+            raise ValueError(f"{self.in_chans} channels, {self.num_classes} classes: needs at least 1 and 0")
+        self.choices  # noqa: B018 -- refuses criteria that do not exist
+
+    @property
+    def choices(self) -> Choices:
+        """By what each choice is made."""
+        return Choices(self.criterion, self.anchor, self.padding, self.positions)
+
+    def arguments(self) -> dict[str, Any]:
+        """All fields, to build the same again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class Backbone(nn.Module):
+    """A tokenizer and stages, each from :class:`~trueshift.ops.grid.Tokens` to Tokens; then a norm and a classifier.
+
+    Shift law: logits do not change, bit for bit with the anchor; features move with the image.
+
+    ``features(x)`` gives the tokens of every stage and where they stand. The rest is timm's interface:
+    ``forward_features`` stays in the network's own frame, in which a shift of the image changes nothing;
+    ``forward_intermediates`` and ``features_only`` bring maps back to the frame of the image.
+    """
+
+    Config: ClassVar[type[BackboneConfig]]
+    stages_name: ClassVar[str] = "stages"
+    output_fmt = "NHWC"
+
+    patch_embed: AdaptiveTokenize
+    norm: nn.Module
+    head: "Head"
+    feature_info: list[dict[str, Any]]
+    num_features: int
+    config: BackboneConfig
+    pretrained_cfg: dict[str, Any]
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.num_classes = config.num_classes
+        self.in_chans = config.in_chans
+        self.drop_rate = config.drop_rate
+        self.grad_checkpointing = False
+
+    @property
+    def stage_list(self) -> Sequence["Stage"]:
+        """The stages, whatever timm calls them in this family."""
+        return getattr(self, self.stages_name)  # type: ignore[no-any-return]
+
+    @property
+    def size_multiple(self) -> Pair:
+        """Height and width of an image must be multiples of these."""
+        raise NotImplementedError
+
+    @property
+    def global_pool(self) -> str:
+        """How tokens are pooled for the classifier."""
+        return self.head.pool
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Channels in front of the classifier."""
+        return self.num_features
+
+    # -- forward --------------------------------------------------------------------------------------------------
+
+    def _stages(self, image: Tensor, last: int | None = None) -> Iterator[Tokens]:
+        check_image(image, self.in_chans, self.size_multiple)
+        tokens = self.patch_embed(image)
+        for stage in self.stage_list[:last]:
+            tokens = stage(tokens)
+            yield tokens
+
+    def features(self, x: Float[Tensor, "B C H W"]) -> tuple[Tokens, ...]:
+        """The tokens of every stage, and where they stand.
+
+        Shift law: ``place(features(S x)[i]) == S place(features(x)[i])``; with the anchor even the values are the
+        same, and only the grids move.
+        """
+        return tuple(self._stages(x))
+
+    def forward_features(self, x: Float[Tensor, "B C H W"]) -> Tensor:
+        """The normed tokens of the last stage, in the network's own frame."""
+        *_, tokens = self._stages(x)
+        return self.finish(tokens)
+
+    def finish(self, tokens: Tokens) -> Tensor:
+        """Norm, in the layout of ``output_fmt``: ``[B, h, w, C]``, or a sequence with the class token first."""
+        if self.output_fmt == "NHWC":
+            return self.norm(tokens.values)
+        sequence = tokens.values.flatten(1, 2)
+        if tokens.prefix is not None:
+            sequence = torch.cat([tokens.prefix, sequence], 1)
+        return self.norm(sequence)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Pool and classify what ``forward_features`` gave."""
+        return self.head(x, pre_logits)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Tensor:
+        """Logits."""
+        return self.forward_head(self.forward_features(x))
+
+    def _intermediates(
+        self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
+    ) -> tuple[list[Tokens], Tokens]:
+        """The stages asked for, in the frame of the image, and the last one that was computed, in the network's."""
+        count = len(self.stage_list)
+        take, last = feature_take_indices(count, indices)
+        stages = list(self._stages(x, last + 1 if stop_early else None))
+        asked = [stages[index] for index in sorted(take)]
+        if norm and last == count - 1:
+            asked[-1] = Tokens(self.norm(asked[-1].values), asked[-1].grid)
+        return [_BACK[self.config.align](tokens) for tokens in asked], stages[-1]
+
+    def intermediate_tokens(
+        self, x: Float[Tensor, "B C H W"], indices: int | Sequence[int] | None = None, norm: bool = False
+    ) -> list[Tokens]:
+        """Tokens of the stages asked for, in the frame of the image: what ``features_only`` gives, with their grids.
+
+        With ``align="stride"`` the first token is the one whose patch starts within the first cell of the image; the
+        rest of its position, 0 to stride - 1 pixels, is ``grid.origin``. With ``align="pixel"`` it is 0.
+        """
+        return self._intermediates(x, indices, norm, stop_early=True)[0]
+
+    def forward_intermediates(
+        self,
+        x: Float[Tensor, "B C H W"],
+        indices: int | Sequence[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Maps of the stages asked for, in the frame of the image; and ``forward_features``, as timm does it."""
+        layout = _LAYOUTS.get(str(getattr(output_fmt, "value", output_fmt)))
+        if layout is None:
+            raise ValueError(f"output_fmt {output_fmt!r}: needs one of {tuple(_LAYOUTS)}")
+        asked, last = self._intermediates(x, indices, norm, stop_early or intermediates_only)
+        maps = [layout(tokens.values) for tokens in asked]
+        return maps if intermediates_only else (self.finish(last), maps)
+
+    # -- timm's housekeeping --------------------------------------------------------------------------------------
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Remove the stages behind the last one asked for."""
+        take, last = feature_take_indices(len(self.stage_list), indices)
+        setattr(self, self.stages_name, self.stage_list[: last + 1])
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0, "")
+        return list(take)
+
+    def get_classifier(self) -> nn.Module:
+        """The last layer."""
+        return self.head.fc
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new last layer."""
+        self.num_classes = num_classes
+        weight = next(self.patch_embed.parameters())
+        self.head.reset(num_classes, global_pool)
+        self.head.to(weight.device, weight.dtype)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute activations again in the backward pass instead of keeping them."""
+        self.grad_checkpointing = enable
+        for stage in self.stage_list:
+            stage.grad_checkpointing = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that take no weight decay."""
+        return {name for name, _ in self.named_parameters() if any(part in name for part in self.undecayed)}
+
+    undecayed: ClassVar[tuple[str, ...]] = ()
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """How parameters are grouped by depth, for layer-wise learning rates."""
+        stage = rf"^{self.stages_name}\.(\d+)"
+        fine = [(rf"{stage}.downsample", (0,)), (rf"{stage}\.\w+\.(\d+)", None), (r"^norm", (99999,))]
+        return {"stem": r"^patch_embed", "blocks": stage if coarse else fine}
+
+
+class Stage(nn.Module):
+    """Blocks on one grid, with what brings the tokens onto it before them.
+
+    ``blocks`` go from tensor to tensor and know nothing of grids.
+    """
+
+    blocks: nn.Sequential
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grad_checkpointing = False
+
+    def run_blocks(self, values: Float[Tensor, "B h w C"]) -> Float[Tensor, "B h w C"]:
+        """All blocks, one after the other."""
+        if self.grad_checkpointing and self.training:
+            return checkpoint_seq(self.blocks, values)
+        return self.blocks(values)
+
+
+class Head(nn.Module):
+    """Pool the tokens and classify."""
+
+    def __init__(self, dim: int, num_classes: int, pool: str, drop: float, has_prefix: bool = False) -> None:
+        super().__init__()
+        self.dim, self.has_prefix = dim, has_prefix
+        self.drop = nn.Dropout(drop)
+        self.reset(num_classes, pool)
+
+    def reset(self, num_classes: int, pool: str | None = None) -> None:
+        """A new last layer, and another pooling if given."""
+        if pool is not None:
+            allowed = ("avg", "token", "") if self.has_prefix else ("avg", "")
+            if pool not in allowed:
+                raise ValueError(f"global_pool {pool!r}: needs one of {allowed}")
+            self.pool = pool
+        self.fc = nn.Linear(self.dim, num_classes) if num_classes else nn.Identity()
+        if num_classes:
+            nn.init.trunc_normal_(self.fc.weight, std=0.02)  # type: ignore[arg-type]
+            nn.init.zeros_(self.fc.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits of ``[B, h, w, C]`` or ``[B, N, C]``; the pooled features with ``pre_logits``."""
+        if self.pool == "token":
+            x = x[:, 0]
+        elif self.pool == "avg":
+            x = x.flatten(1, -2)[:, int(self.has_prefix) :].mean(1)
+        x = self.drop(x)
+        return x if pre_logits else self.fc(x)
+
+
+class FeatureMaps(FeatureGetterNet):
+    """timm's wrapper for ``features_only=True``, which can also say where the tokens stand."""
+
+    def tokens(self, x: Float[Tensor, "B C H W"]) -> list[Tokens]:
+        """The same maps as Tokens: ``grid.origin`` holds the 0 to stride - 1 pixels that whole tokens cannot."""
+        return self.model.intermediate_tokens(x, self.out_indices, self.norm)  # type: ignore[no-any-return]
+
+
+def in_image_frame(tokens: Tokens) -> Tokens:
+    """Roll the tokens so that the first is the one that starts within the first cell of the image.
+
+    Shift law: a shift by a multiple of the stride rolls the map by whole tokens; the origin keeps the rest.
+    """
+    stride = tokens.grid.stride
+    rows, columns = tokens.grid.origin[:, 0], tokens.grid.origin[:, 1]
+    whole = torch.stack([rows // stride[0], columns // stride[1]], 1)
+    rest = torch.stack([rows % stride[0], columns % stride[1]], 1)
+    grid = TokenGrid(stride, rest, tokens.grid.image_size)
+    return Tokens(circular_shift(tokens.values, -whole), grid, tokens.prefix)
+
+
+def on_fixed_grid(tokens: Tokens) -> Tokens:
+    """Interpolate to where the tokens of an ordinary network stand."""
+    grid = tokens.grid
+    return resample(tokens, TokenGrid(grid.stride, torch.zeros_like(grid.origin), grid.image_size))
+
+
+_BACK = {"stride": in_image_frame, "pixel": on_fixed_grid}
+_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "NCHW": lambda values: values.permute(0, 3, 1, 2),
+    "NHWC": lambda values: values,
+    "NLC": lambda values: values.flatten(1, 2),
+}
+
+
+def stage_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
+    """Stochastic depth that grows from 0 at the first block to ``rate`` at the last, by stage."""
+    return [part.tolist() for part in torch.linspace(0, rate, sum(depths)).split(list(depths))]
+
+
+def init_linear(module: nn.Module) -> None:
+    """The usual start of a transformer: small truncated normal weights, zero biases."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def size_of(config: BackboneConfig) -> Pair:
+    """Height and width."""
+    return pair(config.img_size)

@@ -1,0 +1,94 @@
+"""By what each choice of a network is made: ordinary, ablated and adaptive networks differ in this and nothing else."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+
+from ..criteria import Criterion, FixedOffset, LearnedScore, MaxNorm
+
+MakeCriterion = Callable[[int], Criterion]
+CriterionLike = str | Criterion | MakeCriterion
+CriterionSpec = CriterionLike | Mapping[str, CriterionLike]
+
+NAMED: dict[str, MakeCriterion] = {
+    "max_norm": lambda dim: MaxNorm(),
+    "max_norm_1": lambda dim: MaxNorm(1),
+    "max_norm_inf": lambda dim: MaxNorm(float("inf")),
+    "fixed": lambda dim: FixedOffset(),
+    "learned": LearnedScore,
+}
+PLACES = ("tokenize", "align", "merge", "pool")
+PADDINGS = ("circular", "zeros")
+POSITIONS = ("circular", "shortest", "linear")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The criteria of a network and what goes with them.
+
+    Args:
+        criterion: what chooses. A name (``"max_norm"``, ``"max_norm_1"``, ``"max_norm_inf"``, ``"learned"``,
+            ``"fixed"``), a :class:`~trueshift.criteria.Criterion` (each layer gets a copy), a function from the number
+            of channels to one; or a dictionary of these by place, ``"tokenize"``, ``"align"``, ``"merge"``, ``"pool"``
+            (keys and values of an attention; as ``"merge"`` if not given). Places left out take ``"max_norm"``:
+            ``{"align": "fixed"}`` is the paper's ablation without A-WSA.
+        anchor: start the grid at the wrap seam; by default wherever the tokenizer is adaptive.
+        padding: of convolutions, ``"circular"`` or, for the ordinary network, ``"zeros"``.
+        positions: how relative positions over all tokens are read. ``"circular"``: a table with a row per step around
+            the image; ``"shortest"``: the linear table of an ordinary network, read at the shortest signed distance;
+            ``"linear"``: as the ordinary network.
+    """
+
+    criterion: CriterionSpec = "max_norm"
+    anchor: bool | None = None
+    padding: str | None = None
+    positions: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.criterion, Mapping):
+            for place in self.criterion:
+                if place not in PLACES:
+                    raise ValueError(f"criterion for {place!r}: needs one of {PLACES}")
+        for place in PLACES:
+            self.at(place, 1)
+        for name, value, allowed in (
+            ("padding", self.padding, PADDINGS),
+            ("positions", self.positions, POSITIONS),
+        ):
+            if value is not None and value not in allowed:
+                raise ValueError(f"{name} {value!r}: needs one of {allowed}")
+
+    def at(self, place: str, dim: int) -> Criterion:
+        """A new criterion for one layer, whose tokens have ``dim`` channels."""
+        like = self.criterion
+        if isinstance(like, Mapping):
+            by_place = like
+            like = by_place.get(place, by_place.get("merge", "max_norm") if place == "pool" else "max_norm")
+        if isinstance(like, Criterion):
+            return deepcopy(like)
+        make = NAMED.get(like) if isinstance(like, str) else like
+        if make is None:
+            raise ValueError(f"criterion {like!r}: needs one of {tuple(NAMED)}, a Criterion, or a function to make one")
+        made = make(dim)
+        if not isinstance(made, Criterion):
+            raise TypeError(f"the criterion for {place!r} is a {type(made).__name__}: needs a Criterion")
+        return made
+
+    def adaptive(self, *places: str) -> bool:
+        """Whether any of these places looks at the content."""
+        return any(self.at(place, 1).adaptive for place in places)
+
+    @property
+    def anchored(self) -> bool:
+        """Whether the tokenizer also chooses the first token."""
+        return self.adaptive("tokenize") if self.anchor is None else self.anchor
+
+    @property
+    def padding_mode(self) -> str:
+        """Circular in every network that adapts anywhere."""
+        return self.padding or ("circular" if self.adaptive(*PLACES) else "zeros")
+
+    @property
+    def position_mode(self) -> str:
+        """Circular in every network that adapts anywhere."""
+        return self.positions or ("circular" if self.adaptive(*PLACES) else "linear")

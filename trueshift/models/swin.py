@@ -1,0 +1,213 @@
+"""Swin Transformer, ordinary and truly shift-equivariant (A-Swin), under timm's parameter names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import lcm
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from timm.layers import DropPath, Mlp, resize_rel_pos_bias_table
+from torch import Tensor, nn
+
+from ..layers.align import AlignWindows
+from ..layers.attention import CosineWindowAttention, WindowAttention, window_distances
+from ..layers.merge import AdaptiveMerge
+from ..layers.tokenize import AdaptiveTokenize
+from ..ops.grid import Tokens
+from ..ops.shift import Pair, pair
+from .backbone import Backbone, BackboneConfig, Head, Stage, init_linear, size_of, stage_drop_rates
+
+Attention = WindowAttention | CosineWindowAttention
+
+
+@dataclass(frozen=True)
+class SwinConfig(BackboneConfig):
+    """Sizes of a Swin.
+
+    Args:
+        window_size: one for all stages, or one per stage; cut down to the grid where the grid is smaller.
+    """
+
+    patch_size: int = 4
+    embed_dim: int = 96
+    depths: tuple[int, ...] = (2, 2, 6, 2)
+    num_heads: tuple[int, ...] = (3, 6, 12, 24)
+    window_size: int | tuple[int | Pair, ...] = 7
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = True
+    proj_drop_rate: float = 0.0
+    attn_drop_rate: float = 0.0
+    drop_path_rate: float = 0.1
+
+    def windows(self) -> list[Pair]:
+        """The window of each stage, cut down to its grid."""
+        count = len(self.depths)
+        sizes = (self.window_size,) * count if isinstance(self.window_size, int) else self.window_size
+        if len(sizes) != count:
+            raise ValueError(f"{len(sizes)} window sizes for {count} stages: needs one, or one per stage")
+        cut = []
+        for index, window in enumerate(map(pair, sizes)):
+            step = self.patch_size * 2**index
+            grid = [max(length // step, 1) for length in size_of(self)]
+            cut.append((min(grid[0], window[0]), min(grid[1], window[1])))
+        return cut
+
+
+class SwinBlock(nn.Module):
+    """Attention in windows and a perceptron, each behind a norm and around a skip."""
+
+    def __init__(self, dim: int, attn: Attention, config: SwinConfig, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = attn
+        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, int(dim * config.mlp_ratio), drop=config.proj_drop_rate)
+        self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
+
+    def forward(self, x: Float[Tensor, "B h w C"]) -> Float[Tensor, "B h w C"]:
+        """Mix within windows, then within tokens."""
+        x = x + self.drop_path1(self.attn(self.norm1(x)))
+        return x + self.drop_path2(self.mlp(self.norm2(x)))
+
+
+class SwinStage(Stage):
+    """Merge tokens, align the windows, run the blocks.
+
+    Shift law: ``place(stage(S t)) == S place(stage(t))``.
+    """
+
+    def __init__(self, downsample: nn.Module, align: AlignWindows, blocks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.downsample = downsample
+        self.align = align
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """Tokens on a coarser grid, except in the first stage."""
+        tokens = self.align(self.downsample(tokens))
+        return Tokens(self.run_blocks(tokens.values), tokens.grid)
+
+
+class Swin(Backbone):
+    """See :class:`~trueshift.models.backbone.Backbone`."""
+
+    Config = SwinConfig
+    stages_name = "layers"
+    undecayed: ClassVar[tuple[str, ...]] = ("relative_position_bias_table",)
+    block: ClassVar[Any] = SwinBlock
+    merge_norm: ClassVar[str] = "before"
+
+    config: SwinConfig
+
+    def __init__(self, config: SwinConfig) -> None:
+        super().__init__(config)
+        choices = config.choices
+        dims = [config.embed_dim * 2**index for index in range(len(config.depths))]
+        self.patch_embed = AdaptiveTokenize(
+            config.in_chans,
+            dims[0],
+            config.patch_size,
+            norm_layer=nn.LayerNorm,
+            criterion=choices.at("tokenize", dims[0]),
+            anchor=choices.anchored,
+            padding_mode=choices.padding_mode,
+        )
+        stages = []
+        drop_rates = stage_drop_rates(config.drop_path_rate, config.depths)
+        for index, (dim, window) in enumerate(zip(dims, config.windows(), strict=True)):
+            merge = AdaptiveMerge(dim // 2, dim, norm=self.merge_norm, criterion=choices.at("merge", dim))
+            blocks = [
+                self.block(dim, self.attention(index, window, shifted=number % 2 == 1), config, rate)
+                for number, rate in enumerate(drop_rates[index])
+            ]
+            align = AlignWindows(window, criterion=choices.at("align", 1))
+            stages.append(SwinStage(merge if index else nn.Identity(), align, blocks))
+        self.layers = nn.Sequential(*stages)
+        self.num_features = dims[-1]
+        self.norm = nn.LayerNorm(dims[-1])
+        self.head = Head(dims[-1], config.num_classes, config.global_pool, config.drop_rate)
+        self.feature_info = [
+            {"num_chs": dim, "reduction": config.patch_size * 2**index, "module": f"layers.{index}"}
+            for index, dim in enumerate(dims)
+        ]
+        self.apply(init_linear)
+
+    def attention(self, index: int, window: Pair, shifted: bool) -> Attention:
+        """The attention of one block of a stage."""
+        config = self.config
+        return WindowAttention(
+            config.embed_dim * 2**index,
+            window,
+            config.num_heads[index],
+            config.qkv_bias,
+            shifted,
+            border=not config.choices.adaptive("align"),
+            attn_drop=config.attn_drop_rate,
+            proj_drop=config.proj_drop_rate,
+        )
+
+    @property
+    def size_multiple(self) -> Pair:
+        """A whole number of windows in every stage."""
+        steps = [self.config.patch_size * 2**index for index in range(len(self.layers))]
+        windows = [stage.align.window_size for stage in self.layers]
+        rows, columns = (lcm(*[step * window[axis] for step, window in zip(steps, windows, strict=True)]) for axis in (0, 1))
+        return rows, columns
+
+    def set_input_size(
+        self,
+        img_size: int | Pair | None = None,
+        patch_size: int | Pair | None = None,
+        window_size: int | Pair | None = None,
+        window_ratio: int = 8,
+    ) -> None:
+        """Prepare for another size of images: windows grow with it, position tables are interpolated.
+
+        Args:
+            window_size: the new window; a ``window_ratio``-th of the grid of tokens if not given.
+        """
+        if patch_size is not None and pair(patch_size) != pair(self.config.patch_size):
+            raise ValueError(f"patch_size {patch_size}: cannot be changed from {self.config.patch_size}")
+        size = pair(self.config.img_size if img_size is None else img_size)
+        step = self.config.patch_size
+        window = pair(window_size) if window_size else (size[0] // step // window_ratio, size[1] // step // window_ratio)
+        if not min(window):
+            raise ValueError(f"img_size {size}: too small for windows of a {window_ratio}-th, give window_size")
+        config = replace(self.config, img_size=size, window_size=(window,) * len(self.layers))
+        for stage, new in zip(self.layers, config.windows(), strict=True):
+            stage.align.window_size = new
+            for block in stage.blocks:
+                self.resize_window(block.attn, new)
+        self.config = config
+
+    def resize_window(self, attn: Any, window: Pair) -> None:
+        """Give an attention another window."""
+        if attn.window_size == window:
+            return
+        table = attn.relative_position_bias_table
+        shape = ((2 * window[0] - 1) * (2 * window[1] - 1), attn.num_heads)
+        resized = resize_rel_pos_bias_table(table.detach(), new_window_size=window, new_bias_shape=shape)
+        attn.relative_position_bias_table = nn.Parameter(resized, requires_grad=table.requires_grad)
+        attn.relative_position_index = window_distances(window).to(table.device)
+        attn.window_size = window
+
+
+_variant = partial(dict, patch_size=4)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "swin_tiny_patch4_window7_224": _variant(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
+    "swin_small_patch4_window7_224": _variant(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
+    "swin_base_patch4_window7_224": _variant(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
+    "swin_base_patch4_window12_384": _variant(
+        img_size=384, window_size=12, embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)
+    ),
+    "swin_large_patch4_window7_224": _variant(embed_dim=192, depths=(2, 2, 18, 2), num_heads=(6, 12, 24, 48)),
+    "swin_large_patch4_window12_384": _variant(
+        img_size=384, window_size=12, embed_dim=192, depths=(2, 2, 18, 2), num_heads=(6, 12, 24, 48)
+    ),
+    # for images of 32 and 64 pixels
+    "swin_mini_patch2_window4_32": dict(
+        img_size=32, patch_size=2, window_size=4, embed_dim=64, depths=(2, 2, 2), num_heads=(2, 4, 8), drop_path_rate=0.0
+    ),
+}

@@ -1,0 +1,98 @@
+"""SwinV2, ordinary and truly shift-equivariant (A-SwinV2), under timm's parameter names."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..layers.attention import CosineWindowAttention, log_distances, window_distances
+from ..ops.shift import Pair
+from .swin import Attention, Swin, SwinBlock, SwinConfig
+
+
+@dataclass(frozen=True)
+class SwinV2Config(SwinConfig):
+    """Sizes of a SwinV2.
+
+    Args:
+        pretrained_window_sizes: windows with which the weights were trained, by stage; 0 where they were the same.
+    """
+
+    img_size: int | Pair = 256
+    window_size: int | tuple[int | Pair, ...] = 8
+    pretrained_window_sizes: tuple[int | Pair, ...] = (0, 0, 0, 0)
+
+
+class SwinV2Block(SwinBlock):
+    """As Swin's, with the norms behind attention and perceptron, inside the skip."""
+
+    def forward(self, x: Float[Tensor, "B h w C"]) -> Float[Tensor, "B h w C"]:
+        """Mix within windows, then within tokens."""
+        x = x + self.drop_path1(self.norm1(self.attn(x)))
+        return x + self.drop_path2(self.norm2(self.mlp(x)))
+
+
+class SwinV2(Swin):
+    """See :class:`~trueshift.models.backbone.Backbone`."""
+
+    Config = SwinV2Config
+    undecayed: ClassVar[tuple[str, ...]] = ("cpb_mlp", "logit_scale")
+    block: ClassVar[Any] = SwinV2Block
+    merge_norm: ClassVar[str] = "after"
+
+    config: SwinV2Config
+
+    def __init__(self, config: SwinV2Config) -> None:
+        super().__init__(config)
+        for stage in self.layers:  # each block starts as the identity
+            for block in stage.blocks:
+                for norm in (block.norm1, block.norm2):
+                    nn.init.zeros_(norm.weight)
+
+    def attention(self, index: int, window: Pair, shifted: bool) -> Attention:
+        """Cosine attention."""
+        config = self.config
+        return CosineWindowAttention(
+            config.embed_dim * 2**index,
+            window,
+            config.num_heads[index],
+            config.qkv_bias,
+            shifted,
+            border=not config.choices.adaptive("align"),
+            attn_drop=config.attn_drop_rate,
+            proj_drop=config.proj_drop_rate,
+            trained_window=config.pretrained_window_sizes[index],
+        )
+
+    def resize_window(self, attn: Any, window: Pair) -> None:
+        """The network of distances stays as it is; it is asked about others."""
+        if attn.window_size != window:
+            device = attn.qkv.weight.device
+            attn.relative_coords_table = log_distances(window, attn.trained_window).to(attn.relative_coords_table)
+            attn.relative_position_index = window_distances(window).to(device)
+            attn.window_size = window
+
+
+_TINY = dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24))
+_SMALL = dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24))
+_BASE = dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32))
+VARIANTS: dict[str, dict[str, Any]] = {
+    "swinv2_tiny_window8_256": dict(window_size=8, **_TINY),
+    "swinv2_tiny_window16_256": dict(window_size=16, **_TINY),
+    "swinv2_small_window8_256": dict(window_size=8, **_SMALL),
+    "swinv2_small_window16_256": dict(window_size=16, **_SMALL),
+    "swinv2_base_window8_256": dict(window_size=8, **_BASE),
+    "swinv2_base_window16_256": dict(window_size=16, **_BASE),
+    # for images of 32 and 64 pixels
+    "swinv2_mini_patch2_window4_32": dict(
+        img_size=32,
+        patch_size=2,
+        window_size=4,
+        embed_dim=64,
+        depths=(2, 2, 2),
+        num_heads=(2, 4, 8),
+        drop_path_rate=0.0,
+        pretrained_window_sizes=(0, 0, 0),
+    ),
+}
