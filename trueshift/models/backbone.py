@@ -1,16 +1,16 @@
 """What the four backbones share: timm's interface, and features that know where they stand."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
-from timm.models import checkpoint_seq
 from timm.models._features import FeatureGetterNet, feature_take_indices
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from ..layers.tokenize import AdaptiveTokenize, check_image
+from ..layers.tokenize import AdaptiveTokenize, check_image, check_size
 from ..ops.grid import TokenGrid, Tokens
 from ..ops.resample import resample
 from ..ops.shift import Pair, circular_shift, pair
@@ -72,7 +72,7 @@ class Backbone(nn.Module):
 
     Config: ClassVar[type[BackboneConfig]]
     stages_name: ClassVar[str] = "stages"
-    output_fmt = "NHWC"
+    output_fmt: ClassVar[str | None] = None  # of forward_features and features_only, where timm's is not the usual one
 
     patch_embed: AdaptiveTokenize
     norm: nn.Module
@@ -114,10 +114,14 @@ class Backbone(nn.Module):
 
     def _stages(self, image: Tensor, last: int | None = None) -> Iterator[Tokens]:
         check_image(image, self.in_chans, self.size_multiple)
-        tokens = self.patch_embed(image)
+        tokens = self.tokenize(image)
         for stage in self.stage_list[:last]:
             tokens = stage(tokens)
             yield tokens
+
+    def tokenize(self, image: Float[Tensor, "B C H W"]) -> Tokens:
+        """The image as tokens."""
+        return self.patch_embed(image)
 
     def features(self, x: Float[Tensor, "B C H W"]) -> tuple[Tokens, ...]:
         """The tokens of every stage, and where they stand.
@@ -133,7 +137,7 @@ class Backbone(nn.Module):
         return self.finish(tokens)
 
     def finish(self, tokens: Tokens) -> Tensor:
-        """Norm, in the layout of ``output_fmt``: ``[B, h, w, C]``, or a sequence with the class token first."""
+        """Norm, as a map ``[B, h, w, C]`` or as a sequence ``[B, N, C]`` with the class token first."""
         if self.output_fmt == "NHWC":
             return self.norm(tokens.values)
         sequence = tokens.values.flatten(1, 2)
@@ -188,6 +192,11 @@ class Backbone(nn.Module):
         maps = [layout(tokens.values) for tokens in asked]
         return maps if intermediates_only else (self.finish(last), maps)
 
+    def _set_image_size(self, img_size: int | Pair) -> None:
+        size = pair(img_size)
+        check_size(size, self.size_multiple)
+        self.config = replace(self.config, img_size=size)
+
     # -- timm's housekeeping --------------------------------------------------------------------------------------
 
     def prune_intermediate_layers(
@@ -233,10 +242,7 @@ class Backbone(nn.Module):
 
 
 class Stage(nn.Module):
-    """Blocks on one grid, with what brings the tokens onto it before them.
-
-    ``blocks`` go from tensor to tensor and know nothing of grids.
-    """
+    """Blocks on one grid, with what brings the tokens onto it before them."""
 
     blocks: nn.Sequential
 
@@ -244,11 +250,13 @@ class Stage(nn.Module):
         super().__init__()
         self.grad_checkpointing = False
 
-    def run_blocks(self, values: Float[Tensor, "B h w C"]) -> Float[Tensor, "B h w C"]:
+    def run_blocks(self, x: Any) -> Any:
         """All blocks, one after the other."""
-        if self.grad_checkpointing and self.training:
-            return checkpoint_seq(self.blocks, values)
-        return self.blocks(values)
+        if not (self.grad_checkpointing and self.training):
+            return self.blocks(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
 
 
 class Head(nn.Module):

@@ -3,18 +3,16 @@
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 from ..criteria import Criterion, FixedOffset, LearnedScore, MaxNorm
 
-MakeCriterion = Callable[[int], Criterion]
-CriterionLike = str | Criterion | MakeCriterion
+CriterionLike = str | Criterion | Callable[[int], Criterion] | Mapping[str, Any]
 CriterionSpec = CriterionLike | Mapping[str, CriterionLike]
 
-NAMED: dict[str, MakeCriterion] = {
-    "max_norm": lambda dim: MaxNorm(),
-    "max_norm_1": lambda dim: MaxNorm(1),
-    "max_norm_inf": lambda dim: MaxNorm(float("inf")),
-    "fixed": lambda dim: FixedOffset(),
+NAMED: dict[str, Callable[..., Criterion]] = {
+    "max_norm": lambda dim, p=2: MaxNorm(p),
+    "fixed": lambda dim, offset=(0, 0): FixedOffset(tuple(offset)),
     "learned": LearnedScore,
 }
 PLACES = ("tokenize", "align", "merge", "pool")
@@ -27,11 +25,11 @@ class Choices:
     """The criteria of a network and what goes with them.
 
     Args:
-        criterion: what chooses. A name (``"max_norm"``, ``"max_norm_1"``, ``"max_norm_inf"``, ``"learned"``,
-            ``"fixed"``), a :class:`~trueshift.criteria.Criterion` (each layer gets a copy), a function from the number
-            of channels to one; or a dictionary of these by place, ``"tokenize"``, ``"align"``, ``"merge"``, ``"pool"``
-            (keys and values of an attention; as ``"merge"`` if not given). Places left out take ``"max_norm"``:
-            ``{"align": "fixed"}`` is the paper's ablation without A-WSA.
+        criterion: what chooses. A name (``"max_norm"``, ``"learned"``, ``"fixed"``), a name with its arguments
+            (``{"name": "max_norm", "p": 1}``), a :class:`~trueshift.criteria.Criterion` (each layer gets a copy), a
+            function from the number of channels to one; or a dictionary of these by place: ``"tokenize"``,
+            ``"align"``, ``"merge"``, ``"pool"`` (keys and values of an attention; as ``"merge"`` if not given). Places
+            left out take ``"max_norm"``: ``{"align": "fixed"}`` is the paper's ablation without A-WSA.
         anchor: start the grid at the wrap seam; by default wherever the tokenizer is adaptive.
         padding: of convolutions, ``"circular"`` or, for the ordinary network, ``"zeros"``.
         positions: how relative positions over all tokens are read. ``"circular"``: a table with a row per step around
@@ -45,8 +43,8 @@ class Choices:
     positions: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.criterion, Mapping):
-            for place in self.criterion:
+        if _by_place(self.criterion):
+            for place in self.criterion:  # type: ignore[union-attr]
                 if place not in PLACES:
                     raise ValueError(f"criterion for {place!r}: needs one of {PLACES}")
         for place in PLACES:
@@ -58,18 +56,27 @@ class Choices:
             if value is not None and value not in allowed:
                 raise ValueError(f"{name} {value!r}: needs one of {allowed}")
 
+    def like(self, place: str) -> CriterionLike:
+        """What was asked for at one place."""
+        if not _by_place(self.criterion):
+            return self.criterion  # type: ignore[return-value]
+        given: Mapping[str, CriterionLike] = self.criterion  # type: ignore[assignment]
+        fallback = given.get("merge", "max_norm") if place == "pool" else "max_norm"
+        return given.get(place, fallback)
+
     def at(self, place: str, dim: int) -> Criterion:
         """A new criterion for one layer, whose tokens have ``dim`` channels."""
-        like = self.criterion
-        if isinstance(like, Mapping):
-            by_place = like
-            like = by_place.get(place, by_place.get("merge", "max_norm") if place == "pool" else "max_norm")
+        like = self.like(place)
         if isinstance(like, Criterion):
             return deepcopy(like)
+        arguments: dict[str, Any] = {}
+        if isinstance(like, Mapping):
+            arguments = {key: value for key, value in like.items() if key != "name"}
+            like = like["name"]
         make = NAMED.get(like) if isinstance(like, str) else like
         if make is None:
             raise ValueError(f"criterion {like!r}: needs one of {tuple(NAMED)}, a Criterion, or a function to make one")
-        made = make(dim)
+        made = make(dim, **arguments)
         if not isinstance(made, Criterion):
             raise TypeError(f"the criterion for {place!r} is a {type(made).__name__}: needs a Criterion")
         return made
@@ -92,3 +99,26 @@ class Choices:
     def position_mode(self) -> str:
         """Circular in every network that adapts anywhere."""
         return self.positions or ("circular" if self.adaptive(*PLACES) else "linear")
+
+
+def _by_place(criterion: CriterionSpec) -> bool:
+    return isinstance(criterion, Mapping) and "name" not in criterion
+
+
+def describe(criterion: CriterionSpec) -> Any:
+    """The same specification in names and numbers, for a file."""
+    if isinstance(criterion, str):
+        return criterion
+    if isinstance(criterion, Mapping):
+        if "name" in criterion:
+            return dict(criterion)
+        return {place: describe(like) for place, like in criterion.items()}
+    match criterion:
+        case MaxNorm():
+            return {"name": "max_norm", "p": criterion.p}
+        case FixedOffset():
+            return {"name": "fixed", "offset": list(criterion.offset)}
+    raise ValueError(
+        f"criterion {criterion!r} cannot be written to a file: use one of {tuple(NAMED)} by name, or save the "
+        "state_dict and build the model again with the same criterion"
+    )

@@ -95,6 +95,7 @@ class Swin(Backbone):
 
     Config = SwinConfig
     stages_name = "layers"
+    output_fmt = "NHWC"
     undecayed: ClassVar[tuple[str, ...]] = ("relative_position_bias_table",)
     block: ClassVar[Any] = SwinBlock
     merge_norm: ClassVar[str] = "before"

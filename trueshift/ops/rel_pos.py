@@ -7,7 +7,8 @@ the queries stand elsewhere.
 """
 
 import torch
-from jaxtyping import Int64
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .grid import TokenGrid
@@ -46,3 +47,58 @@ def shortest_signed(distance: Int64[Tensor, "*any"], size: int) -> Int64[Tensor,
     """The same distance by the shorter way around: ``-(size - 1) // 2 .. size // 2``."""
     behind = (size - 1) // 2
     return (distance + behind) % size - behind
+
+
+def finer(query: TokenGrid, key: TokenGrid, axis: int) -> int:
+    """The smaller of two strides: the unit of distances between the two grids."""
+    return min(query.stride[axis], key.stride[axis])
+
+
+def circular_rows(query: TokenGrid, key: TokenGrid, axis: int) -> Int64[Tensor, "B q k"]:
+    """Rows of a table with one row per step around the image: the paper's adaptive RPE.
+
+    Shift law: unchanged if both grids move with the image.
+    """
+    return circular_distance(query, key, axis, finer(query, key, axis))
+
+
+def shortest_rows(query: TokenGrid, key: TokenGrid, axis: int) -> Int64[Tensor, "B q k"]:
+    """Rows of an ordinary network's table of signed distances, at the distance by the shorter way around.
+
+    Shift law: unchanged if both grids move with the image.
+    """
+    steps = key.image_size[axis] // finer(query, key, axis)
+    row = shortest_signed(circular_rows(query, key, axis), steps) + _zero_row(query, key, axis)
+    return torch.where(row < 0, row + steps, row)  # one single key: its table holds no negative distances
+
+
+def linear_rows(query: TokenGrid, key: TokenGrid, axis: int) -> Int64[Tensor, "B q k"]:
+    """Rows of an ordinary network's table, distances not going around: no shift law."""
+    unit, size = finer(query, key, axis), key.image_size[axis]
+    apart = shortest_signed((query.origin[:, axis] - key.origin[:, axis]) % size, size)
+    steps = [torch.arange(grid.shape[axis], device=apart.device) * grid.stride[axis] for grid in (query, key)]
+    pixels = apart[:, None, None] + steps[0][:, None] - steps[1][None, :]
+    row = torch.div(pixels, unit, rounding_mode="floor") + _zero_row(query, key, axis)
+    return row.clamp(0, 2 * (size // unit) - 2)
+
+
+def _zero_row(query: TokenGrid, key: TokenGrid, axis: int) -> int:
+    """Where MViTv2's tables hold distance 0."""
+    return (key.shape[axis] - 1) * (key.stride[axis] // finer(query, key, axis))
+
+
+def resize_linear_table(table: Float[Tensor, "rows C"], rows: int) -> Float[Tensor, "resized C"]:
+    """Interpolate a table of signed distances to another number of steps."""
+    if table.shape[0] == rows:
+        return table
+    return F.interpolate(table.T[None], size=rows, mode="linear")[0].T
+
+
+def resize_circular_table(table: Float[Tensor, "rows C"], rows: int) -> Float[Tensor, "resized C"]:
+    """Interpolate a table of distances on the circle to another number of steps; distance 0 stays where it is."""
+    if table.shape[0] == rows:
+        return table
+    place = torch.arange(rows, device=table.device) * (table.shape[0] / rows)
+    lower = place.floor().to(torch.int64)
+    share = (place - lower).to(table.dtype)[:, None]
+    return table[lower] * (1 - share) + table[(lower + 1) % table.shape[0]] * share

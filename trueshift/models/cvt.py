@@ -1,0 +1,263 @@
+"""CvT, ordinary and truly shift-equivariant (A-CvT), close to the parameter names of Microsoft's own checkpoints."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import lcm
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from timm.layers import DropPath, Mlp
+from torch import Tensor, nn
+
+from ..criteria import Criterion
+from ..layers.attention import check_heads
+from ..layers.merge import AdaptiveConvMerge
+from ..layers.pool import pool_together
+from ..layers.tokenize import AdaptiveTokenize
+from ..ops.grid import Tokens
+from ..ops.shift import Pair
+from .backbone import Backbone, BackboneConfig, Head, Stage, init_linear
+
+
+class QuickGELU(nn.Module):
+    """The approximation of GELU with which Microsoft's checkpoints were trained."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` times a sigmoid."""
+        return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "quick_gelu": QuickGELU}
+
+
+@dataclass(frozen=True)
+class CvtConfig(BackboneConfig):
+    """Sizes of a CvT, by stage.
+
+    Args:
+        cls_token: in which stages a class token joins the others. Pooled is the last stage's, if it has one.
+        stride_kv: of the convolutions that make keys and values.
+        drop_path_rate: reached at the last block of the last stage, from 0 at its first; no other stage drops.
+        act_layer: ``"gelu"`` as in transformers, or ``"quick_gelu"`` as in Microsoft's training.
+    """
+
+    global_pool: str = "token"
+    embed_dim: tuple[int, ...] = (64, 192, 384)
+    depths: tuple[int, ...] = (1, 2, 10)
+    num_heads: tuple[int, ...] = (1, 3, 6)
+    cls_token: tuple[bool, ...] = (False, False, True)
+    patch_sizes: tuple[int, ...] = (7, 3, 3)
+    patch_strides: tuple[int, ...] = (4, 2, 2)
+    patch_paddings: tuple[int, ...] = (2, 1, 1)
+    kernel_qkv: int = 3
+    stride_kv: int = 2
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = True
+    attn_drop_rate: float = 0.0
+    drop_path_rate: float = 0.1
+    act_layer: str = "gelu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.act_layer not in ACTIVATIONS:
+            raise ValueError(f"act_layer {self.act_layer!r}: needs one of {tuple(ACTIVATIONS)}")
+        for dim, heads in zip(self.embed_dim, self.num_heads, strict=True):
+            check_heads(dim, heads)
+
+
+class ConvProjection(nn.Module):
+    """A depthwise convolution and its norm; the convolution is applied by :func:`~trueshift.layers.pool.pool`."""
+
+    def __init__(self, dim: int, kernel_size: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(dim, dim, kernel_size, groups=dim, bias=False)
+        self.bn = nn.BatchNorm2d(dim)
+
+    def forward(self, pooled: Float[Tensor, "B h w C"]) -> Float[Tensor, "B N C"]:
+        """Norm what was convolved, as a sequence."""
+        return self.bn(pooled.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
+
+
+class CvtAttention(nn.Module):
+    """Attention over all tokens, with queries, keys and values made by convolutions.
+
+    Keys and values stand on one coarser grid, chosen by content. There are no positions, so where they stand is of no
+    further interest, and a class token stays out of convolutions and of the choice.
+
+    Shift law: the output moves with the tokens.
+    """
+
+    def __init__(self, dim: int, num_heads: int, config: CvtConfig, criterion: Criterion) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = dim**-0.5  # of all channels, not of a head's
+        self.stride_kv: Pair = (config.stride_kv, config.stride_kv)
+        self.reach: Pair = (config.kernel_qkv // 2, config.kernel_qkv // 2)
+        self.pad_mode = config.choices.padding_mode
+        self.attn_drop = config.attn_drop_rate
+        self.conv_proj_q = ConvProjection(dim, config.kernel_qkv)
+        self.conv_proj_k = ConvProjection(dim, config.kernel_qkv)
+        self.conv_proj_v = ConvProjection(dim, config.kernel_qkv)
+        self.proj_q = nn.Linear(dim, dim, bias=config.qkv_bias)
+        self.proj_k = nn.Linear(dim, dim, bias=config.qkv_bias)
+        self.proj_v = nn.Linear(dim, dim, bias=config.qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.criterion = criterion
+
+    def _pooled(self, values: Tensor, makers: Sequence[ConvProjection], stride: Pair) -> list[Tensor]:
+        convs = [maker.conv for maker in makers]
+        maps, _ = pool_together([values] * len(makers), convs, self.criterion, stride, self.reach, self.pad_mode)
+        return [maker(pooled) for maker, pooled in zip(makers, maps, strict=True)]
+
+    def forward(
+        self, values: Float[Tensor, "B h w C"], prefix: Float[Tensor, "B n C"] | None
+    ) -> Float[Tensor, "B N C"]:
+        """The sequence of class token and tokens, mixed."""
+        (query,) = self._pooled(values, [self.conv_proj_q], (1, 1))
+        key, value = self._pooled(values, [self.conv_proj_k, self.conv_proj_v], self.stride_kv)
+        if prefix is not None:
+            query, key, value = (torch.cat([prefix, part], 1) for part in (query, key, value))
+        query, key, value = (
+            project(part).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            for project, part in ((self.proj_q, query), (self.proj_k, key), (self.proj_v, value))
+        )
+        dropped = self.attn_drop if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropped, scale=self.scale)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+class CvtBlock(nn.Module):
+    """Attention and a perceptron, each behind a norm and around a skip."""
+
+    def __init__(self, dim: int, attn: CvtAttention, config: CvtConfig, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, int(dim * config.mlp_ratio), act_layer=ACTIVATIONS[config.act_layer])
+        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
+        self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """Mix tokens, then channels."""
+        values, prefix = tokens.values, tokens.prefix
+        sequence = values.flatten(1, 2) if prefix is None else torch.cat([prefix, values.flatten(1, 2)], 1)
+        normed = None if prefix is None else self.norm1(prefix)
+        sequence = sequence + self.drop_path1(self.attn(self.norm1(values), normed))
+        sequence = sequence + self.drop_path2(self.mlp(self.norm2(sequence)))
+        if prefix is None:
+            return Tokens(sequence.view_as(values), tokens.grid)
+        return Tokens(sequence[:, prefix.shape[1] :].reshape(values.shape), tokens.grid, sequence[:, : prefix.shape[1]])
+
+
+class CvtStage(Stage):
+    """Merge tokens, let a class token join, run the blocks.
+
+    Shift law: ``place(stage(S t)) == S place(stage(t))``, and the class token does not change.
+    """
+
+    def __init__(self, dim: int, downsample: nn.Module, blocks: Sequence[nn.Module], cls_token: bool) -> None:
+        super().__init__()
+        self.downsample = downsample
+        self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if cls_token else None
+        if self.cls_token is not None:
+            nn.init.trunc_normal_(self.cls_token, std=0.02)
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """Tokens on a coarser grid, except in the first stage."""
+        tokens = self.downsample(tokens)
+        joined = None if self.cls_token is None else self.cls_token.expand(tokens.values.shape[0], -1, -1)
+        return self.run_blocks(Tokens(tokens.values, tokens.grid, joined))
+
+
+class Cvt(Backbone):
+    """See :class:`~trueshift.models.backbone.Backbone`."""
+
+    Config = CvtConfig
+    undecayed: ClassVar[tuple[str, ...]] = ("cls_token",)
+
+    config: CvtConfig
+
+    def __init__(self, config: CvtConfig) -> None:
+        super().__init__(config)
+        choices, dims = config.choices, config.embed_dim
+        self.patch_embed = AdaptiveTokenize(
+            config.in_chans,
+            dims[0],
+            config.patch_strides[0],
+            config.patch_sizes[0],
+            config.patch_paddings[0],
+            norm_layer=nn.LayerNorm,
+            criterion=choices.at("tokenize", dims[0]),
+            anchor=choices.anchored,
+            padding_mode=choices.padding_mode,
+        )
+        stages, step = [], 1
+        self.feature_info = []
+        for index, dim in enumerate(dims):
+            downsample: nn.Module = nn.Identity()
+            if index:
+                downsample = AdaptiveConvMerge(
+                    dims[index - 1],
+                    dim,
+                    config.patch_strides[index],
+                    config.patch_sizes[index],
+                    config.patch_paddings[index],
+                    criterion=choices.at("merge", dim),
+                    padding_mode=choices.padding_mode,
+                    norm_layer=nn.LayerNorm,
+                )
+            last = index == len(dims) - 1
+            rates = torch.linspace(0, config.drop_path_rate if last else 0, config.depths[index]).tolist()
+            blocks = [
+                CvtBlock(
+                    dim,
+                    CvtAttention(dim, config.num_heads[index], config, choices.at("pool", 2 * dim)),
+                    config,
+                    rate,
+                )
+                for rate in rates
+            ]
+            stages.append(CvtStage(dim, downsample, blocks, config.cls_token[index]))
+            step *= config.patch_strides[index]
+            self.feature_info.append({"num_chs": dim, "reduction": step, "module": f"stages.{index}"})
+        self.stages = nn.ModuleList(stages)
+        self.num_features = dims[-1]
+        self.norm = nn.LayerNorm(dims[-1])
+        pooled = config.global_pool if config.cls_token[-1] or config.global_pool != "token" else "avg"
+        self.head = Head(dims[-1], config.num_classes, pooled, config.drop_rate, has_prefix=config.cls_token[-1])
+        self.apply(init_linear)
+
+    @property
+    def size_multiple(self) -> Pair:
+        """A whole number of keys in every stage."""
+        multiple = lcm(*[info["reduction"] * self.config.stride_kv for info in self.feature_info[: len(self.stages)]])
+        return multiple, multiple
+
+    def set_input_size(self, img_size: int | Pair | None = None) -> None:
+        """Nothing in a CvT depends on the size of the image; only what is reported of it changes."""
+        if img_size is not None:
+            self._set_image_size(img_size)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "cvt_13": dict(embed_dim=(64, 192, 384), depths=(1, 2, 10), num_heads=(1, 3, 6)),
+    "cvt_21": dict(embed_dim=(64, 192, 384), depths=(1, 4, 16), num_heads=(1, 3, 6)),
+    "cvt_w24": dict(
+        img_size=384, embed_dim=(192, 768, 1024), depths=(2, 2, 20), num_heads=(3, 12, 16), drop_path_rate=0.3
+    ),
+    # for images of 32 and 64 pixels
+    "cvt_mini_32": dict(
+        img_size=32,
+        embed_dim=(64, 128, 256),
+        depths=(1, 2, 3),
+        num_heads=(1, 2, 4),
+        patch_sizes=(3, 3, 3),
+        patch_strides=(2, 2, 2),
+        patch_paddings=(1, 1, 1),
+        drop_path_rate=0.0,
+    ),
+}

@@ -1,0 +1,207 @@
+"""Models by name: ours with :func:`create_model`, and through timm wherever timm does not have the name already."""
+
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from fnmatch import fnmatch
+from typing import Any
+
+import timm
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models._registry import get_arch_pretrained_cfgs
+from timm.models.mvitv2 import checkpoint_filter_fn as mvit_v2_filter
+from timm.models.swin_transformer import checkpoint_filter_fn as swin_filter
+from timm.models.swin_transformer_v2 import checkpoint_filter_fn as swin_v2_filter
+from torch import Tensor, nn
+
+from . import cvt, mvit_v2, swin, swin_v2
+from .backbone import Backbone, FeatureMaps
+from .cvt_keys import rename_cvt_keys
+
+__all__ = ["create_model", "list_models", "name_of", "resolve_name"]  # timm adds the names of the models
+
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+FAMILIES: dict[type[Backbone], dict[str, dict[str, Any]]] = {
+    swin.Swin: swin.VARIANTS,
+    swin_v2.SwinV2: swin_v2.VARIANTS,
+    cvt.Cvt: cvt.VARIANTS,
+    mvit_v2.MvitV2: mvit_v2.VARIANTS,
+}
+FILTERS: dict[type[Backbone], Callable[[Any, nn.Module], dict[str, Tensor]]] = {
+    swin.Swin: swin_filter,
+    swin_v2.SwinV2: swin_v2_filter,
+    cvt.Cvt: lambda state, model: rename_cvt_keys(state),
+    mvit_v2.MvitV2: mvit_v2_filter,
+}
+SHORT_NAMES = {
+    "swin_tiny": "swin_tiny_patch4_window7_224",
+    "swin_small": "swin_small_patch4_window7_224",
+    "swin_base": "swin_base_patch4_window7_224",
+    "swin_large": "swin_large_patch4_window7_224",
+    "swin_mini": "swin_mini_patch2_window4_32",
+    "swinv2_tiny": "swinv2_tiny_window8_256",
+    "swinv2_small": "swinv2_small_window8_256",
+    "swinv2_base": "swinv2_base_window8_256",
+    "swinv2_mini": "swinv2_mini_patch2_window4_32",
+    "cvt_mini": "cvt_mini_32",
+    "mvitv2_mini": "mvitv2_mini_32",
+}
+ALIASES = {prefix + short: prefix + full for short, full in SHORT_NAMES.items() for prefix in ("", "a_")}
+WEIGHTS_OF_CVT = {
+    "cvt_13": {"in1k": "microsoft/cvt-13"},
+    "cvt_21": {"in1k": "microsoft/cvt-21"},
+    "cvt_w24": {"in22k_ft_in1k_384": "microsoft/cvt-w24-384-22k"},
+}
+
+
+def _pretrained_cfgs(variant: str, arguments: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Where published weights of the ordinary network are, by tag: the adaptive one takes the same."""
+    published = {cfg.tag or "": asdict(cfg) for cfg in get_arch_pretrained_cfgs(variant).values()}
+    if published:
+        return published
+    size = arguments.get("img_size", 224)
+    small = size <= 64
+    common = {
+        "input_size": (3, size, size),
+        "mean": CIFAR_MEAN if small else IMAGENET_DEFAULT_MEAN,
+        "std": CIFAR_STD if small else IMAGENET_DEFAULT_STD,
+        "crop_pct": 1.0 if small else 0.875,
+        "num_classes": 10 if small else 1000,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head.fc",
+        "license": "apache-2.0",
+    }
+    tags = WEIGHTS_OF_CVT.get(variant, {"": None})
+    # published as by transformers: rename_cvt_keys reads that
+    return {
+        tag: {**common, **({"hf_hub_id": hub, "hf_hub_filename": "pytorch_model.bin"} if hub else {})}
+        for tag, hub in tags.items()
+    }
+
+
+def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any], adaptive: bool) -> Callable[..., Any]:
+    """What timm calls to make a model: ``entrypoint(pretrained, **arguments)``."""
+
+    def entrypoint(pretrained: bool = False, **given: Any) -> nn.Module:
+        _refuse_unknown(name, family, given)
+        merged = {**arguments, "criterion": "max_norm" if adaptive else "fixed", **given}
+        if pretrained and adaptive and family is mvit_v2.MvitV2:
+            merged.setdefault("positions", "shortest")  # published tables are linear
+        stages = len(merged["depths"])
+        return build_model_with_cfg(
+            lambda **fields: family(family.Config(**fields)),
+            name,
+            pretrained,
+            pretrained_filter_fn=FILTERS[family],
+            feature_cfg={"out_indices": merged.pop("out_indices", tuple(range(stages))), "feature_cls": FeatureMaps},
+            **merged,
+        )
+
+    entrypoint.__name__ = entrypoint.__qualname__ = name
+    entrypoint.__doc__ = f"{name}, as :func:`create_model` makes it."
+    return entrypoint
+
+
+_FOR_TIMM = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "features_only", "out_indices")
+
+
+def _refuse_unknown(name: str, family: type[Backbone], given: dict[str, Any]) -> None:
+    known = sorted(field.name for field in fields(family.Config))
+    for key in given:
+        if key not in known and key not in _FOR_TIMM:
+            close = get_close_matches(key, known)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise TypeError(f"{name} has no argument {key!r}: {hint}It takes {', '.join(known)}")
+
+
+def _register(entrypoint: Callable[..., Any]) -> None:
+    globals()[entrypoint.__name__] = entrypoint  # timm expects it in this module
+    register_model(entrypoint)
+
+
+ENTRYPOINTS: dict[str, Callable[..., Any]] = {}
+default_cfgs = {}  # timm's register_model looks for this name
+for _family, _variants in FAMILIES.items():
+    for _variant, _arguments in _variants.items():
+        _cfgs = _pretrained_cfgs(_variant, _arguments)
+        for _prefix in ("", "a_"):
+            _name = _prefix + _variant
+            ENTRYPOINTS[_name] = _entrypoint(_name, _family, _arguments, adaptive=_prefix == "a_")
+            if not timm.is_model(_name):
+                _tagged = {
+                    f"{_name}.{tag}" if tag else _name: {**cfg, "architecture": None, "tag": None}
+                    for tag, cfg in _cfgs.items()
+                }
+                default_cfgs.update(generate_default_cfgs(_tagged))
+                _register(ENTRYPOINTS[_name])
+
+
+def _register_alias(alias: str, full: str) -> None:
+    def entrypoint(pretrained: bool = False, **given: Any) -> nn.Module:
+        return ENTRYPOINTS[full](pretrained, **given)
+
+    entrypoint.__name__ = entrypoint.__qualname__ = alias
+    _register(entrypoint)
+
+
+for _alias, _full in ALIASES.items():
+    if not timm.is_model(_alias):
+        _register_alias(_alias, _full)
+
+
+def list_models(filter: str = "", pretrained: bool = False) -> list[str]:
+    """Names of all models, adaptive ones (``a_...``) and ordinary ones; ``filter`` may hold ``*`` and ``?``.
+
+    Args:
+        pretrained: only models with published weights.
+    """
+    names = [name for name in ENTRYPOINTS if not pretrained or _has_weights(name)]
+    return sorted(name for name in names if not filter or fnmatch(name, filter))
+
+
+def _has_weights(name: str) -> bool:
+    return any(cfg.has_weights for cfg in get_arch_pretrained_cfgs(name).values())
+
+
+def resolve_name(name: str) -> str:
+    """The full name, without a tag; an unknown one is refused with those it may have meant."""
+    full = ALIASES.get(name, name)
+    if full not in ENTRYPOINTS:
+        close = get_close_matches(name, [*ENTRYPOINTS, *ALIASES], n=3)
+        meant = f"did you mean {', '.join(close)}?" if close else "trueshift.list_models() has them all"
+        raise ValueError(f"no model is called {name!r}: {meant}")
+    return full
+
+
+def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
+    """Make a model by name.
+
+    Args:
+        name: ``"a_swin_tiny_patch4_window7_224"`` or shorter ``"a_swin_tiny"``; without ``a_`` the ordinary network.
+            A tag after a dot chooses among published weights, as in timm.
+        pretrained: load published weights of the ordinary network.
+        arguments: ``num_classes``, ``in_chans``, ``img_size``, ``drop_path_rate``, ``criterion``, ``anchor``,
+            ``padding``, ``align`` and whatever the family's ``Config`` has; ``features_only`` and ``out_indices``.
+
+    Returns:
+        a :class:`~trueshift.models.backbone.Backbone`, or timm's wrapper around one with ``features_only``.
+    """
+    base, _, tag = name.partition(".")
+    full = resolve_name(base)
+    if tag:
+        arguments["pretrained_cfg"] = tag
+    given = {key: value for key, value in arguments.items() if value is not None}
+    return ENTRYPOINTS[full](pretrained, **given)
+
+
+def name_of(model: Backbone) -> str:
+    """The registered variant nearest to a model: its own, or one of its family that differs in the arguments alone."""
+    prefix = "a_" if model.config.choices.adaptive("tokenize", "align", "merge", "pool") else ""
+    variants = FAMILIES[type(model)]
+    same = [
+        name
+        for name, arguments in variants.items()
+        if all(getattr(model.config, key) == value for key, value in arguments.items())
+    ]
+    return prefix + (same[0] if same else next(iter(variants)))
