@@ -6,6 +6,8 @@ _torchvision.make_importable()
 
 from .canonical import canonicalize  # noqa: E402
 from .criteria import Candidates, Criterion, FixedOffset, LearnedScore, MaxNorm  # noqa: E402
+from .explain import explain  # noqa: E402
+from .fit import fit  # noqa: E402
 from .layers import (  # noqa: E402
     AdaptiveConvMerge,
     AdaptiveMerge,
@@ -15,8 +17,10 @@ from .layers import (  # noqa: E402
     CircularAttention,
     CircularConv2d,
     CircularRelativePosition,
+    CosineWindowAttention,
     WindowAttention,
 )
+from .models import adapt, create_model, from_pretrained, list_models, revert  # noqa: E402
 from .ops.grid import TokenGrid, Tokens, place  # noqa: E402
 from .ops.resample import resample  # noqa: E402
 from .ops.select import Choice  # noqa: E402
@@ -35,6 +39,7 @@ __all__ = [
     "CircularAttention",
     "CircularConv2d",
     "CircularRelativePosition",
+    "CosineWindowAttention",
     "Criterion",
     "FixedOffset",
     "LearnedScore",
@@ -42,8 +47,15 @@ __all__ = [
     "TokenGrid",
     "Tokens",
     "WindowAttention",
+    "adapt",
     "canonicalize",
     "circular_shift",
+    "create_model",
+    "explain",
+    "fit",
+    "from_pretrained",
+    "list_models",
     "place",
     "resample",
+    "revert",
 ]

@@ -2,7 +2,7 @@
 
 from .align import AlignWindows
 from .anchor import Anchor
-from .attention import CircularAttention, CircularRelativePosition, WindowAttention
+from .attention import CircularAttention, CircularRelativePosition, CosineWindowAttention, WindowAttention
 from .conv import CircularConv2d
 from .merge import AdaptiveConvMerge, AdaptiveMerge
 from .tokenize import AdaptiveTokenize
@@ -16,5 +16,6 @@ __all__ = [
     "CircularAttention",
     "CircularConv2d",
     "CircularRelativePosition",
+    "CosineWindowAttention",
     "WindowAttention",
 ]

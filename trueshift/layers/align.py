@@ -54,6 +54,8 @@ class AlignWindows(nn.Module):
     Shift law: ``place(layer(S t)) == S place(layer(t))``, bit for bit: values are only moved. Windows hold the same
     tokens whatever the shift, each token at the same place of its window.
 
+    Tokens that come out of a norm are scored as they were before it: a norm makes their energies equal.
+
     Args:
         window_size: W, of the attention that follows.
         p: of the token norm in the window energy.
@@ -68,7 +70,8 @@ class AlignWindows(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Where the first window starts, counted in tokens."""
-        return self.criterion(WindowCandidates(tokens.values, self.window_size, self.p))
+        scored = tokens.values if tokens.before_norm is None else tokens.before_norm
+        return self.criterion(WindowCandidates(scored, self.window_size, self.p))
 
     def forward(self, tokens: Tokens) -> Tokens:
         """The same tokens on the grid that starts at the first window."""

@@ -56,7 +56,9 @@ class _Merge(nn.Module):
             lambda: self.merge(circular_shift(tokens.values, choice.offset), self.factor),
             lambda: polyphase(self.merge(tokens.values, (1, 1)), self.factor),
         )
-        return Tokens(self.finish(merged), tokens.grid.advance(choice.offset, self.factor), tokens.prefix)
+        finished = self.finish(merged)
+        before_norm = None if finished is merged else merged
+        return Tokens(finished, tokens.grid.advance(choice.offset, self.factor), tokens.prefix, before_norm)
 
 
 class AdaptiveMerge(_Merge):

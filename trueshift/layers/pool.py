@@ -35,9 +35,7 @@ class PoolCandidates(Candidates):
 
     def dense(self) -> Float[Tensor, "B H W D"]:
         """The same, differentiable."""
-        return torch.cat(
-            [pool(*pair, (1, 1), self.padding) for pair in zip(self.maps, self.convs, strict=True)], 3
-        )
+        return torch.cat([pool(*pair, (1, 1), self.padding) for pair in zip(self.maps, self.convs, strict=True)], 3)
 
 
 def pool(

@@ -112,7 +112,9 @@ class AdaptiveTokenize(nn.Module):
             return self._project(framed, self.patch_size)
 
         values = follow(choice, chosen, lambda: polyphase(self._project(image, (1, 1)), self.patch_size))
-        return Tokens(self.norm(values), TokenGrid.of_image(image).advance(choice.offset, self.patch_size))
+        normed = self.norm(values)
+        grid = TokenGrid.of_image(image).advance(choice.offset, self.patch_size)
+        return Tokens(normed, grid, before_norm=None if normed is values else values)
 
     def _project(self, image: Tensor, stride: Pair) -> Tensor:
         return conv_on_circle(image, self.proj, stride, self.padding, self.pad_mode).permute(0, 2, 3, 1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -89,11 +90,12 @@ class Backbone(nn.Module):
         self.in_chans = config.in_chans
         self.drop_rate = config.drop_rate
         self.grad_checkpointing = False
+        self.pretrained_cfg = {}
 
     @property
-    def stage_list(self) -> Sequence["Stage"]:
+    def stage_list(self) -> Any:
         """The stages, whatever timm calls them in this family."""
-        return getattr(self, self.stages_name)  # type: ignore[no-any-return]
+        return getattr(self, self.stages_name)
 
     @property
     def size_multiple(self) -> Pair:
@@ -158,7 +160,7 @@ class Backbone(nn.Module):
     ) -> tuple[list[Tokens], Tokens]:
         """The stages asked for, in the frame of the image, and the last one that was computed, in the network's."""
         count = len(self.stage_list)
-        take, last = feature_take_indices(count, indices)
+        take, last = feature_take_indices(count, _listed(indices))
         stages = list(self._stages(x, last + 1 if stop_early else None))
         asked = [stages[index] for index in sorted(take)]
         if norm and last == count - 1:
@@ -199,11 +201,33 @@ class Backbone(nn.Module):
 
     # -- timm's housekeeping --------------------------------------------------------------------------------------
 
+    def save_pretrained(self, directory: str | Path, **model_config: Any) -> Path:
+        """Write the model to a folder: see :func:`trueshift.models.saving.save_pretrained`."""
+        from .saving import save_pretrained  # it needs the registry, which needs every family
+
+        return save_pretrained(self, directory, **model_config)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, **changes: Any) -> "Backbone":
+        """A model from a folder or the Hub: see :func:`trueshift.models.saving.from_pretrained`."""
+        from .saving import from_pretrained
+
+        model = from_pretrained(source, **changes)
+        if not isinstance(model, cls):
+            raise TypeError(f"{source} holds a {type(model).__name__}, not a {cls.__name__}")
+        return model
+
+    def push_to_hub(self, repository: str, private: bool = False, **model_config: Any) -> str:
+        """Upload to the Hugging Face Hub: see :func:`trueshift.models.saving.push_to_hub`."""
+        from .saving import push_to_hub
+
+        return push_to_hub(self, repository, private, **model_config)
+
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Remove the stages behind the last one asked for."""
-        take, last = feature_take_indices(len(self.stage_list), indices)
+        take, last = feature_take_indices(len(self.stage_list), _listed(indices))
         setattr(self, self.stages_name, self.stage_list[: last + 1])
         if prune_norm:
             self.norm = nn.Identity()
@@ -295,7 +319,8 @@ class FeatureMaps(FeatureGetterNet):
 
     def tokens(self, x: Float[Tensor, "B C H W"]) -> list[Tokens]:
         """The same maps as Tokens: ``grid.origin`` holds the 0 to stride - 1 pixels that whole tokens cannot."""
-        return self.model.intermediate_tokens(x, self.out_indices, self.norm)  # type: ignore[no-any-return]
+        backbone: Backbone = self.model  # type: ignore[assignment]
+        return backbone.intermediate_tokens(x, self.out_indices, self.norm)
 
 
 def in_image_frame(tokens: Tokens) -> Tokens:
@@ -315,6 +340,10 @@ def on_fixed_grid(tokens: Tokens) -> Tokens:
     """Interpolate to where the tokens of an ordinary network stand."""
     grid = tokens.grid
     return resample(tokens, TokenGrid(grid.stride, torch.zeros_like(grid.origin), grid.image_size))
+
+
+def _listed(indices: int | Sequence[int] | None) -> int | list[int] | None:
+    return indices if indices is None or isinstance(indices, int) else list(indices)
 
 
 _BACK = {"stride": in_image_frame, "pixel": on_fixed_grid}

@@ -59,7 +59,7 @@ class Choices:
     def like(self, place: str) -> CriterionLike:
         """What was asked for at one place."""
         if not _by_place(self.criterion):
-            return self.criterion  # type: ignore[return-value]
+            return self.criterion
         given: Mapping[str, CriterionLike] = self.criterion  # type: ignore[assignment]
         fallback = given.get("merge", "max_norm") if place == "pool" else "max_norm"
         return given.get(place, fallback)

@@ -244,20 +244,24 @@ class Cvt(Backbone):
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "cvt_13": dict(embed_dim=(64, 192, 384), depths=(1, 2, 10), num_heads=(1, 3, 6)),
-    "cvt_21": dict(embed_dim=(64, 192, 384), depths=(1, 4, 16), num_heads=(1, 3, 6)),
-    "cvt_w24": dict(
-        img_size=384, embed_dim=(192, 768, 1024), depths=(2, 2, 20), num_heads=(3, 12, 16), drop_path_rate=0.3
-    ),
+    "cvt_13": {"embed_dim": (64, 192, 384), "depths": (1, 2, 10), "num_heads": (1, 3, 6)},
+    "cvt_21": {"embed_dim": (64, 192, 384), "depths": (1, 4, 16), "num_heads": (1, 3, 6)},
+    "cvt_w24": {
+        "img_size": 384,
+        "embed_dim": (192, 768, 1024),
+        "depths": (2, 2, 20),
+        "num_heads": (3, 12, 16),
+        "drop_path_rate": 0.3,
+    },
     # for images of 32 and 64 pixels
-    "cvt_mini_32": dict(
-        img_size=32,
-        embed_dim=(64, 128, 256),
-        depths=(1, 2, 3),
-        num_heads=(1, 2, 4),
-        patch_sizes=(3, 3, 3),
-        patch_strides=(2, 2, 2),
-        patch_paddings=(1, 1, 1),
-        drop_path_rate=0.0,
-    ),
+    "cvt_mini_32": {
+        "img_size": 32,
+        "embed_dim": (64, 128, 256),
+        "depths": (1, 2, 3),
+        "num_heads": (1, 2, 4),
+        "patch_sizes": (3, 3, 3),
+        "patch_strides": (2, 2, 2),
+        "patch_paddings": (1, 1, 1),
+        "drop_path_rate": 0.0,
+    },
 }

@@ -128,7 +128,12 @@ class PoolingAttention(nn.Module):
             [query], [self.pool_q], self.query_criterion, self.shape.stride_q, self.reach, self.pad_mode
         )
         (key, value), key_choice = pool_together(
-            [key, value], [self.pool_k, self.pool_v], self.key_criterion, self.shape.stride_kv, self.reach, self.pad_mode
+            [key, value],
+            [self.pool_k, self.pool_v],
+            self.key_criterion,
+            self.shape.stride_kv,
+            self.reach,
+            self.pad_mode,
         )
         grid = _advance(tokens.grid, choice, self.shape.stride_q)
         key_grid = _advance(tokens.grid, key_choice, self.shape.stride_kv)
@@ -154,7 +159,7 @@ class PoolingAttention(nn.Module):
     def position_bias(
         self, queries: Float[Tensor, "B heads N d"], grid: TokenGrid, key_grid: TokenGrid
     ) -> Float[Tensor, "B heads N K"]:
-        """How much each query asks for tokens at each key's distance, in rows and in columns; nothing of a class token."""
+        """How much each query asks for tokens at each key's distance, in rows and columns; class tokens ask nothing."""
         count = queries.shape[2] - grid.shape[0] * grid.shape[1]
         asked = queries[:, :, count:].unflatten(2, grid.shape)
         rows, columns = (
@@ -312,7 +317,7 @@ class MvitV2(Backbone):
         if img_size is None:
             return
         self._set_image_size(img_size)
-        for stage, shapes in zip(self.stages, block_shapes(self.config), strict=False):
+        for stage, shapes in zip(self.stage_list, block_shapes(self.config), strict=False):
             for block, shape in zip(stage.blocks, shapes, strict=True):
                 block.attn.resize(shape.steps)
 
@@ -351,22 +356,25 @@ def block_shapes(config: MvitV2Config) -> list[list[BlockShape]]:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "mvitv2_tiny": dict(depths=(1, 2, 5, 2)),
-    "mvitv2_small": dict(depths=(1, 2, 11, 2)),
-    "mvitv2_base": dict(depths=(2, 3, 16, 3)),
-    "mvitv2_large": dict(
-        depths=(2, 6, 36, 4), embed_dim=(144, 288, 576, 1152), num_heads=(2, 4, 8, 16), expand_attn=False
-    ),
+    "mvitv2_tiny": {"depths": (1, 2, 5, 2)},
+    "mvitv2_small": {"depths": (1, 2, 11, 2)},
+    "mvitv2_base": {"depths": (2, 3, 16, 3)},
+    "mvitv2_large": {
+        "depths": (2, 6, 36, 4),
+        "embed_dim": (144, 288, 576, 1152),
+        "num_heads": (2, 4, 8, 16),
+        "expand_attn": False,
+    },
     # for images of 32 and 64 pixels
-    "mvitv2_mini_32": dict(
-        img_size=32,
-        embed_dim=(64, 128, 256),
-        depths=(1, 2, 2),
-        num_heads=(1, 2, 4),
-        stride_q=(1, 2, 2),
-        stride_kv=(4, 2, 1),
-        patch_kernel=3,
-        patch_stride=2,
-        patch_padding=1,
-    ),
+    "mvitv2_mini_32": {
+        "img_size": 32,
+        "embed_dim": (64, 128, 256),
+        "depths": (1, 2, 2),
+        "num_heads": (1, 2, 4),
+        "stride_q": (1, 2, 2),
+        "stride_kv": (4, 2, 1),
+        "patch_kernel": 3,
+        "patch_stride": 2,
+        "patch_padding": 1,
+    },
 }

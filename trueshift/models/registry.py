@@ -129,7 +129,7 @@ for _family, _variants in FAMILIES.items():
             _name = _prefix + _variant
             ENTRYPOINTS[_name] = _entrypoint(_name, _family, _arguments, adaptive=_prefix == "a_")
             if not timm.is_model(_name):
-                _tagged = {
+                _tagged: dict[str, Any] = {
                     f"{_name}.{tag}" if tag else _name: {**cfg, "architecture": None, "tag": None}
                     for tag, cfg in _cfgs.items()
                 }

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import lcm
 from typing import Any, ClassVar
 
@@ -153,8 +152,10 @@ class Swin(Backbone):
     def size_multiple(self) -> Pair:
         """A whole number of windows in every stage."""
         steps = [self.config.patch_size * 2**index for index in range(len(self.layers))]
-        windows = [stage.align.window_size for stage in self.layers]
-        rows, columns = (lcm(*[step * window[axis] for step, window in zip(steps, windows, strict=True)]) for axis in (0, 1))
+        windows = [stage.align.window_size for stage in self.stage_list]
+        rows, columns = (
+            lcm(*[step * window[axis] for step, window in zip(steps, windows, strict=True)]) for axis in (0, 1)
+        )
         return rows, columns
 
     def set_input_size(
@@ -173,11 +174,13 @@ class Swin(Backbone):
             raise ValueError(f"patch_size {patch_size}: cannot be changed from {self.config.patch_size}")
         size = pair(self.config.img_size if img_size is None else img_size)
         step = self.config.patch_size
-        window = pair(window_size) if window_size else (size[0] // step // window_ratio, size[1] // step // window_ratio)
+        window = (
+            pair(window_size) if window_size else (size[0] // step // window_ratio, size[1] // step // window_ratio)
+        )
         if not min(window):
             raise ValueError(f"img_size {size}: too small for windows of a {window_ratio}-th, give window_size")
         config = replace(self.config, img_size=size, window_size=(window,) * len(self.layers))
-        for stage, new in zip(self.layers, config.windows(), strict=True):
+        for stage, new in zip(self.stage_list, config.windows(), strict=True):
             stage.align.window_size = new
             for block in stage.blocks:
                 self.resize_window(block.attn, new)
@@ -195,20 +198,33 @@ class Swin(Backbone):
         attn.window_size = window
 
 
-_variant = partial(dict, patch_size=4)
 VARIANTS: dict[str, dict[str, Any]] = {
-    "swin_tiny_patch4_window7_224": _variant(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
-    "swin_small_patch4_window7_224": _variant(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
-    "swin_base_patch4_window7_224": _variant(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
-    "swin_base_patch4_window12_384": _variant(
-        img_size=384, window_size=12, embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)
-    ),
-    "swin_large_patch4_window7_224": _variant(embed_dim=192, depths=(2, 2, 18, 2), num_heads=(6, 12, 24, 48)),
-    "swin_large_patch4_window12_384": _variant(
-        img_size=384, window_size=12, embed_dim=192, depths=(2, 2, 18, 2), num_heads=(6, 12, 24, 48)
-    ),
+    "swin_tiny_patch4_window7_224": {"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)},
+    "swin_small_patch4_window7_224": {"embed_dim": 96, "depths": (2, 2, 18, 2), "num_heads": (3, 6, 12, 24)},
+    "swin_base_patch4_window7_224": {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)},
+    "swin_base_patch4_window12_384": {
+        "img_size": 384,
+        "window_size": 12,
+        "embed_dim": 128,
+        "depths": (2, 2, 18, 2),
+        "num_heads": (4, 8, 16, 32),
+    },
+    "swin_large_patch4_window7_224": {"embed_dim": 192, "depths": (2, 2, 18, 2), "num_heads": (6, 12, 24, 48)},
+    "swin_large_patch4_window12_384": {
+        "img_size": 384,
+        "window_size": 12,
+        "embed_dim": 192,
+        "depths": (2, 2, 18, 2),
+        "num_heads": (6, 12, 24, 48),
+    },
     # for images of 32 and 64 pixels
-    "swin_mini_patch2_window4_32": dict(
-        img_size=32, patch_size=2, window_size=4, embed_dim=64, depths=(2, 2, 2), num_heads=(2, 4, 8), drop_path_rate=0.0
-    ),
+    "swin_mini_patch2_window4_32": {
+        "img_size": 32,
+        "patch_size": 2,
+        "window_size": 4,
+        "embed_dim": 64,
+        "depths": (2, 2, 2),
+        "num_heads": (2, 4, 8),
+        "drop_path_rate": 0.0,
+    },
 }

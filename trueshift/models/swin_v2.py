@@ -45,7 +45,7 @@ class SwinV2(Swin):
 
     def __init__(self, config: SwinV2Config) -> None:
         super().__init__(config)
-        for stage in self.layers:  # each block starts as the identity
+        for stage in self.stage_list:  # each block starts as the identity
             for block in stage.blocks:
                 for norm in (block.norm1, block.norm2):
                     nn.init.zeros_(norm.weight)
@@ -74,9 +74,9 @@ class SwinV2(Swin):
             attn.window_size = window
 
 
-_TINY = dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24))
-_SMALL = dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24))
-_BASE = dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32))
+_TINY = {"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)}
+_SMALL = {"embed_dim": 96, "depths": (2, 2, 18, 2), "num_heads": (3, 6, 12, 24)}
+_BASE = {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)}
 VARIANTS: dict[str, dict[str, Any]] = {
     "swinv2_tiny_window8_256": dict(window_size=8, **_TINY),
     "swinv2_tiny_window16_256": dict(window_size=16, **_TINY),
@@ -85,14 +85,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "swinv2_base_window8_256": dict(window_size=8, **_BASE),
     "swinv2_base_window16_256": dict(window_size=16, **_BASE),
     # for images of 32 and 64 pixels
-    "swinv2_mini_patch2_window4_32": dict(
-        img_size=32,
-        patch_size=2,
-        window_size=4,
-        embed_dim=64,
-        depths=(2, 2, 2),
-        num_heads=(2, 4, 8),
-        drop_path_rate=0.0,
-        pretrained_window_sizes=(0, 0, 0),
-    ),
+    "swinv2_mini_patch2_window4_32": {
+        "img_size": 32,
+        "patch_size": 2,
+        "window_size": 4,
+        "embed_dim": 64,
+        "depths": (2, 2, 2),
+        "num_heads": (2, 4, 8),
+        "drop_path_rate": 0.0,
+        "pretrained_window_sizes": (0, 0, 0),
+    },
 }

@@ -11,7 +11,7 @@ columns have different ones: equal ones would tie an origin with its mirror imag
 """
 
 import torch
-from jaxtyping import Int64, Shaped
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 PRIME = 2**19 - 1  # products of two residues, summed over up to 2**15 positions, are exact in float64
@@ -30,12 +30,32 @@ def fingerprint(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
 
     Shift law: ``fingerprint(S x) == S fingerprint(x)``.
     """
-    if x.dtype == torch.float64:
-        bits = x.contiguous().view(torch.int64)
-    else:
-        bits = x.to(torch.float32).contiguous().view(torch.int32).to(torch.int64)
+    values = x if x.dtype == torch.float64 else x.to(torch.float32)
+    bits = bits_by_arithmetic(values) if torch.compiler.is_exporting() else bits_by_view(values)
     multipliers = _mix(torch.arange(1, x.shape[-1] + 1, device=x.device)) | 1
     return _mix((bits * multipliers).sum(-1))
+
+
+def bits_by_view(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
+    """The bit pattern of float32 or float64, as a signed integer."""
+    return x.contiguous().view(torch.int64 if x.dtype == torch.float64 else torch.int32).to(torch.int64)
+
+
+def bits_by_arithmetic(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
+    """:func:`bits_by_view` of finite values by exact arithmetic, for graphs that are exported: ONNX has no bit views."""
+    digits, lowest, first, sign = (52, 1022, 512, -(2**63)) if x.dtype == torch.float64 else (23, 126, 64, -(2**31))
+    wide = x.to(torch.float64)
+    magnitude = wide.abs()
+    large = magnitude >= 1
+    mantissa = torch.where(large, magnitude, magnitude * 2.0**lowest)  # the smallest normal number becomes 1
+    exponent = torch.where(large, lowest, 0)
+    while first:  # halve what is 2 or more until it is not; subnormal numbers stay below 1, and their exponent 0
+        large = mantissa >= 2.0**first
+        mantissa = torch.where(large, mantissa * 2.0**-first, mantissa)
+        exponent = exponent + torch.where(large, first, 0)
+        first //= 2
+    bits = exponent * 2**digits + (mantissa * 2.0**digits).to(torch.int64)  # the leading 1 adds 1 to the exponent
+    return bits + torch.where((wide < 0) | (1 / wide < 0), sign, 0)  # -0 shows its sign only when divided by
 
 
 def origin_keys(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:

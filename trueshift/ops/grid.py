@@ -48,11 +48,18 @@ class TokenGrid:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Values ``[B, h, w, C]`` and the grid they stand on; ``prefix`` are tokens that stand nowhere (a class token)."""
+    """Values ``[B, h, w, C]`` and the grid they stand on.
+
+    Attributes:
+        prefix: tokens that stand nowhere (a class token).
+        before_norm: the values before the norm they just passed, where there was one. Behind it all tokens have about
+            the same energy, so a choice by energy looks at these.
+    """
 
     values: Float[Tensor, "B h w C"]
     grid: TokenGrid
     prefix: Float[Tensor, "B n C"] | None = None
+    before_norm: Float[Tensor, "B h w C"] | None = None
 
     def __post_init__(self) -> None:
         if self.values.dim() != 4:

@@ -24,9 +24,7 @@ def window_reverse(windows: Shaped[Tensor, "N wh ww C"], size: Pair) -> Shaped[T
     return split.permute(0, 1, 3, 2, 4, 5).reshape(-1, *size, windows.shape[3])
 
 
-def border_mask(
-    size: Pair, window: Pair, shift: Pair, device: torch.device
-) -> Bool[Tensor, "windows length length"]:
+def border_mask(size: Pair, window: Pair, shift: Pair, device: torch.device) -> Bool[Tensor, "windows length length"]:
     """Pairs of tokens in one window of the grid rolled by ``shift`` that met only across the image's border.
 
     Swin forbids these to see each other. The border is a fixed place, so this is for the ordinary network alone.

@@ -1,0 +1,163 @@
+"""What a network chose for an image, and how clearly: as data, as a table and as a picture."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor, nn
+
+from .criteria import Candidates, Criterion
+from .models.backbone import Backbone
+from .ops.grid import TokenGrid
+from .ops.select import Choice
+from .ops.shift import Pair
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice of one layer, for every image of the batch.
+
+    Attributes:
+        layer: where in the model.
+        stride: between how many grids, in rows and columns.
+        offset, margin, tied: see :class:`~trueshift.ops.select.Choice`. The offset counts from the first token (pixel)
+            the layer was given; a tokenizer's is before the anchor.
+    """
+
+    layer: str
+    stride: Pair
+    offset: Int64[Tensor, "B 2"]
+    margin: Float64[Tensor, " B"]
+    tied: Bool[Tensor, " B"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All choices of one forward pass, in order, and where the tokens of each stage came to stand."""
+
+    image: Float[Tensor, "B C H W"]
+    decisions: tuple[Decision, ...]
+    grids: tuple[TokenGrid, ...]
+    windows: tuple[Pair, ...]
+
+    def rows(self, index: int = 0) -> list[dict[str, Any]]:
+        """The choices for one image, in plain numbers, ready for JSON."""
+        return [
+            {
+                "layer": decision.layer,
+                "of": list(decision.stride),
+                "offset": decision.offset[index].tolist(),
+                "margin": decision.margin[index].item(),
+                "tied": bool(decision.tied[index]),
+            }
+            for decision in self.decisions
+        ]
+
+    def table(self, index: int = 0) -> str:
+        """The choices for one image, as text."""
+        width = max([len(decision.layer) for decision in self.decisions], default=5)
+        lines = [f"{'layer':<{width}}  {'of':>7}  {'offset':>9}  {'margin':>9}"]
+        for row in self.rows(index):
+            of, offset = "x".join(map(str, row["of"])), ",".join(map(str, row["offset"]))
+            margin = "tied" if row["tied"] else f"{row['margin']:.1e}"
+            lines.append(f"{row['layer']:<{width}}  {of:>7}  {offset:>9}  {margin:>9}")
+        for number, grid in enumerate(self.grids):
+            lines.append(f"stage {number}: every {grid.stride[0]} pixels from {tuple(grid.origin[index].tolist())}")
+        return "\n".join(lines)
+
+    def figure(self, index: int = 0) -> Any:
+        """The image under the token grid of each stage, and its attention windows, as a matplotlib figure."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("pictures need matplotlib: pip install trueshift[viz]") from error
+        figure = Figure(figsize=(3.2 * max(len(self.grids), 1), 3.6), layout="constrained")
+        panels = figure.subplots(1, max(len(self.grids), 1), squeeze=False)[0]
+        for number, (axes, grid, window) in enumerate(zip(panels, self.grids, self.windows, strict=True)):
+            axes.imshow(_displayable(self.image[index]), extent=(0, grid.image_size[1], grid.image_size[0], 0))
+            origin = grid.origin[index].tolist()
+            draw_lines(axes, origin, grid.stride, grid.image_size, color="white", lw=0.5, alpha=0.7)
+            if window != (1, 1):
+                spacing = (grid.stride[0] * window[0], grid.stride[1] * window[1])
+                draw_lines(axes, origin, spacing, grid.image_size, color="#ffb000", lw=2)
+            axes.set(xticks=[], yticks=[], title=f"stage {number}: origin {tuple(origin)}")
+        return figure
+
+    def save(self, path: str | Path, index: int = 0) -> Path:
+        """Write the picture to a file; the ending says the format."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.figure(index).savefig(path, dpi=100)
+        return path
+
+
+def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
+    """What the model chooses for this image (or batch): each layer's offset, margin and tie, and the grids.
+
+    Works for our models and for any module built of adaptive layers; grids are known for our models only.
+
+    Shift law: margins and ties do not change when the image moves; grids move with it.
+    """
+    batch = image[None] if image.dim() == 3 else image
+    with torch.no_grad(), _recorded(model) as decisions:
+        stages = model.features(batch) if isinstance(model, Backbone) else ()
+        if not isinstance(model, Backbone):
+            model(batch)
+    windows = [
+        stage.align.window_size if hasattr(stage, "align") else (1, 1) for stage in getattr(model, "stage_list", ())
+    ]
+    return Explanation(batch, tuple(decisions), tuple(tokens.grid for tokens in stages), tuple(windows))
+
+
+@contextmanager
+def _recorded(model: nn.Module) -> Iterator[list[Decision]]:
+    """Note down what every criterion of the model answers."""
+    decisions: list[Decision] = []
+
+    def note(name: str) -> Any:
+        def hook(criterion: nn.Module, arguments: tuple[Candidates], choice: Choice) -> None:
+            stride = arguments[0].stride
+            decisions.append(Decision(name, stride, choice.offset, choice.margin, choice.tied))
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(note(_place(name)))
+        for name, module in model.named_modules()
+        if isinstance(module, Criterion)
+    ]
+    try:
+        yield decisions
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _place(name: str) -> str:
+    """``layers.1.downsample.criterion`` is the choice of ``layers.1.downsample``."""
+    *layer, last = name.split(".")
+    role = last.removesuffix("criterion").rstrip("_")
+    return ".".join([*layer, role] if role else layer)
+
+
+def _displayable(image: Float[Tensor, "C H W"]) -> Any:
+    """Between 0 and 1, whatever it was normalised by; other than three channels as grey."""
+    shown = image.detach().float().cpu()
+    shown = shown if shown.shape[0] == 3 else shown.mean(0, keepdim=True).expand(3, -1, -1)
+    low, high = shown.amin(), shown.amax()
+    if low < 0 or high > 1:
+        shown = (shown - low) / (high - low).clamp_min(1e-12)
+    return shown.permute(1, 2, 0).numpy()
+
+
+def draw_lines(axes: Any, origin: list[int], spacing: Pair, size: Pair, **style: Any) -> None:
+    """The lines of a grid over an image of ``size`` pixels."""
+    for line in range(origin[0] % spacing[0], size[0], spacing[0]):
+        axes.axhline(line, **style)
+    for line in range(origin[1] % spacing[1], size[1], spacing[1]):
+        axes.axvline(line, **style)
+    axes.set(xlim=(0, size[1]), ylim=(size[0], 0))

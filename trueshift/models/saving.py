@@ -1,0 +1,149 @@
+"""Models in folders and on the Hugging Face Hub: ``config.json`` as timm writes it, weights as safetensors."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from timm.models._hub import save_config_for_hf
+from torch import Tensor
+
+from .backbone import Backbone
+from .choices import describe
+from .mvit_v2 import MvitV2
+from .registry import FAMILIES, create_model, name_of, resolve_name
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def save_pretrained(model: Backbone, directory: str | Path, **model_config: Any) -> Path:
+    """Write ``config.json`` and ``model.safetensors``; what was there before is replaced only when both are complete.
+
+    The folder is one of timm's: ``timm.create_model("local-dir:...", pretrained=True)`` reads it, and uploaded to the
+    Hub, ``timm.create_model("hf_hub:...", pretrained=True)`` does.
+
+    Args:
+        model_config: further entries for the configuration, such as ``label_names``.
+    """
+    directory = Path(directory)
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(f"{directory} is a file: needs a folder to save to")
+    directory.mkdir(parents=True, exist_ok=True)
+    arguments = _arguments(model)  # before anything is written: a criterion may have no name
+    tensors = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".saving-") as draft:
+        weights, config = Path(draft) / WEIGHTS, Path(draft) / CONFIG
+        save_file(tensors, weights, metadata={"format": "pt"})
+        model.pretrained_cfg = {**model.pretrained_cfg, "architecture": name_of(model)}
+        save_config_for_hf(model, config, dict(model_config), arguments)  # type: ignore[arg-type]
+        for written in (weights, config):
+            with written.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(written, directory / written.name)
+    return directory
+
+
+def _arguments(model: Backbone) -> dict[str, Any]:
+    """The fields of the configuration in which a model differs from the variant whose name it takes."""
+    name = name_of(model)
+    variant = FAMILIES[type(model)][name.removeprefix("a_")]
+    named = type(model).Config(**{**variant, "criterion": "max_norm" if name.startswith("a_") else "fixed"})
+    own, usual = model.config.arguments(), named.arguments()
+    own["num_classes"], own["global_pool"] = model.num_classes, model.global_pool
+    different = {key: value for key, value in own.items() if value != usual[key]}
+    if isinstance(model, MvitV2):
+        different["positions"] = model.config.choices.position_mode  # which tables the weights have
+    if "criterion" in different:
+        different["criterion"] = describe(different["criterion"])
+    return different
+
+
+def from_pretrained(source: str | Path, **changes: Any) -> Backbone:
+    """The model that :func:`save_pretrained` wrote, from a folder or from the Hugging Face Hub.
+
+    Args:
+        source: a folder, or a repository ``"user/name"``, also as ``"hf_hub:user/name"``.
+        changes: arguments of :func:`~trueshift.models.registry.create_model` to set otherwise; those that change
+            the shape of the weights are refused by them.
+    """
+    config_file, weights_file = _fetch(source, CONFIG), _fetch(source, WEIGHTS)
+    try:
+        config = json.loads(config_file.read_text())
+        name = resolve_name(config["architecture"])
+        arguments = config.get("model_args", {})
+        given = config.get("pretrained_cfg", {})
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{config_file} is not the configuration of a model ({error}): save the model again"
+        ) from error
+    arguments = {key: _tupled(value) for key, value in arguments.items()}
+    model = create_model(name, **{"num_classes": config.get("num_classes"), **arguments, **changes})
+    model.pretrained_cfg = {**model.pretrained_cfg, **given, "architecture": name}
+    _load(model, weights_file)
+    return model.eval()
+
+
+def _tupled(value: Any) -> Any:
+    """JSON has lists where our configurations have tuples."""
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+
+
+def _fetch(source: str | Path, name: str) -> Path:
+    """One file of a folder, or of a repository on the Hub."""
+    if Path(source).is_dir():
+        path = Path(source) / name
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing: needs a folder written by save_pretrained")
+        return path
+    repository = str(source).removeprefix("hf_hub:").removeprefix("hf-hub:")
+    try:
+        return Path(hf_hub_download(repository, name))
+    except HFValidationError as error:
+        raise FileNotFoundError(f"{source} is neither a folder nor a repository 'user/name' on the Hub") from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise FileNotFoundError(f"{name} of {repository!r} could not be had from the Hub: {error}") from error
+
+
+def _load(model: Backbone, path: Path) -> None:
+    """Weights from a safetensors file, all of them or none."""
+    try:
+        state = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a complete safetensors file ({error}): copy or save it again") from error
+    problems = _misfits(model.state_dict(), state)
+    if problems:
+        raise ValueError(f"{path} does not fit {name_of(model)}: " + "; ".join(problems))
+    model.load_state_dict(state)
+
+
+def _misfits(wanted: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
+    """In words, how weights differ from those that are needed."""
+
+    def some(keys: list[str]) -> str:
+        return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+    missing = sorted(wanted.keys() - found.keys())
+    extra = sorted(found.keys() - wanted.keys())
+    shapes = [
+        f"{key} has shape {tuple(found[key].shape)}, needs {tuple(wanted[key].shape)}"
+        for key in sorted(wanted.keys() & found.keys())
+        if wanted[key].shape != found[key].shape
+    ]
+    problems = [f"missing {some(missing)}"] if missing else []
+    problems += [f"unknown {some(extra)}"] if extra else []
+    return problems + shapes[:3]
+
+
+def push_to_hub(model: Backbone, repository: str, private: bool = False, **model_config: Any) -> str:
+    """Upload a model to the Hugging Face Hub (log in with ``huggingface-cli login`` first); gives its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_pretrained(model, folder, **model_config)
+        api = HfApi()
+        address = str(api.create_repo(repository, private=private, exist_ok=True))
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message=f"Upload {name_of(model)}")
+    return address
