@@ -21,7 +21,7 @@ def fit(
     Args:
         to: a model, or the multiple itself.
         fit: ``"resize"`` to the nearest valid size (bilinear, antialiased), ``"crop"`` the middle of the largest valid
-            size that fits inside, ``"pad"`` at the bottom and the right to the smallest valid size that holds the image.
+            size that fits inside, ``"pad"`` at the bottom and the right to the smallest valid size around it.
         value: what to pad with.
     """
     multiple = to.size_multiple if isinstance(to, Backbone) else pair(to)
