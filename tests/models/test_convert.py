@@ -1,0 +1,166 @@
+"""adapt and revert: every weight stays, the ordinary output comes back, the adaptive one does not move."""
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from model_checks import broken_pairs, everything, random_shifts
+from references import TransformersCvt
+from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
+from timm.models.swin_transformer import SwinTransformer
+from timm.models.swin_transformer_v2 import SwinTransformerV2
+
+import trueshift as ts
+from trueshift.models.cvt_keys import rename_cvt_keys
+from trueshift.testing import photographs
+
+SMALL = {
+    "swin": lambda: SwinTransformer(
+        img_size=32, patch_size=2, window_size=4, embed_dim=32, depths=(2, 2), num_heads=(2, 4), num_classes=6
+    ),
+    "swin, windows by stage": lambda: SwinTransformer(
+        img_size=(32, 64), patch_size=2, window_size=(4, 8), embed_dim=32, depths=(2, 1), num_heads=(2, 4), in_chans=1
+    ),
+    "swinv2": lambda: SwinTransformerV2(
+        img_size=64, window_size=8, embed_dim=32, depths=(2, 2), num_heads=(2, 4), num_classes=6
+    ),
+    "swinv2, trained with another window": lambda: SwinTransformerV2(
+        img_size=64, window_size=8, embed_dim=32, depths=(2, 1), num_heads=(2, 4), pretrained_window_sizes=(4, 4)
+    ),
+    "mvitv2": lambda: MultiScaleVit(
+        MultiScaleVitCfg(depths=(1, 2), embed_dim=(32, 64), num_heads=(1, 2)), (64, 64), num_classes=6
+    ),
+    "mvitv2, late growth": lambda: MultiScaleVit(
+        MultiScaleVitCfg(depths=(2, 2), embed_dim=(32, 64), num_heads=(1, 2), expand_attn=False), (64, 64)
+    ),
+    "mvitv2, class token": lambda: MultiScaleVit(
+        MultiScaleVitCfg(depths=(1, 2), embed_dim=(32, 64), num_heads=(1, 2), use_cls_token=True), (64, 64)
+    ),
+    "cvt": lambda: TransformersCvt(num_classes=6, embed_dim=(32, 64, 64), depths=(1, 1, 2), num_heads=(1, 2, 2)),
+    "cvt, no class token": lambda: TransformersCvt(
+        embed_dim=(32, 64, 64), depths=(1, 1, 1), num_heads=(1, 2, 2), cls_token=(False,) * 3
+    ),
+}
+
+
+def image_for(model: torch.nn.Module, batch: int = 2) -> torch.Tensor:
+    size = getattr(getattr(model, "patch_embed", None), "img_size", (64, 64))
+    channels = getattr(model, "in_chans", 3)
+    return torch.randn(batch, channels, *size)
+
+
+def trained_a_little(make) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = make().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    images, labels = image_for(model, 6), torch.arange(6)
+    for _ in range(4):
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_there_and_back(kind):
+    reference = trained_a_little(SMALL[kind])
+    source = getattr(reference, "model", reference)
+    images = image_for(reference)
+    adapted = ts.adapt(source)
+    assert not adapted.training
+    original = rename_cvt_keys(source.state_dict())
+    reverted = ts.revert(adapted)
+    for model in (adapted, reverted):
+        assert model.state_dict().keys() == original.keys()
+        assert all(torch.equal(value, original[key]) for key, value in model.state_dict().items())
+    with torch.no_grad():
+        expected = reference(images)
+        assert (reverted(images) - expected).abs().max() <= 1e-5 * expected.abs().max()
+        assert (adapted(images) - expected).abs().max() > 1e-4 * expected.abs().max()  # and is not the same network
+        broken, _ = broken_pairs(everything(adapted), images, random_shifts(images, 4))
+    assert not broken
+
+
+def test_the_network_given_is_not_touched():
+    model = SMALL["swin"]()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    adapted = ts.adapt(model)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            parameter.zero_()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_mode_type_and_frozen_weights_are_kept():
+    model = SMALL["swin"]().to(torch.bfloat16)
+    model.patch_embed.requires_grad_(False)
+    model.set_grad_checkpointing(True)
+    adapted = ts.adapt(model.train(), criterion={"align": "fixed"}, align="pixel")
+    assert adapted.training
+    assert adapted.head.fc.weight.dtype == torch.bfloat16
+    assert not adapted.patch_embed.proj.weight.requires_grad
+    assert not adapted.patch_embed.norm.bias.requires_grad
+    assert adapted.layers[0].blocks[0].attn.qkv.weight.requires_grad
+    assert adapted.layers[0].grad_checkpointing
+    assert adapted.config.align == "pixel"
+    assert not adapted.layers[0].align.criterion.adaptive
+    assert ts.adapt(timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1))).pretrained_cfg["mean"]
+
+
+def test_ours_can_be_adapted_and_reverted_too():
+    for name in ("swin_mini", "cvt_mini", "mvitv2_mini"):
+        ordinary = ts.create_model(name).eval()
+        adapted = ts.adapt(ordinary)
+        image = photographs(32)["hubble"][None]
+        moved = ts.circular_shift(image, (5, 3), (2, 3))
+        with torch.no_grad():
+            assert torch.equal(adapted(image), adapted(moved))
+            assert torch.equal(ts.revert(adapted)(image), ordinary(image))
+    circular = ts.create_model("a_mvitv2_mini")  # tables of the circle cannot become linear
+    assert ts.revert(circular).config.positions == "circular"
+    learned = ts.create_model("a_swin_mini", criterion="learned")
+    assert not any("criterion" in key for key in ts.revert(learned).state_dict())
+    assert any("criterion" in key for key in ts.adapt(learned, criterion="learned").state_dict())
+
+
+def test_microsofts_checkpoint():
+    """The same weights under Microsoft's names, from their shapes alone; trained with another activation."""
+    ours = ts.create_model(
+        "cvt_mini",
+        num_classes=6,
+        embed_dim=(64, 128, 192),
+        num_heads=(1, 2, 3),
+        act_layer="quick_gelu",
+        patch_sizes=(7, 3, 3),
+        patch_strides=(4, 2, 2),
+        patch_paddings=(2, 1, 1),
+        img_size=64,
+    )
+    renamed = {}
+    for key, value in ours.state_dict().items():
+        key = key.replace("patch_embed.", "stage0.patch_embed.", 1) if key.startswith("patch_embed.") else key
+        key = key.replace("downsample.", "patch_embed.").replace("stages.", "stage").replace("head.fc.", "head.")
+        renamed[key] = value
+    assert "stage2.blocks.0.attn.conv_proj_k.bn.running_var" in renamed
+    assert "head.weight" in renamed
+    adapted = ts.adapt(renamed).eval()
+    assert all(torch.equal(value, ours.state_dict()[key]) for key, value in adapted.state_dict().items())
+    image = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(ts.revert(adapted).eval()(image), ours.eval()(image))
+
+
+def test_what_cannot_be_adapted_is_refused_with_what_can():
+    for model in (timm.create_model("resnet18"), torch.nn.Linear(3, 3), {"a.weight": torch.ones(1)}):
+        with pytest.raises(TypeError, match=r"timm's SwinTransformer.*CvtForImageClassification.*canonicalize"):
+            ts.adapt(model)
+    with pytest.raises(TypeError, match="trueshift's own"):
+        ts.revert(timm.create_model("resnet18"))
+    absolute = MultiScaleVit(
+        MultiScaleVitCfg(depths=(1, 1), embed_dim=(32, 64), num_heads=(1, 2), use_abs_pos=True), (64, 64)
+    )
+    with pytest.raises(ValueError, match="absolute positions"):
+        ts.adapt(absolute)
+    maximum = MultiScaleVit(MultiScaleVitCfg(depths=(1, 1), embed_dim=(32, 64), num_heads=(1, 2), mode="max"), (64, 64))
+    with pytest.raises(ValueError, match="'max'"):
+        ts.adapt(maximum)

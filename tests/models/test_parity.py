@@ -1,0 +1,104 @@
+"""With fixed grids and the same weights, our networks are timm's (CvT: transformers'), in structure and in value."""
+
+import pytest
+import timm
+import torch
+from references import make_reference, weights_of
+
+import trueshift as ts
+from trueshift.models.registry import FAMILIES
+
+DEFAULT = ("swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "cvt_13", "mvitv2_tiny")
+PAPER_SIZES = [name for variants in FAMILIES.values() for name in variants if "mini" not in name]
+VARIANTS = [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in PAPER_SIZES]
+PARAMETERS = dict(zip(DEFAULT, (28.29, 28.35, 20.00, 24.17), strict=True))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@torch.no_grad()
+def test_fixed_grids_and_the_same_weights_give_the_same_logits(name):
+    reference = make_reference(name)
+    ours = ts.create_model(name).eval()
+    ours.load_state_dict(weights_of(reference), strict=True)
+    image = torch.randn(
+        1, 3, *[ours.config.img_size] * 2 if isinstance(ours.config.img_size, int) else ours.config.img_size
+    )
+    expected = reference(image)
+    assert (ours(image) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_parameter_counts(name):
+    with torch.device("meta"):
+        ordinary, adaptive = (
+            sum(p.numel() for p in ts.create_model(prefix + name).parameters()) for prefix in ("", "a_")
+        )
+        if name not in ts.models.cvt.VARIANTS:
+            assert ordinary == sum(p.numel() for p in timm.create_model(name).parameters())
+    assert adaptive <= ordinary
+    if name in PARAMETERS:
+        assert round(ordinary / 1e6, 2) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("swin_tiny_patch4_window7_224", {"img_size": (224, 448), "depths": (1, 1, 2, 1)}),
+        (
+            "swin_tiny_patch4_window7_224",
+            {"img_size": (56, 56), "in_chans": 1, "depths": (1, 2, 1), "num_heads": (3, 6, 12)},
+        ),
+        ("swinv2_tiny_window16_256", {"depths": (1, 1, 2, 2)}),
+        (
+            "swinv2_tiny_window8_256",
+            {
+                "img_size": 64,
+                "window_size": 4,
+                "depths": (2, 2),
+                "num_heads": (3, 6),
+                "pretrained_window_sizes": (8, 8),
+            },
+        ),
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_other_sizes_and_windows(name, arguments):
+    reference = make_reference(name, num_classes=11, **arguments)
+    ours = ts.create_model(name, num_classes=11, **arguments).eval()
+    ours.load_state_dict(reference.state_dict(), strict=True)
+    size = arguments.get("img_size", 256)
+    image = torch.randn(2, arguments.get("in_chans", 3), *((size, size) if isinstance(size, int) else size))
+    expected = reference(image)
+    assert (ours(image) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@torch.no_grad()
+def test_mvit_at_another_size_is_timms_made_for_it():
+    """timm's own raises there or reads its tables off-centre; ours interpolates them, as timm's loader does."""
+    ours = ts.create_model("mvitv2_tiny", num_classes=5, depths=(1, 1, 1, 1)).eval()
+    from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg, checkpoint_filter_fn
+
+    larger = MultiScaleVit(MultiScaleVitCfg(depths=(1, 1, 1, 1)), img_size=(256, 256), num_classes=5).eval()
+    larger.load_state_dict(checkpoint_filter_fn(dict(ours.state_dict()), larger))
+    image = torch.randn(1, 3, 256, 256)
+    expected = larger(image)
+    torch.testing.assert_close(ours(image), expected, rtol=1e-5, atol=1e-5)  # interpolated on the way
+    ours.set_input_size(256)
+    torch.testing.assert_close(ours(image), expected, rtol=1e-5, atol=1e-5)  # interpolated for good
+    assert ours.config.img_size == (256, 256)
+
+
+@pytest.mark.parametrize("name", DEFAULT[:2])
+@torch.no_grad()
+def test_set_input_size_is_timms(name):
+    reference = make_reference(name, num_classes=5, depths=(1, 2, 1, 1))
+    ours = ts.create_model(name, num_classes=5, depths=(1, 2, 1, 1)).eval()
+    ours.load_state_dict(reference.state_dict())
+    for model in (reference, ours):
+        model.set_input_size(img_size=(128, 128), window_size=(4, 4))
+    assert {key: value.shape for key, value in ours.state_dict().items()} == {
+        key: value.shape for key, value in reference.state_dict().items()
+    }
+    image = torch.randn(1, 3, 128, 128)
+    torch.testing.assert_close(ours(image), reference(image), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,152 @@
+"""Logits do not change and features move with the image, bit for bit, in whole models."""
+
+import pytest
+import torch
+from model_checks import all_shifts, broken_pairs, everything, perturb_norms, random_shifts
+
+import trueshift as ts
+from trueshift.testing import assert_equivariant, hostile_images, photographs
+
+MINI = ("a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini")
+PAPER = {
+    "a_swin_tiny": (224, 224),
+    "a_swinv2_tiny": (256, 256),
+    "a_cvt_13": (224, 224),
+    "a_mvitv2_tiny": (224, 224),
+    "a_swinv2_tiny_window16_256": (256, 256),  # windows span the last two stages
+    "a_swin_tiny_patch4_window7_224": (224, 448),  # and here the last one, along the height only
+}
+
+
+def some_images(size: tuple[int, int], every: int = 1) -> torch.Tensor:
+    """Hostile images and photographs; "huge" overflows a float32 norm, as in any network."""
+    named = {name: image for name, image in hostile_images(size).items() if name != "huge"}
+    named |= photographs(size[0]) if size[0] == size[1] else {}
+    return torch.stack(list(named.values())[::every])
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_every_shift_of_a_photograph(name):
+    model = perturb_norms(ts.create_model(name)).eval()
+    image = photographs(32)["coffee"][None]
+    broken, pairs = broken_pairs(everything(model), image, all_shifts(image))
+    assert pairs == 1024
+    assert not broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MINI)
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_every_shift_of_hostile_images(name, perturbed):
+    model = ts.create_model(name).eval()
+    model = perturb_norms(model) if perturbed else model
+    images = some_images((32, 32), every=3)
+    broken, _ = broken_pairs(everything(model), images, all_shifts(images))
+    assert not broken
+
+
+@pytest.mark.parametrize("name", MINI)
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_hostile_images(name, perturbed):
+    model = ts.create_model(name).eval()
+    model = perturb_norms(model) if perturbed else model
+    images = some_images((32, 32))
+    broken, _ = broken_pairs(everything(model), images, random_shifts(images, 3))
+    assert not broken
+
+
+@pytest.mark.parametrize(("name", "size"), PAPER.items())
+def test_the_papers_sizes(name, size):
+    model = perturb_norms(ts.create_model(name, img_size=size)).eval()
+    images = some_images(size, every=20)
+    broken, _ = broken_pairs(everything(model), images, random_shifts(images, 1))
+    assert not broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "size"), PAPER.items())
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_the_papers_sizes_over_200_pairs(name, size, perturbed):
+    model = ts.create_model(name, img_size=size).eval()
+    model = perturb_norms(model) if perturbed else model
+    images = some_images(size)
+    broken, pairs = broken_pairs(everything(model), images, random_shifts(images, 5))
+    assert pairs >= 200
+    assert not broken
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_features_move_by_the_pixels_at_which_they_stand(name):
+    """The same law through ``place``, as one would state it."""
+    model = perturb_norms(ts.create_model(name)).eval()
+    assert_equivariant(model.features, some_images((32, 32), every=6), shifts=3)
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_rectangular_images(name):
+    model = perturb_norms(ts.create_model(name, img_size=(32, 64))).eval()
+    images = some_images((32, 64), every=5)
+    broken, _ = broken_pairs(everything(model), images, random_shifts(images, 2))
+    assert not broken
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_bf16_autocast(name):
+    model = perturb_norms(ts.create_model(name)).eval()
+    images = some_images((32, 32), every=4)
+    with torch.autocast("cpu", torch.bfloat16):
+        broken, _ = broken_pairs(everything(model), images, random_shifts(images, 2))
+    assert not broken
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_training_mode_and_gradients(name):
+    """The loss and the gradient of every weight are the same wherever the images of a batch stand."""
+    model = perturb_norms(ts.create_model(name)).train()
+    images = some_images((32, 32), every=9)
+    state = {key: value.clone() for key, value in model.state_dict().items()}  # batch statistics move on
+
+    def gradients(x):
+        model.load_state_dict(state)
+        model.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+
+    before = gradients(images)
+    moved = ts.circular_shift(images, next(random_shifts(images, 1)), (2, 3))
+    for a, b in zip(before, gradients(moved), strict=True):
+        assert torch.equal(a, b)
+    assert all(grad.abs().sum() > 0 for grad in before[1:])
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_without_the_anchor_choices_agree_where_they_are_clear(name):
+    """Then logits agree to rounding. Where a choice was closer than 1e-5 it may differ."""
+    model = perturb_norms(ts.create_model(name, anchor=False)).eval()
+    images = some_images((32, 32))
+    before = ts.explain(model, images)
+    clear = torch.stack([(d.margin > 1e-5) & ~d.tied for d in before.decisions]).all(0)
+    assert clear.sum() >= 8
+    logits = model(images)
+    for shift in random_shifts(images, 3):
+        moved = ts.circular_shift(images, shift, (2, 3))
+        after = ts.explain(model, moved)
+        for old, new in zip(before.grids, after.grids, strict=True):
+            away = (old.origin - shift - new.origin) % 32
+            assert not away[clear].any()
+        difference = (model(moved) - logits).abs().amax(1)
+        assert (difference[clear] <= 1e-5 * logits.abs().amax(1)[clear]).all()
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_the_ordinary_network_fails_the_same_checks(name):
+    model = perturb_norms(ts.create_model(name.removeprefix("a_"))).eval()
+    image = photographs(32)["coffee"][None]
+    broken, _pairs = broken_pairs(everything(model), image, random_shifts(image, 16))
+    assert len({pair.shift for pair in broken if pair.what == "logits"}) >= 15
+    with pytest.raises(AssertionError):
+        assert_equivariant(model.features, image, shifts=4)

@@ -1,0 +1,142 @@
+"""Where people use timm models today, ours work the same way."""
+
+import pytest
+import timm
+import torch
+
+import trueshift as ts
+from trueshift.testing import photographs
+
+FAMILIES = ("swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "mvitv2_tiny")
+MINI = ("a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_feature_info_groups_and_decay_are_timms(name):
+    with torch.device("meta"):
+        theirs, ours = timm.create_model(name), ts.create_model(name)
+    for mine, other in zip(ours.feature_info, theirs.feature_info, strict=True):
+        assert (mine["num_chs"], mine["reduction"]) == (other["num_chs"], other["reduction"])
+    assert ours.num_features == theirs.num_features
+    assert ours.head_hidden_size == theirs.head_hidden_size
+    parameters = {key for key, _ in theirs.named_parameters()}
+    undecayed = {
+        key for key in parameters if any(key == name or key.startswith(name) for name in theirs.no_weight_decay())
+    }
+    assert ours.no_weight_decay() == undecayed
+    for coarse in (False, True):
+        groups = [timm.models.group_parameters(model, model.group_matcher(coarse)) for model in (ours, theirs)]
+        assert groups[0] == groups[1]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_intermediates_are_timms(name):
+    depths = {"depths": (1, 1, 1, 1)} if "swin" in name else {}
+    theirs = timm.create_model(name, **depths).eval()
+    ours = ts.create_model(name, **depths).eval()
+    ours.load_state_dict(theirs.state_dict())
+    size = ours.config.img_size
+    image = torch.randn(1, 3, *(size if isinstance(size, tuple) else (size, size)))
+    final, maps = ours.forward_intermediates(image, indices=2, norm=True)
+    their_final, their_maps = theirs.forward_intermediates(image, indices=2, norm=True)
+    torch.testing.assert_close(final, their_final, rtol=1e-4, atol=1e-4)
+    for mine, other in zip(maps, their_maps, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "mvitv2_tiny"])
+@torch.no_grad()
+def test_features_only_gives_what_timms_gives(name):
+    theirs = timm.create_model(name, features_only=True, out_indices=(1, 3))
+    ours = timm.create_model(f"a_{name}", features_only=True, out_indices=(1, 3))
+    image = torch.randn(1, 3, 224, 224)
+    assert [f.shape for f in ours(image)] == [f.shape for f in theirs(image)]
+    assert ours.feature_info.channels() == theirs.feature_info.channels()
+    assert ours.feature_info.reduction() == theirs.feature_info.reduction()
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_features_only_stands_in_the_frame_of_the_image(name):
+    """Moved by whole tokens the map moves by whole tokens; the rest of the position is in the grid."""
+    wrapper = timm.create_model(name, features_only=True, out_indices=(0, 1)).eval()
+    image = photographs(32)["rocket"][None]
+    maps, tokens = wrapper(image), wrapper.tokens(image)
+    moved = ts.circular_shift(image, (8, 4), (2, 3))
+    nhwc = "swin" in name
+    for values, here, after in zip(maps, tokens, wrapper(moved), strict=True):
+        assert torch.equal(values if nhwc else values.permute(0, 2, 3, 1), here.values)
+        assert (here.grid.origin >= 0).all()
+        assert (here.grid.origin < torch.tensor(here.grid.stride)).all()
+        steps = (8 // here.grid.stride[0], 4 // here.grid.stride[1])
+        assert torch.equal(torch.roll(values, [-n for n in steps], (1, 2) if nhwc else (2, 3)), after)
+    for before, after in zip(tokens, wrapper.tokens(ts.circular_shift(image, (3, 5), (2, 3))), strict=True):
+        assert torch.equal(ts.place(after), ts.circular_shift(ts.place(before), (3, 5)))
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_aligned_to_pixels(name):
+    model = ts.create_model(name, align="pixel").eval()
+    image = photographs(32)["rocket"][None]
+    for tokens, raw in zip(model.intermediate_tokens(image), model.features(image), strict=True):
+        assert not tokens.grid.origin.any()
+        expected = ts.resample(raw, ts.TokenGrid(raw.grid.stride, torch.zeros_like(raw.grid.origin), (32, 32)))
+        assert torch.equal(tokens.values, expected.values)
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_classifier_and_pooling(name):
+    model = ts.create_model(name, num_classes=4).eval()
+    image = torch.randn(1, 3, 32, 32)
+    assert model.get_classifier().out_features == 4
+    model.reset_classifier(6)
+    assert model(image).shape == (1, 6)
+    assert model.num_classes == 6
+    pooled = model.forward_head(model.forward_features(image), pre_logits=True)
+    assert pooled.shape == (1, model.num_features)
+    torch.testing.assert_close(model.get_classifier()(pooled), model(image))
+    model.reset_classifier(0, "")
+    assert model(image).shape == model.forward_features(image).shape
+    with pytest.raises(ValueError, match="global_pool"):
+        model.reset_classifier(2, "max")
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_checkpointing_changes_no_gradient(name):
+    model = ts.create_model(name).train()
+    images = torch.randn(2, 3, 32, 32)
+
+    def gradients():
+        model.zero_grad()
+        model(images).square().sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    plain = gradients()
+    model.set_grad_checkpointing()
+    for a, b in zip(plain, gradients(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_another_input_size(name):
+    model = ts.create_model(name).eval()
+    model.set_input_size(64)
+    assert model(torch.randn(1, 3, 64, 64)).shape == (1, 10)
+    saved = ts.create_model(
+        name, **{key: getattr(model.config, key) for key in ("img_size", "window_size") if hasattr(model.config, key)}
+    )
+    saved.load_state_dict(model.state_dict())
+
+
+def test_timm_sees_what_it_needs():
+    model = timm.create_model("a_swin_mini")
+    data = timm.data.resolve_data_config({}, model=model)
+    assert data["input_size"] == (3, 32, 32)
+    optimizer = timm.optim.create_optimizer_v2(model, "adamw", lr=1e-3, layer_decay=0.8)
+    assert len(optimizer.param_groups) > 4
+    with pytest.raises(ValueError, match="output_fmt"):
+        model.forward_intermediates(torch.randn(1, 3, 32, 32), output_fmt="NWHC")

@@ -1,0 +1,72 @@
+"""What explain says is what the network does."""
+
+import json
+
+import pytest
+import torch
+
+import trueshift as ts
+from trueshift.testing import photographs
+
+NAMES = ("a_swin_mini", "a_cvt_mini", "a_mvitv2_mini")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_offsets_lead_to_the_grids(name):
+    model = ts.create_model(name, anchor=False).eval()
+    images = torch.stack(list(photographs(32).values()))
+    told = ts.explain(model, images)
+    with torch.no_grad():
+        stages = model.features(images)
+    for grid, tokens in zip(told.grids, stages, strict=True):
+        assert torch.equal(grid.origin, tokens.grid.origin)
+    assert told.decisions[0].layer == "patch_embed"
+    assert torch.equal(told.decisions[0].offset % 2, told.grids[0].origin % 2)
+    for decision in told.decisions:
+        assert (decision.offset >= 0).all()
+        assert (decision.offset < torch.tensor(decision.stride)).all()
+
+
+def test_margins_and_ties_do_not_move():
+    model = ts.create_model("a_swin_mini").eval()
+    image = torch.zeros(3, 32, 32)
+    image[:, 5, 7] = 1
+    one, other = ts.explain(model, image), ts.explain(model, ts.circular_shift(image[None], (3, 30), (2, 3))[0])
+    for a, b in zip(one.decisions, other.decisions, strict=True):
+        assert (a.layer, a.stride) == (b.layer, b.stride)
+        assert torch.equal(a.margin, b.margin)
+        assert torch.equal(a.tied, b.tied)
+
+
+def test_windows_are_not_chosen_by_noise():
+    """Behind a norm all tokens have the same energy; the choice looks before it."""
+    for name in ("a_swin_mini", "a_swinv2_mini"):
+        decisions = ts.explain(ts.create_model(name).eval(), torch.stack(list(photographs(32).values()))).decisions
+        margins = torch.stack([d.margin for d in decisions if d.layer.endswith("align")])
+        assert margins.median() > 1e-6
+
+
+def test_as_data_as_text_and_as_a_picture(tmp_path):
+    told = ts.explain(ts.create_model("a_swin_mini").eval(), photographs(32)["chelsea"])
+    rows = json.loads(json.dumps(told.rows()))
+    assert [row["layer"] for row in rows][:3] == ["patch_embed", "layers.0.align", "layers.1.downsample"]
+    assert "layers.1.downsample" in told.table()
+    assert "stage 2: every 8 pixels from" in told.table()
+    path = told.save(tmp_path / "deep" / "grids.png")
+    assert path.stat().st_size > 10_000
+
+
+def test_the_model_is_left_as_it_was():
+    model = ts.create_model("a_cvt_mini").eval()
+    ts.explain(model, torch.randn(1, 3, 32, 32))
+    assert not any(module._forward_hooks for module in model.modules())
+    with pytest.raises(ValueError, match="multiple"):
+        ts.explain(model, torch.randn(1, 3, 33, 32))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_any_module_of_adaptive_layers():
+    layers = torch.nn.Sequential(ts.AdaptiveTokenize(3, 8, 4), ts.AlignWindows(4))
+    told = ts.explain(layers, torch.randn(2, 3, 32, 32))
+    assert [decision.layer for decision in told.decisions] == ["0", "1"]
+    assert told.grids == ()

@@ -1,0 +1,32 @@
+"""Images of any size, brought to one that a model accepts, by a way that is named."""
+
+import pytest
+import torch
+
+import trueshift as ts
+
+
+@pytest.mark.parametrize(("way", "size"), [("resize", (32, 64)), ("crop", (32, 32)), ("pad", (64, 64))])
+def test_sizes(way, size):
+    model = ts.create_model("a_swin_mini").eval()
+    image = torch.rand(1, 3, 40, 50)
+    fitted = ts.fit(image, model, way)
+    assert tuple(fitted.shape[2:]) == size
+    assert model(fitted).shape == (1, 10)
+
+
+def test_content():
+    image = torch.rand(1, 3, 40, 50)
+    assert torch.equal(ts.fit(image, 32, "crop"), image[:, :, 4:36, 9:41])
+    padded = ts.fit(image, (8, 32), "pad", value=0.5)
+    assert torch.equal(padded[:, :, :40, :50], image)
+    assert (padded[:, :, :, 50:] == 0.5).all()
+    assert torch.equal(ts.fit(image, (8, 10)), image)
+    assert ts.fit(image[:, :, :3, :3], 16).shape[2:] == (16, 16)
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="'resize', 'crop', 'pad'"):
+        ts.fit(torch.rand(1, 3, 40, 40), 32, "squash")
+    with pytest.raises(ValueError, match="no room for 64 x 64: pad or resize"):
+        ts.fit(torch.rand(1, 3, 40, 80), 64, "crop")

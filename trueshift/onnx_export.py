@@ -1,0 +1,175 @@
+"""Models as ONNX files: one graph, one file, the same choices as here."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from .layers.tokenize import check_size
+from .models.backbone import Backbone
+from .ops.shift import Pair, pair
+
+OPSET = 18  # the first with BitwiseXor, of which the content keys are made
+
+
+def export_onnx(
+    model: Backbone,
+    path: str | Path,
+    image_size: int | Pair | None = None,
+    batch: int | None = None,
+    opset: int = OPSET,
+    origins: bool = False,
+) -> Path:
+    """Write a model, as it is in evaluation, to one ONNX file: from ``image`` to ``logits``.
+
+    The batch is dynamic: its axis is called ``batch``, and any number of images may be given. Channels, height and
+    width are fixed, because grids and windows are laid out for them; the file's metadata say so. Memory and time grow
+    with the model: count on a minute.
+
+    Shift law: within one session, and for batches of one size, logits do not change when an image is shifted
+    circularly, bit for bit. They agree with those of PyTorch to rounding; so do the grids that are chosen, except where
+    rounding decides between two of them.
+
+    Args:
+        path: the file. It is replaced once it is complete; its folder must exist.
+        image_size: height and width; those the model was made for if not given.
+        batch: fixes the number of images, for runtimes that prepare for one; any number if not given.
+        opset: version of ONNX's operators, at least 18.
+        origins: also give out ``origins`` ``[1 + stages, batch, 2]``: the pixel at which the first token stands, behind
+            the tokenizer and behind every stage.
+
+    Returns:
+        the path.
+    """
+    _require_onnx()
+    if not isinstance(model, Backbone):
+        raise TypeError(f"a {type(model).__name__}: needs a model of trueshift, e.g. create_model('a_swin_tiny')")
+    if opset < OPSET:
+        raise ValueError(f"opset {opset}: needs at least {OPSET}, which has integer operators on bits")
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch {batch}: needs at least 1, or None for any number of images")
+    path, size = Path(path), pair(model.config.img_size if image_size is None else image_size)
+    check_size(size, model.size_multiple)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is not a folder: needs one that exists, to write {path.name} to")
+    weight = next(model.parameters())
+    # 2 where any number will do: torch takes a 1 for a constant
+    example = torch.zeros(batch or 2, model.in_chans, *size, device=weight.device, dtype=weight.dtype)
+    with _in_evaluation(model), torch.no_grad():
+        program = torch.export.export(
+            _Outputs(model, origins),
+            (example,),
+            dynamic_shapes=None if batch else ({0: torch.export.Dim("batch")},),
+            strict=False,
+        )
+        written = _as_onnx(program, ["logits", "origins"] if origins else ["logits"], opset)
+    fixed = f"channels={model.in_chans}, height={size[0]}, width={size[1]}"
+    for key, value in (
+        ("dynamic_axes", "" if batch else "batch"),
+        ("fixed_axes", f"batch={batch}, {fixed}" if batch else fixed),
+    ):
+        written.metadata_props.add(key=key, value=value)
+    _replace(path, written)
+    return path
+
+
+class _Outputs(nn.Module):
+    """What the graph gives out, from one pass."""
+
+    def __init__(self, model: Backbone, origins: bool) -> None:
+        super().__init__()
+        self.model, self.origins = model, origins
+
+    def forward(
+        self, image: Float[Tensor, "B C H W"]
+    ) -> Float[Tensor, "B K"] | tuple[Float[Tensor, "B K"], Int64[Tensor, "stages B 2"]]:
+        if not self.origins:
+            return self.model(image)  # type: ignore[no-any-return]
+        tokens = self.model.tokenize(image)
+        grids = [tokens.grid]
+        for stage in self.model.stage_list:
+            tokens = stage(tokens)
+            grids.append(tokens.grid)
+        logits = self.model.forward_head(self.model.finish(tokens))
+        return logits, torch.stack([grid.origin for grid in grids])
+
+
+def _as_onnx(program: torch.export.ExportedProgram, names: list[str], opset: int) -> Any:
+    """The program as a ``ModelProto``, with what is constant computed and what is double computed once.
+
+    torch's own ``optimize`` also rewrites arithmetic by patterns. In exact sums nothing is to be rewritten, and on
+    graphs of this size it takes longer than all the rest.
+    """
+    from onnx_ir.passes import Sequential, common
+    from onnxscript.optimizer import fold_constants
+
+    exported = torch.onnx.export(
+        program,
+        dynamo=True,
+        input_names=["image"],
+        output_names=names,
+        opset_version=opset,
+        optimize=False,
+        verbose=False,
+    )
+    fold_constants(exported.model)
+    Sequential(
+        common.RemoveUnusedNodesPass(),
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.DeduplicateInitializersPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.RemoveUnusedNodesPass(),
+        common.ClearMetadataAndDocStringPass(),  # a stack trace with every node
+    )(exported.model)
+    return _name_batch(exported.model_proto)
+
+
+def _name_batch(written: Any) -> Any:
+    """Call the dynamic axis ``batch`` where users see it; shapes of everything between are the runtime's business."""
+    del written.graph.value_info[:]
+    for value in (*written.graph.input, *written.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = "batch"
+    return written
+
+
+@contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards every module as it was."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _replace(path: Path, written: Any) -> None:
+    """Write next to the file, then put in its place: it is never half there."""
+    if written.ByteSize() >= 2**31:
+        raise ValueError(f"{written.ByteSize() / 2**30:.1f} GiB: one ONNX file holds less than 2; try model.half()")
+    draft = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with draft.open("wb") as file:
+            file.write(written.SerializeToString())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError("writing ONNX needs onnx and onnxscript: pip install trueshift[onnx]") from error
