@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", choices=("paper", "mini"), default="paper")
     parser.add_argument("--shifts", default="8", help="how many random ones for every image, or all")
-    parser.add_argument("--batch", type=int, default=1000, help="at most so many images at once")
+    parser.add_argument("--batch", type=int, default=64, help="at most so many images at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cpu", action="store_true", help="leave CUDA alone")
     parser.add_argument("--cuda", action="store_true", help="leave the CPU alone")
@@ -84,8 +84,10 @@ def main() -> None:
             for weights in ("fresh", "norms perturbed"):
                 if weights != "fresh":
                     perturb_norms(model)
-                for batch in images(size).to(options["device"]).split(arguments.batch):
-                    every = arguments.shifts == "all"
+                every = arguments.shifts == "all"
+                batches = images(size).to(options["device"]).split(1 if every else arguments.batch)
+                for batch in batches:
+                    batch = batch.expand(arguments.batch, -1, -1, -1) if every else batch
                     shifts = all_shifts(batch) if every else random_shifts(batch, int(arguments.shifts))
                     broken, count = broken_pairs(call, batch, shifts)
                     found += [f"{weights}: {pair}" for pair in broken]

@@ -57,10 +57,10 @@ def random_shifts(images: Tensor, count: int, seed: int = 0) -> Iterator[Tensor]
         yield torch.cat([rows, columns], 1)
 
 
-def all_shifts(images: Tensor) -> Iterator[Tensor]:
-    for row in range(images.shape[2]):
-        for column in range(images.shape[3]):
-            yield torch.tensor([row, column]).expand(len(images), 2)
+def all_shifts(copies: Tensor) -> Iterator[Tensor]:
+    """Every shift of one image, of which the batch holds copies: as many shifts at a time as there are copies."""
+    rows, columns = torch.meshgrid(torch.arange(copies.shape[2]), torch.arange(copies.shape[3]), indexing="ij")
+    yield from torch.stack([rows.flatten(), columns.flatten()], 1).split(len(copies))
 
 
 @torch.no_grad()

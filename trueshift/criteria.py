@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from .ops.arithmetic import EXACT, PLAIN
 from .ops.content import origin_keys
-from .ops.exact import exact_linear, exact_power, exact_sum, power_of_two_above
+from .ops.exact import exact_linear
 from .ops.polyphase import coset_max, coset_sum, polyphase
 from .ops.select import Choice, choose
 from .ops.shift import Pair
@@ -28,26 +29,34 @@ class Candidates(ABC):
     Args:
         content: the values as given, ``[B, H, W, C]``: what a grid is a grid of, and what breaks ties.
         stride: s, for rows and for columns.
+        anchored: the content is the same whatever the shift, so scores need not be exact, and the first of those that
+            tie is always the same.
     """
 
-    def __init__(self, content: Float[Tensor, "B H W C"], stride: Pair) -> None:
+    def __init__(self, content: Float[Tensor, "B H W C"], stride: Pair, anchored: bool = False) -> None:
         self.content = content
         self.stride = stride
+        self.anchored = anchored
+        self.arithmetic = PLAIN if anchored else EXACT
         self._keys: Tensor | None = None
 
     @abstractmethod
-    def features(self) -> Float64[Tensor, "B H W D"]:
-        """The token whose patch starts at each position, computed exactly (:mod:`trueshift.ops.exact`)."""
+    def features(self) -> Float[Tensor, "B H W D"]:
+        """The token whose patch starts at each position, by ``self.arithmetic``."""
 
     @abstractmethod
     def dense(self) -> Float[Tensor, "B H W D"]:
         """The same in the layer's own arithmetic, differentiable: for a criterion that is being learned."""
 
-    def energy(self) -> Float64[Tensor, "B sh sw"]:
+    def energy(self) -> Float[Tensor, "B sh sw"]:
         """Sum of squared features over each grid; a layer that knows a shorter way overrides this."""
-        return coset_sum(_power(self.features(), 2), self.stride)
+        return self.total(self.arithmetic.power_sum(self.features(), 2))
 
-    def further_scores(self) -> tuple[Float64[Tensor, "B sh sw"], ...]:
+    def total(self, scores: Float[Tensor, "B H W"]) -> Float[Tensor, "B sh sw"]:
+        """Sum of the scores of all positions of each grid."""
+        return coset_sum(scores, self.stride, self.arithmetic.sum)
+
+    def further_scores(self) -> tuple[Float[Tensor, "B sh sw"], ...]:
         """Scores for where those of the criterion cannot differ by construction."""
         return ()
 
@@ -70,22 +79,15 @@ class Criterion(nn.Module):
         """Score without gradient and in full precision, whatever surrounds the call, and choose."""
         with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
             scores = (self.scores(candidates), *candidates.further_scores())
-            return choose(scores, candidates.keys)
+            return choose(scores, None if candidates.anchored else candidates.keys)
 
-    def scores(self, candidates: Candidates) -> Float64[Tensor, "B sh sw"]:
+    def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """One score per grid."""
-        return coset_sum(self.position_scores(candidates.features()), candidates.stride)
+        return candidates.total(self.position_scores(candidates.features()))
 
-    def position_scores(self, features: Float64[Tensor, "B H W D"]) -> Float64[Tensor, "B H W"]:
+    def position_scores(self, features: Float[Tensor, "B H W D"]) -> Float[Tensor, "B H W"]:
         """One score per position, from its own features only. Sum channels with ``exact_sum``."""
         raise NotImplementedError(f"{type(self).__name__} needs position_scores, or its own scores or forward")
-
-
-def _power(features: Tensor, p: float) -> Tensor:
-    """Sum over channels of the p-th power, in units of the image's largest feature, so that no power overflows."""
-    magnitude = features.abs()
-    scale = power_of_two_above(magnitude.amax((1, 2, 3), keepdim=True))
-    return exact_sum(exact_power(magnitude / scale, p), (3,))
 
 
 class MaxNorm(Criterion):
@@ -103,17 +105,13 @@ class MaxNorm(Criterion):
             raise ValueError(f"p = {p}: needs a norm, p >= 1")
         self.p = p
 
-    def scores(self, candidates: Candidates) -> Float64[Tensor, "B sh sw"]:
+    def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """The p-norm of each grid, to the power p (largest value for p = inf)."""
         if self.p == 2:
             return candidates.energy()
         if self.p == float("inf"):
             return coset_max(candidates.features().abs().amax(3), candidates.stride)
-        return super().scores(candidates)
-
-    def position_scores(self, features: Float64[Tensor, "B H W D"]) -> Float64[Tensor, "B H W"]:
-        """The p-th powers of one token's values."""
-        return _power(features, self.p)
+        return candidates.total(candidates.arithmetic.power_sum(candidates.features(), self.p))
 
     def extra_repr(self) -> str:
         """Show p."""
@@ -191,7 +189,7 @@ class LearnedScore(Criterion):
         tied = torch.zeros_like(offset[:, 0], dtype=torch.bool)
         return Choice(offset, margin, tied, weights.unflatten(1, candidates.stride), self.mode != "soft")
 
-    def position_scores(self, features: Float64[Tensor, "B H W D"]) -> Float64[Tensor, "B H W"]:
+    def position_scores(self, features: Float[Tensor, "B H W D"]) -> Float[Tensor, "B H W"]:
         """The same network in exact arithmetic."""
         bias = self.hidden.bias.detach().to(torch.float64)
         hidden = (exact_linear(features, self.hidden.weight) + bias).relu()

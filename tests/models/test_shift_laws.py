@@ -18,6 +18,11 @@ PAPER = {
 }
 
 
+def narrow(name: str) -> dict[str, int | tuple[int, ...]]:
+    """A quarter of the channels: the same geometry in a fraction of the time."""
+    return {"embed_dim": 16 if "swin" in name else (16, 32, 64)}
+
+
 def some_images(size: tuple[int, int], every: int = 1) -> torch.Tensor:
     """Hostile images and photographs; "huge" overflows a float32 norm, as in any network."""
     named = {name: image for name, image in hostile_images(size).items() if name != "huge"}
@@ -27,8 +32,9 @@ def some_images(size: tuple[int, int], every: int = 1) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", MINI)
 def test_every_shift_of_a_photograph(name):
-    model = perturb_norms(ts.create_model(name)).eval()
-    image = photographs(32)["coffee"][None]
+    """Of narrow networks; the slow tests have them as they are."""
+    model = perturb_norms(ts.create_model(name, **narrow(name))).eval()
+    image = photographs(32)["coffee"].expand(32, -1, -1, -1)
     broken, pairs = broken_pairs(everything(model), image, all_shifts(image))
     assert pairs == 1024
     assert not broken
@@ -40,15 +46,16 @@ def test_every_shift_of_a_photograph(name):
 def test_every_shift_of_hostile_images(name, perturbed):
     model = ts.create_model(name).eval()
     model = perturb_norms(model) if perturbed else model
-    images = some_images((32, 32), every=3)
-    broken, _ = broken_pairs(everything(model), images, all_shifts(images))
-    assert not broken
+    for image in some_images((32, 32), every=4):
+        copies = image.expand(64, -1, -1, -1)
+        broken, _ = broken_pairs(everything(model), copies, all_shifts(copies))
+        assert not broken
 
 
 @pytest.mark.parametrize("name", MINI)
 @pytest.mark.parametrize("perturbed", [False, True])
 def test_hostile_images(name, perturbed):
-    model = ts.create_model(name).eval()
+    model = ts.create_model(name, **narrow(name)).eval()
     model = perturb_norms(model) if perturbed else model
     images = some_images((32, 32))
     broken, _ = broken_pairs(everything(model), images, random_shifts(images, 3))
@@ -79,13 +86,13 @@ def test_the_papers_sizes_over_200_pairs(name, size, perturbed):
 @torch.no_grad()
 def test_features_move_by_the_pixels_at_which_they_stand(name):
     """The same law through ``place``, as one would state it."""
-    model = perturb_norms(ts.create_model(name)).eval()
+    model = perturb_norms(ts.create_model(name, **narrow(name))).eval()
     assert_equivariant(model.features, some_images((32, 32), every=6), shifts=3)
 
 
 @pytest.mark.parametrize("name", MINI)
 def test_rectangular_images(name):
-    model = perturb_norms(ts.create_model(name, img_size=(32, 64))).eval()
+    model = perturb_norms(ts.create_model(name, img_size=(32, 64), **narrow(name))).eval()
     images = some_images((32, 64), every=5)
     broken, _ = broken_pairs(everything(model), images, random_shifts(images, 2))
     assert not broken
@@ -93,7 +100,7 @@ def test_rectangular_images(name):
 
 @pytest.mark.parametrize("name", MINI)
 def test_bf16_autocast(name):
-    model = perturb_norms(ts.create_model(name)).eval()
+    model = perturb_norms(ts.create_model(name, **narrow(name))).eval()
     images = some_images((32, 32), every=4)
     with torch.autocast("cpu", torch.bfloat16):
         broken, _ = broken_pairs(everything(model), images, random_shifts(images, 2))
@@ -103,7 +110,7 @@ def test_bf16_autocast(name):
 @pytest.mark.parametrize("name", MINI)
 def test_training_mode_and_gradients(name):
     """The loss and the gradient of every weight are the same wherever the images of a batch stand."""
-    model = perturb_norms(ts.create_model(name)).train()
+    model = perturb_norms(ts.create_model(name, **narrow(name))).train()
     images = some_images((32, 32), every=9)
     state = {key: value.clone() for key, value in model.state_dict().items()}  # batch statistics move on
 
@@ -118,14 +125,14 @@ def test_training_mode_and_gradients(name):
     moved = ts.circular_shift(images, next(random_shifts(images, 1)), (2, 3))
     for a, b in zip(before, gradients(moved), strict=True):
         assert torch.equal(a, b)
-    assert all(grad.abs().sum() > 0 for grad in before[1:])
+    assert sum(bool(grad.any()) for grad in before[1:]) > 0.9 * len(before)  # a bias of keys has none
 
 
 @pytest.mark.parametrize("name", MINI)
 @torch.no_grad()
 def test_without_the_anchor_choices_agree_where_they_are_clear(name):
     """Then logits agree to rounding. Where a choice was closer than 1e-5 it may differ."""
-    model = perturb_norms(ts.create_model(name, anchor=False)).eval()
+    model = perturb_norms(ts.create_model(name, anchor=False, **narrow(name))).eval()
     images = some_images((32, 32))
     before = ts.explain(model, images)
     clear = torch.stack([(d.margin > 1e-5) & ~d.tied for d in before.decisions]).all(0)
@@ -134,8 +141,10 @@ def test_without_the_anchor_choices_agree_where_they_are_clear(name):
     for shift in random_shifts(images, 3):
         moved = ts.circular_shift(images, shift, (2, 3))
         after = ts.explain(model, moved)
-        for old, new in zip(before.grids, after.grids, strict=True):
-            away = (old.origin - shift - new.origin) % 32
+        for old, new, window in zip(before.grids, after.grids, before.windows, strict=True):
+            # without an anchor any window may come first
+            period = torch.tensor([old.stride[axis] * window[axis] for axis in (0, 1)])
+            away = (old.origin - shift - new.origin) % period
             assert not away[clear].any()
         difference = (model(moved) - logits).abs().amax(1)
         assert (difference[clear] <= 1e-5 * logits.abs().amax(1)[clear]).all()
@@ -144,7 +153,7 @@ def test_without_the_anchor_choices_agree_where_they_are_clear(name):
 @pytest.mark.parametrize("name", MINI)
 @torch.no_grad()
 def test_the_ordinary_network_fails_the_same_checks(name):
-    model = perturb_norms(ts.create_model(name.removeprefix("a_"))).eval()
+    model = perturb_norms(ts.create_model(name.removeprefix("a_"), **narrow(name))).eval()
     image = photographs(32)["coffee"][None]
     broken, _pairs = broken_pairs(everything(model), image, random_shifts(image, 16))
     assert len({pair.shift for pair in broken if pair.what == "logits"}) >= 15

@@ -3,7 +3,7 @@ r"""A-WSA's choice: roll the tokens so that attention windows begin where the co
 .. math:: \text{A-WSA}(T) = \text{WSA}(S^{m^\star} T), \quad m^\star = \arg\max_{m < W} G(v_W^{(m)})
 """
 
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
@@ -11,7 +11,6 @@ from ..ops.grid import Tokens
 from ..ops.polyphase import coset_sum
 from ..ops.select import Choice
 from ..ops.shift import Pair, circular_pad, circular_shift, pair
-from ..ops.windows import token_norm, window_energy
 from .tokenize import check_size
 
 
@@ -25,13 +24,13 @@ class WindowCandidates(Candidates):
     that comes first is chosen by the tokens' own energy: attention with a position bias sees which one is first.
     """
 
-    def __init__(self, values: Float[Tensor, "B H W C"], window: Pair, p: float) -> None:
-        super().__init__(values, window)
+    def __init__(self, values: Float[Tensor, "B H W C"], window: Pair, p: float, anchored: bool = False) -> None:
+        super().__init__(values, window, anchored)
         self.p = p
 
-    def features(self) -> Float64[Tensor, "B H W 1"]:
+    def features(self) -> Float[Tensor, "B H W 1"]:
         """The energy of the window that starts at each token."""
-        return window_energy(token_norm(self.content, self.p), self.stride)[..., None]
+        return self.arithmetic.window_mean(self.arithmetic.norm(self.content, self.p), self.stride)[..., None]
 
     def dense(self) -> Float[Tensor, "B H W 1"]:
         """The same, differentiable."""
@@ -39,13 +38,13 @@ class WindowCandidates(Candidates):
         norms = circular_pad(self.content.norm(self.p, dim=3), (0, rows - 1), (0, columns - 1))
         return norms.unfold(1, rows, 1).unfold(2, columns, 1).mean((3, 4))[..., None]
 
-    def further_scores(self) -> tuple[Float64[Tensor, "B sh sw"], ...]:
+    def further_scores(self) -> tuple[Float[Tensor, "B sh sw"], ...]:
         """Token energies, where a window spans the grid."""
         rows, columns = self.content.shape[1:3]
         if self.stride[0] < rows and self.stride[1] < columns:
             return ()
-        norms = token_norm(self.content, self.p)
-        return (coset_sum(norms * norms, self.stride),)
+        norms = self.arithmetic.norm(self.content, self.p)
+        return (coset_sum(norms * norms, self.stride, self.arithmetic.sum),)
 
 
 class AlignWindows(nn.Module):
@@ -71,7 +70,7 @@ class AlignWindows(nn.Module):
     def choose(self, tokens: Tokens) -> Choice:
         """Where the first window starts, counted in tokens."""
         scored = tokens.values if tokens.before_norm is None else tokens.before_norm
-        return self.criterion(WindowCandidates(scored, self.window_size, self.p))
+        return self.criterion(WindowCandidates(scored, self.window_size, self.p, tokens.grid.anchored))
 
     def forward(self, tokens: Tokens) -> Tokens:
         """The same tokens on the grid that starts at the first window."""

@@ -61,4 +61,4 @@ class Anchor(nn.Module):
     def forward(self, tokens: Tokens) -> Tokens:
         """Roll values and grid together."""
         offset = self.choose(tokens).offset
-        return Tokens(circular_shift(tokens.values, offset), tokens.grid.advance(offset), tokens.prefix)
+        return Tokens(circular_shift(tokens.values, offset), tokens.grid.advance(offset, anchored=True), tokens.prefix)

@@ -7,12 +7,10 @@ Patch merging is a convolution with a stride, so the stride is taken by adaptive
 
 from collections.abc import Callable
 
-import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
-from ..ops.exact import exact_linear, exact_sum
 from ..ops.grid import Tokens
 from ..ops.polyphase import polyphase
 from ..ops.select import Choice
@@ -29,7 +27,7 @@ class _Merge(nn.Module):
     criterion: Criterion
     anchor: bool
 
-    def candidates(self, values: Float[Tensor, "B H W C"]) -> Candidates:
+    def candidates(self, tokens: Tokens) -> Candidates:
         """The grids of merged tokens to choose from."""
         raise NotImplementedError
 
@@ -43,7 +41,7 @@ class _Merge(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Where the grid of merged tokens starts, counted in tokens."""
-        candidates = self.candidates(tokens.values)
+        candidates = self.candidates(tokens)
         choice = self.criterion(candidates)
         return anchor_on_norm(choice, candidates) if self.anchor else choice
 
@@ -58,7 +56,8 @@ class _Merge(nn.Module):
         )
         finished = self.finish(merged)
         before_norm = None if finished is merged else merged
-        return Tokens(finished, tokens.grid.advance(choice.offset, self.factor), tokens.prefix, before_norm)
+        grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)
+        return Tokens(finished, grid, tokens.prefix, before_norm)
 
 
 class AdaptiveMerge(_Merge):
@@ -98,11 +97,11 @@ class AdaptiveMerge(_Merge):
         self.criterion = criterion or MaxNorm()
         self.anchor = anchor
 
-    def candidates(self, values: Float[Tensor, "B H W C"]) -> Candidates:
+    def candidates(self, tokens: Tokens) -> Candidates:
         """Patches of neighbouring tokens."""
-        if values.shape[3] != self.dim:
-            raise ValueError(f"tokens of {values.shape[3]} channels: this layer was made for {self.dim}")
-        return _MergeCandidates(values, self)
+        if tokens.values.shape[3] != self.dim:
+            raise ValueError(f"tokens of {tokens.values.shape[3]} channels: this layer was made for {self.dim}")
+        return _MergeCandidates(tokens.values, self, tokens.grid.anchored)
 
     def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
         """Gather, norm if it comes before, project."""
@@ -115,15 +114,15 @@ class AdaptiveMerge(_Merge):
 
 
 class _MergeCandidates(Candidates):
-    def __init__(self, values: Tensor, layer: AdaptiveMerge) -> None:
-        super().__init__(values, layer.factor)
+    def __init__(self, values: Tensor, layer: AdaptiveMerge, anchored: bool) -> None:
+        super().__init__(values, layer.factor, anchored)
         self.layer = layer
 
-    def features(self) -> Float64[Tensor, "B H W D"]:
-        gathered = gather_patches(self.content, self.stride, (1, 1)).to(torch.float64)
+    def features(self) -> Float[Tensor, "B H W D"]:
+        gathered = gather_patches(self.content, self.stride, (1, 1))
         if isinstance(self.layer.norm, nn.LayerNorm) and self.layer.norm_position == "before":
-            gathered = exact_layer_norm(gathered, self.layer.norm)
-        merged = exact_linear(gathered, self.layer.reduction.weight)
+            gathered = self.arithmetic.layer_norm(gathered, self.layer.norm)
+        merged = self.arithmetic.linear(gathered, self.layer.reduction.weight)
         bias = self.layer.reduction.bias
         return merged if bias is None else merged + bias.detach()
 
@@ -140,14 +139,6 @@ def gather_patches(values: Float[Tensor, "B H W C"], patch: Pair, stride: Pair) 
     padded = circular_pad(values, (0, rows - 1), (0, columns - 1))
     windows = padded.unfold(1, rows, stride[0]).unfold(2, columns, stride[1])  # B h w C P P
     return windows.permute(0, 1, 2, 5, 4, 3).flatten(3)
-
-
-def exact_layer_norm(x: Float64[Tensor, "B H W C"], norm: nn.LayerNorm) -> Float64[Tensor, "B H W C"]:
-    """LayerNorm with exact sums. Shift law: bit for bit."""
-    channels = x.shape[3]
-    centred = x - (exact_sum(x, (3,)) / channels)[..., None]
-    deviation = (exact_sum(centred * centred, (3,)) / channels + norm.eps).sqrt()
-    return centred / deviation[..., None] * norm.weight.detach() + norm.bias.detach()
 
 
 class AdaptiveConvMerge(_Merge):
@@ -187,11 +178,13 @@ class AdaptiveConvMerge(_Merge):
         self.anchor = anchor
         self.pad_mode = padding_mode
 
-    def candidates(self, values: Float[Tensor, "B H W C"]) -> Candidates:
+    def candidates(self, tokens: Tokens) -> Candidates:
         """Strided convolutions at each phase."""
-        if values.shape[3] != self.proj.in_channels:
-            raise ValueError(f"tokens of {values.shape[3]} channels: this layer was made for {self.proj.in_channels}")
-        return PatchCandidates(values.permute(0, 3, 1, 2), self.proj, self.factor, self.padding)
+        values, wanted = tokens.values, self.proj.in_channels
+        if values.shape[3] != wanted:
+            raise ValueError(f"tokens of {values.shape[3]} channels: this layer was made for {wanted}")
+        image = values.permute(0, 3, 1, 2)
+        return PatchCandidates(image, self.proj, self.factor, self.padding, tokens.grid.anchored)
 
     def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
         """The convolution."""

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, follow
-from ..ops.exact import exact_conv
 from ..ops.polyphase import polyphase
 from ..ops.select import Choice
 from ..ops.shift import Pair, circular_pad, circular_shift
@@ -19,18 +18,28 @@ class PoolCandidates(Candidates):
     """The poolings of several maps at each phase, all at the same one. The choice sees all maps."""
 
     def __init__(
-        self, maps: Sequence[Float[Tensor, "B H W C"]], convs: Sequence[nn.Conv2d], stride: Pair, padding: Pair
+        self,
+        maps: Sequence[Float[Tensor, "B H W C"]],
+        convs: Sequence[nn.Conv2d],
+        stride: Pair,
+        padding: Pair,
+        anchored: bool = False,
     ) -> None:
-        super().__init__(torch.cat(list(maps), 3) if len(maps) > 1 else maps[0], stride)
+        super().__init__(maps[0], stride, anchored)
         self.maps, self.convs, self.padding = maps, convs, padding
 
-    def features(self) -> Float64[Tensor, "B H W D"]:
+    def keys(self) -> Int64[Tensor, "B H W"]:
+        """Of all maps together."""
+        self.content = torch.cat(list(self.maps), 3)
+        return super().keys()
+
+    def features(self) -> Float[Tensor, "B H W D"]:
         """All maps, pooled at stride 1."""
         pooled = []
         for values, conv in zip(self.maps, self.convs, strict=True):
             heads = _fold_heads(values, conv)
-            exact = exact_conv(heads, conv.weight, self.padding, conv.groups)
-            pooled.append(_join_heads(exact, values.shape[0]))
+            features = self.arithmetic.conv(heads, conv.weight, self.padding, conv.groups)
+            pooled.append(_join_heads(features, values.shape[0]))
         return torch.cat(pooled, 3)
 
     def dense(self) -> Float[Tensor, "B H W D"]:
@@ -65,17 +74,21 @@ def pool_together(
     stride: Pair,
     padding: Pair,
     mode: str = "circular",
+    anchored: bool = False,
 ) -> tuple[list[Tensor], Choice | None]:
     """Pool all maps on the one grid that ``criterion`` chooses.
 
     Shift law: every pooled map moves with the input, all by the same number of tokens.
+
+    Args:
+        anchored: of the grid on which the maps stand.
 
     Returns:
         the pooled maps, and the choice; None at stride 1, where there is none.
     """
     if stride == (1, 1):
         return [pool(values, conv, stride, padding, mode) for values, conv in zip(maps, convs, strict=True)], None
-    choice = criterion(PoolCandidates(maps, convs, stride, padding))
+    choice = criterion(PoolCandidates(maps, convs, stride, padding, anchored))
 
     def on_choice(values: Tensor, conv: nn.Conv2d) -> Tensor:
         return follow(

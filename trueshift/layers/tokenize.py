@@ -5,12 +5,11 @@ r"""A-token: cut the image into patches on a grid that its content chooses.
 
 from collections.abc import Callable
 
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
 from ..ops.energy import patch_energy
-from ..ops.exact import exact_conv
 from ..ops.grid import TokenGrid, Tokens
 from ..ops.polyphase import polyphase
 from ..ops.select import Choice
@@ -22,22 +21,24 @@ from .conv import PADDINGS, conv_on_circle
 class PatchCandidates(Candidates):
     """The tokenizations of an image (or of tokens) by one strided convolution, at each of its phases."""
 
-    def __init__(self, image: Float[Tensor, "B C H W"], conv: nn.Conv2d, stride: Pair, padding: Pair) -> None:
-        super().__init__(image.permute(0, 2, 3, 1), stride)
+    def __init__(
+        self, image: Float[Tensor, "B C H W"], conv: nn.Conv2d, stride: Pair, padding: Pair, anchored: bool = False
+    ) -> None:
+        super().__init__(image.permute(0, 2, 3, 1), stride, anchored)
         self.image, self.conv, self.padding = image, conv, padding
 
-    def features(self) -> Float64[Tensor, "B H W D"]:
+    def features(self) -> Float[Tensor, "B H W D"]:
         """The projection of the patch that starts at each pixel."""
-        features = exact_conv(self.content, self.conv.weight, self.padding, self.conv.groups)
+        features = self.arithmetic.conv(self.content, self.conv.weight, self.padding, self.conv.groups)
         return features if self.conv.bias is None else features + self.conv.bias.detach()
 
     def dense(self) -> Float[Tensor, "B H W D"]:
         """The same convolution at stride 1."""
         return conv_on_circle(self.image, self.conv, (1, 1), self.padding).permute(0, 2, 3, 1)
 
-    def energy(self) -> Float64[Tensor, "B sh sw"]:
+    def energy(self) -> Float[Tensor, "B sh sw"]:
         """All phases from the products of neighbouring pixels, unless the tokens of all phases are less work."""
-        if self.conv.groups > 1 or self._work_by_tokens() < self._work_by_products():
+        if self.anchored or self.conv.groups > 1 or self._work_by_tokens() < self._work_by_products():
             return super().energy()
         return patch_energy(self.content, self.conv.weight, self.conv.bias, self.stride, self.padding)
 
@@ -113,7 +114,8 @@ class AdaptiveTokenize(nn.Module):
 
         values = follow(choice, chosen, lambda: polyphase(self._project(image, (1, 1)), self.patch_size))
         normed = self.norm(values)
-        grid = TokenGrid.of_image(image).advance(choice.offset, self.patch_size)
+        anchored = self.anchor and choice.weights is None
+        grid = TokenGrid.of_image(image).advance(choice.offset, self.patch_size, anchored)
         return Tokens(normed, grid, before_norm=None if normed is values else values)
 
     def _project(self, image: Tensor, stride: Pair) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..criteria import Criterion, FixedOffset, LearnedScore, MaxNorm
+from ..ops.shift import Pair
 
 CriterionLike = str | Criterion | Callable[[int], Criterion] | Mapping[str, Any]
 CriterionSpec = CriterionLike | Mapping[str, CriterionLike]
@@ -64,8 +65,10 @@ class Choices:
         fallback = given.get("merge", "max_norm") if place == "pool" else "max_norm"
         return given.get(place, fallback)
 
-    def at(self, place: str, dim: int) -> Criterion:
-        """A new criterion for one layer, whose tokens have ``dim`` channels."""
+    def at(self, place: str, dim: int, stride: Pair | None = None) -> Criterion:
+        """A new criterion for one layer, whose tokens have ``dim`` channels; a fixed one where there is nothing to choose."""
+        if stride == (1, 1):
+            return FixedOffset()
         like = self.like(place)
         if isinstance(like, Criterion):
             return deepcopy(like)

@@ -17,7 +17,7 @@ from ..layers.merge import AdaptiveConvMerge
 from ..layers.pool import pool_together
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import Tokens
-from ..ops.shift import Pair
+from ..ops.shift import Pair, pair
 from .backbone import Backbone, BackboneConfig, Head, Stage, init_linear
 
 
@@ -106,17 +106,18 @@ class CvtAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.criterion = criterion
 
-    def _pooled(self, values: Tensor, makers: Sequence[ConvProjection], stride: Pair) -> list[Tensor]:
+    def _pooled(self, values: Tensor, makers: Sequence[ConvProjection], stride: Pair, anchored: bool) -> list[Tensor]:
         convs = [maker.conv for maker in makers]
-        maps, _ = pool_together([values] * len(makers), convs, self.criterion, stride, self.reach, self.pad_mode)
+        maps, _ = pool_together(
+            [values] * len(makers), convs, self.criterion, stride, self.reach, self.pad_mode, anchored
+        )
         return [maker(pooled) for maker, pooled in zip(makers, maps, strict=True)]
 
-    def forward(
-        self, values: Float[Tensor, "B h w C"], prefix: Float[Tensor, "B n C"] | None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, tokens: Tokens) -> Float[Tensor, "B N C"]:
         """The sequence of class token and tokens, mixed."""
-        (query,) = self._pooled(values, [self.conv_proj_q], (1, 1))
-        key, value = self._pooled(values, [self.conv_proj_k, self.conv_proj_v], self.stride_kv)
+        values, prefix, anchored = tokens.values, tokens.prefix, tokens.grid.anchored
+        (query,) = self._pooled(values, [self.conv_proj_q], (1, 1), anchored)
+        key, value = self._pooled(values, [self.conv_proj_k, self.conv_proj_v], self.stride_kv, anchored)
         if prefix is not None:
             query, key, value = (torch.cat([prefix, part], 1) for part in (query, key, value))
         query, key, value = (
@@ -144,8 +145,8 @@ class CvtBlock(nn.Module):
         """Mix tokens, then channels."""
         values, prefix = tokens.values, tokens.prefix
         sequence = values.flatten(1, 2) if prefix is None else torch.cat([prefix, values.flatten(1, 2)], 1)
-        normed = None if prefix is None else self.norm1(prefix)
-        sequence = sequence + self.drop_path1(self.attn(self.norm1(values), normed))
+        normed = Tokens(self.norm1(values), tokens.grid, None if prefix is None else self.norm1(prefix))
+        sequence = sequence + self.drop_path1(self.attn(normed))
         sequence = sequence + self.drop_path2(self.mlp(self.norm2(sequence)))
         if prefix is None:
             return Tokens(sequence.view_as(values), tokens.grid)
@@ -215,7 +216,9 @@ class Cvt(Backbone):
             blocks = [
                 CvtBlock(
                     dim,
-                    CvtAttention(dim, config.num_heads[index], config, choices.at("pool", 2 * dim)),
+                    CvtAttention(
+                        dim, config.num_heads[index], config, choices.at("pool", 2 * dim, pair(config.stride_kv))
+                    ),
                     config,
                     rate,
                 )

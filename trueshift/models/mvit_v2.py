@@ -117,23 +117,17 @@ class PoolingAttention(nn.Module):
         rows, columns = map(self.positions.table_rows, shape.steps)
         self.rel_pos_h = nn.Parameter(nn.init.trunc_normal_(torch.empty(rows, dim), std=0.02))
         self.rel_pos_w = nn.Parameter(nn.init.trunc_normal_(torch.empty(columns, dim), std=0.02))
-        self.query_criterion = choices.at("merge", shape.attn_dim)
-        self.key_criterion = choices.at("pool", 2 * shape.attn_dim)
+        self.query_criterion = choices.at("merge", shape.attn_dim, shape.stride_q)
+        self.key_criterion = choices.at("pool", 2 * shape.attn_dim, shape.stride_kv)
 
     def forward(self, tokens: Tokens) -> tuple[Tokens, Choice | None]:
         """The mixed tokens on the grid of the queries, and how that was chosen."""
         query, key, value = self.qkv(tokens.values).chunk(3, 3)
         prefixes = (None,) * 3 if tokens.prefix is None else self.qkv(tokens.prefix).chunk(3, 2)
-        (query,), choice = pool_together(
-            [query], [self.pool_q], self.query_criterion, self.shape.stride_q, self.reach, self.pad_mode
-        )
+        common = (self.reach, self.pad_mode, tokens.grid.anchored)
+        (query,), choice = pool_together([query], [self.pool_q], self.query_criterion, self.shape.stride_q, *common)
         (key, value), key_choice = pool_together(
-            [key, value],
-            [self.pool_k, self.pool_v],
-            self.key_criterion,
-            self.shape.stride_kv,
-            self.reach,
-            self.pad_mode,
+            [key, value], [self.pool_k, self.pool_v], self.key_criterion, self.shape.stride_kv, *common
         )
         grid = _advance(tokens.grid, choice, self.shape.stride_q)
         key_grid = _advance(tokens.grid, key_choice, self.shape.stride_kv)

@@ -31,9 +31,10 @@ def fingerprint(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
     Shift law: ``fingerprint(S x) == S fingerprint(x)``.
     """
     values = x if x.dtype == torch.float64 else x.to(torch.float32)
-    bits = bits_by_arithmetic(values) if torch.compiler.is_exporting() else bits_by_view(values)
     multipliers = _mix(torch.arange(1, x.shape[-1] + 1, device=x.device)) | 1
-    return _mix((bits * multipliers).sum(-1))
+    if torch.compiler.is_exporting():
+        return _mix(sum_in_halves(bits_by_arithmetic(values) * multipliers))
+    return _mix((bits_by_view(values) * multipliers).sum(-1))
 
 
 def bits_by_view(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
@@ -56,6 +57,11 @@ def bits_by_arithmetic(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
         first //= 2
     bits = exponent * 2**digits + (mantissa * 2.0**digits).to(torch.int64)  # the leading 1 adds 1 to the exponent
     return bits + torch.where((wide < 0) | (1 / wide < 0), sign, 0)  # -0 shows its sign only when divided by
+
+
+def sum_in_halves(x: Int64[Tensor, "*any C"]) -> Int64[Tensor, "*any"]:
+    """``x.sum(-1)``, wrapping around, where no partial sum does: ONNX Runtime adds up integers in float64."""
+    return (x & 0xFFFFFFFF).sum(-1) + (x >> 32).sum(-1) * 2**32
 
 
 def origin_keys(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:

@@ -13,7 +13,7 @@ from math import ceil, floor, log2, prod
 
 import torch
 from jaxtyping import Float, Float64, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from .shift import Pair, circular_pad
 
@@ -37,7 +37,7 @@ def power_of_two_above(x: Float64[Tensor, "*any"]) -> Float64[Tensor, "*any"]:
 def power_by_comparison(x: Float64[Tensor, "*any"]) -> Float64[Tensor, "*any"]:
     """:func:`power_of_two_above` without a look at bits, for graphs that are exported: for few values, as peaks are."""
     powers = _POWERS.to(x.device)
-    return torch.where(powers > x.abs()[..., None], powers, powers[-1]).amin(-1)
+    return torch.where(powers > x[..., None], powers, 2.0**1022).amin(-1)
 
 
 def quantise(x: Float[Tensor, "B *rest"], bits: int) -> tuple[Tensor, Tensor]:
@@ -137,3 +137,18 @@ def exact_power(x: Float64[Tensor, "*any"], p: float) -> Float64[Tensor, "*any"]
             result = result * root
             fraction -= 1
     return result
+
+
+def exact_power_sum(x: Float64[Tensor, "B H W C"], p: float) -> Float64[Tensor, "B H W"]:
+    """Sum over channels of the p-th powers, in units of the image's largest value, so that no power overflows."""
+    magnitude = x.abs()
+    scale = power_of_two_above(magnitude.amax((1, 2, 3), keepdim=True))
+    return exact_sum(exact_power(magnitude / scale, p), (3,))
+
+
+def exact_layer_norm(x: Float[Tensor, "B H W C"], norm: nn.LayerNorm) -> Float64[Tensor, "B H W C"]:
+    """LayerNorm with exact sums. Shift law: bit for bit."""
+    x, channels = x.to(torch.float64), x.shape[3]
+    centred = x - (exact_sum(x, (3,)) / channels)[..., None]
+    deviation = (exact_sum(centred * centred, (3,)) / channels + norm.eps).sqrt()
+    return centred / deviation[..., None] * norm.weight.detach() + norm.bias.detach()

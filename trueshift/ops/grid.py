@@ -18,7 +18,8 @@ from .shift import Pair, circular_shift, pair, spread_out
 class TokenGrid:
     """A regular grid on a circular image, at another origin for each image of the batch.
 
-    ``origin`` is the nominal start of the first patch, whatever padding its convolution had.
+    ``origin`` is the nominal start of the first patch, whatever padding its convolution had. ``anchored`` says that the
+    first token was chosen by the content: the values on the grid are then the same whatever the shift, bit for bit.
 
     Shift law: the grid of ``S^t x`` has the origin of ``x``'s grid minus ``t``, modulo the image's size.
     """
@@ -26,6 +27,7 @@ class TokenGrid:
     stride: Pair
     origin: Int[Tensor, "B 2"]
     image_size: Pair
+    anchored: bool = False
 
     @classmethod
     def of_image(cls, x: Shaped[Tensor, "B C H W"]) -> "TokenGrid":
@@ -37,13 +39,14 @@ class TokenGrid:
         """Rows and columns of tokens."""
         return self.image_size[0] // self.stride[0], self.image_size[1] // self.stride[1]
 
-    def advance(self, offset: Int[Tensor, "B 2"], factor: int | Pair = 1) -> "TokenGrid":
-        """The grid of every ``factor``-th token, from the token at ``offset`` on."""
+    def advance(self, offset: Int[Tensor, "B 2"], factor: int | Pair = 1, anchored: bool = False) -> "TokenGrid":
+        """The grid of every ``factor``-th token, from the token at ``offset`` on; what was anchored stays so."""
         factor = pair(factor)
         rows = (self.origin[:, 0] + offset[:, 0] * self.stride[0]) % self.image_size[0]
         columns = (self.origin[:, 1] + offset[:, 1] * self.stride[1]) % self.image_size[1]
         origin = torch.stack([rows, columns], 1)
-        return TokenGrid((self.stride[0] * factor[0], self.stride[1] * factor[1]), origin, self.image_size)
+        stride = (self.stride[0] * factor[0], self.stride[1] * factor[1])
+        return TokenGrid(stride, origin, self.image_size, self.anchored or anchored)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """The s x s polyphase components of a grid: the cosets among which every adaptive layer chooses one."""
 
-from jaxtyping import Float64, Shaped
+from collections.abc import Callable
+
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from .exact import exact_sum
@@ -21,12 +23,14 @@ def polyphase(x: Shaped[Tensor, "B H W *rest"], stride: int | Pair) -> Shaped[Te
     return split.permute(0, 2, 4, 1, 3, *range(5, split.dim()))
 
 
-def coset_sum(scores: Float64[Tensor, "B H W"], stride: int | Pair) -> Float64[Tensor, "B sh sw"]:
-    """Sum of the scores over each polyphase component, exactly.
+def coset_sum(
+    scores: Float[Tensor, "B H W"], stride: int | Pair, total: Callable[..., Tensor] = exact_sum
+) -> Float[Tensor, "B sh sw"]:
+    """Sum of the scores over each polyphase component, exactly unless told otherwise.
 
     Shift law: a shift of the scores permutes the sums, bit for bit.
     """
-    return exact_sum(polyphase(scores, stride), (3, 4))
+    return total(polyphase(scores, stride), (3, 4))
 
 
 def coset_max(scores: Shaped[Tensor, "B H W"], stride: int | Pair) -> Shaped[Tensor, "B sh sw"]:

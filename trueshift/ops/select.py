@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from .exact import can_ask
@@ -20,19 +20,20 @@ class Choice:
         offset: row and column at which the chosen grid starts.
         margin: the smallest relative change of a score that would have changed the choice: 0 where scores tie
             exactly, infinity where there was nothing to choose.
-        tied: scores tied exactly and the content key decided (or the content repeats, and any choice is the same).
+        tied: scores tied exactly and the content key decided (or the content repeats, and any choice is the same; or
+            the tokens are anchored, and the first was taken).
         weights: how much each of the s x s grids counts, while a criterion is being learned; None when one was chosen.
         hard: with weights: the value is that of the chosen grid and only the gradient is that of the mixture.
     """
 
     offset: Int64[Tensor, "B 2"]
-    margin: Float64[Tensor, " B"]
+    margin: Float[Tensor, " B"]
     tied: Bool[Tensor, " B"]
     weights: Float[Tensor, "B sh sw"] | None = None
     hard: bool = True
 
 
-def choose(scores: Sequence[Float64[Tensor, "B sh sw"]], keys: Callable[[], Int64[Tensor, "B H W"]]) -> Choice:
+def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Callable[[], Int64[Tensor, "B H W"]] | None) -> Choice:
     """The grid with the largest scores, compared one after the other; exact ties go by the content.
 
     Shift law: the chosen grid is the same grid of the content whatever the shift, if the scores are exact
@@ -41,7 +42,8 @@ def choose(scores: Sequence[Float64[Tensor, "B sh sw"]], keys: Callable[[], Int6
     Args:
         scores: one or more per grid, the later ones for where the earlier ones tie.
         keys: gives the content keys of all positions (:func:`~trueshift.ops.content.origin_keys`); called only if
-            scores tie, or where asking whether they do would cost a synchronisation.
+            scores tie, or where asking whether they do would cost a synchronisation. None where every shift shows the
+            same tensor: then the first of those that tie is the same one too.
     """
     columns = scores[0].shape[2]
     flat = [score.flatten(1) for score in scores]
@@ -49,7 +51,7 @@ def choose(scores: Sequence[Float64[Tensor, "B sh sw"]], keys: Callable[[], Int6
     for score in flat:
         leading = _keep_largest(leading, score, float("-inf"))
     tied = leading.sum(1) > 1
-    if not can_ask(tied) or bool(tied.any()):
+    if keys is not None and (not can_ask(tied) or bool(tied.any())):
         leading = _keep_largest(leading, coset_max(keys(), pair(scores[0].shape[1:])).flatten(1), -1)
     winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
     offset = torch.stack([winner // columns, winner % columns], 1)
