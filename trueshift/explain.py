@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from .criteria import Candidates, Criterion
@@ -31,7 +31,7 @@ class Decision:
     layer: str
     stride: Pair
     offset: Int64[Tensor, "B 2"]
-    margin: Float64[Tensor, " B"]
+    margin: Float[Tensor, " B"]
     tied: Bool[Tensor, " B"]
 
 

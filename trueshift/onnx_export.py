@@ -1,7 +1,7 @@
 """Models as ONNX files: one graph, one file, the same choices as here."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class _Outputs(nn.Module):
         self, image: Float[Tensor, "B C H W"]
     ) -> Float[Tensor, "B K"] | tuple[Float[Tensor, "B K"], Int64[Tensor, "stages B 2"]]:
         if not self.origins:
-            return self.model(image)  # type: ignore[no-any-return]
+            return self.model(image)
         tokens = self.model.tokenize(image)
         grids = [tokens.grid]
         for stage in self.model.stage_list:
@@ -109,12 +109,13 @@ def _as_onnx(program: torch.export.ExportedProgram, names: list[str], opset: int
     from onnx_ir.passes import Sequential, common
     from onnxscript.optimizer import fold_constants
 
-    exported = torch.onnx.export(
+    exported: Any = torch.onnx.export(
         program,
         dynamo=True,
         input_names=["image"],
         output_names=names,
         opset_version=opset,
+        custom_translation_table={torch.ops.aten.scalar_tensor.default: _exact_scalar()},
         optimize=False,
         verbose=False,
     )
@@ -128,6 +129,18 @@ def _as_onnx(program: torch.export.ExportedProgram, names: list[str], opset: int
         common.ClearMetadataAndDocStringPass(),  # a stack trace with every node
     )(exported.model)
     return _name_batch(exported.model_proto)
+
+
+def _exact_scalar() -> Callable[..., Any]:
+    """How a Python number becomes a constant. torch's own way rounds it to float32, also where float64 is computed."""
+    import onnx_ir
+    from onnxscript import opset18
+
+    def scalar(s: float, dtype: int = 1, layout: str = "", device: str = "", pin_memory: bool = False) -> Any:
+        exact: Any = onnx_ir.tensor(s, dtype=onnx_ir.DataType(dtype))
+        return opset18.Constant(value=exact)
+
+    return scalar
 
 
 def _name_batch(written: Any) -> Any:

@@ -1,5 +1,6 @@
 """adapt and revert: every weight stays, the ordinary output comes back, the adaptive one does not move."""
 
+import jaxtyping
 import pytest
 import timm
 import torch
@@ -36,10 +37,7 @@ SMALL = {
     "mvitv2, class token": lambda: MultiScaleVit(
         MultiScaleVitCfg(depths=(1, 2), embed_dim=(32, 64), num_heads=(1, 2), use_cls_token=True), (64, 64)
     ),
-    "cvt": lambda: TransformersCvt(num_classes=6, embed_dim=(32, 64, 64), depths=(1, 1, 2), num_heads=(1, 2, 2)),
-    "cvt, no class token": lambda: TransformersCvt(
-        embed_dim=(32, 64, 64), depths=(1, 1, 1), num_heads=(1, 2, 2), cls_token=(False,) * 3
-    ),
+    "cvt": lambda: TransformersCvt(num_classes=6, embed_dim=(32, 64, 64), depths=(1, 2, 3), num_heads=(1, 2, 2)),
 }
 
 
@@ -111,7 +109,7 @@ def test_ours_can_be_adapted_and_reverted_too():
     for name in ("swin_mini", "cvt_mini", "mvitv2_mini"):
         ordinary = ts.create_model(name).eval()
         adapted = ts.adapt(ordinary)
-        image = photographs(32)["hubble"][None]
+        image = photographs(32)["rocket"][None]
         moved = ts.circular_shift(image, (5, 3), (2, 3))
         with torch.no_grad():
             assert torch.equal(adapted(image), adapted(moved))
@@ -150,7 +148,8 @@ def test_microsofts_checkpoint():
         assert torch.equal(ts.revert(adapted).eval()(image), ours.eval()(image))
 
 
-def test_what_cannot_be_adapted_is_refused_with_what_can():
+def test_what_cannot_be_adapted_is_refused_with_what_can(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     for model in (timm.create_model("resnet18"), torch.nn.Linear(3, 3), {"a.weight": torch.ones(1)}):
         with pytest.raises(TypeError, match=r"timm's SwinTransformer.*CvtForImageClassification.*canonicalize"):
             ts.adapt(model)

@@ -1,5 +1,6 @@
 """Every registered model: forward, backward, train and eval, features, state, dtype, sizes."""
 
+import jaxtyping
 import pytest
 import timm
 import torch
@@ -81,8 +82,6 @@ def test_an_image_twice_as_wide(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_wrong_input_is_refused_with_what_would_be_right(name, monkeypatch):
-    import jaxtyping
-
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     model, images = make(name)
     rows, columns = model.size_multiple

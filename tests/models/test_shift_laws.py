@@ -98,6 +98,16 @@ def test_rectangular_images(name):
     assert not broken
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"cls_token": (False,) * 3}, {"cls_token": (True,) * 3, "global_pool": "avg"}], ids=str
+)
+def test_class_tokens_in_other_stages(arguments):
+    model = perturb_norms(ts.create_model("a_cvt_mini", **narrow("a_cvt_mini"), **arguments)).eval()
+    images = some_images((32, 32), every=8)
+    broken, _ = broken_pairs(everything(model), images, random_shifts(images, 2))
+    assert not broken
+
+
 @pytest.mark.parametrize("name", MINI)
 def test_bf16_autocast(name):
     model = perturb_norms(ts.create_model(name, **narrow(name))).eval()

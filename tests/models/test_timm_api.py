@@ -2,6 +2,8 @@
 
 import pytest
 import timm
+import timm.data
+import timm.optim
 import torch
 
 import trueshift as ts
@@ -23,10 +25,12 @@ def test_feature_info_groups_and_decay_are_timms(name):
     undecayed = {
         key for key in parameters if any(key == name or key.startswith(name) for name in theirs.no_weight_decay())
     }
-    assert ours.no_weight_decay() == undecayed
+    assert ours.no_weight_decay() >= undecayed
+    if "swinv2" not in name:  # timm misses its logit scales
+        assert ours.no_weight_decay() == undecayed
     for coarse in (False, True):
-        groups = [timm.models.group_parameters(model, model.group_matcher(coarse)) for model in (ours, theirs)]
-        assert groups[0] == groups[1]
+        mine, other = (timm.models.group_parameters(model, model.group_matcher(coarse)) for model in (ours, theirs))
+        assert {key: set(names) for key, names in mine.items()} == {key: set(names) for key, names in other.items()}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -356,7 +356,9 @@ _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def stage_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
     """Stochastic depth that grows from 0 at the first block to ``rate`` at the last, by stage."""
-    return [part.tolist() for part in torch.linspace(0, rate, sum(depths)).split(list(depths))]
+    last = max(sum(depths) - 1, 1)
+    rates = iter([rate * number / last for number in range(sum(depths))])
+    return [[next(rates) for _ in range(depth)] for depth in depths]
 
 
 def init_linear(module: nn.Module) -> None:

@@ -66,7 +66,7 @@ class Choices:
         return given.get(place, fallback)
 
     def at(self, place: str, dim: int, stride: Pair | None = None) -> Criterion:
-        """A new criterion for one layer, whose tokens have ``dim`` channels; a fixed one where there is nothing to choose."""
+        """A new criterion for one layer, whose tokens have ``dim`` channels; a fixed one where the stride is 1."""
         if stride == (1, 1):
             return FixedOffset()
         like = self.like(place)

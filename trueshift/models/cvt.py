@@ -18,7 +18,7 @@ from ..layers.pool import pool_together
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import Tokens
 from ..ops.shift import Pair, pair
-from .backbone import Backbone, BackboneConfig, Head, Stage, init_linear
+from .backbone import Backbone, BackboneConfig, Head, Stage, init_linear, stage_drop_rates
 
 
 class QuickGELU(nn.Module):
@@ -212,7 +212,7 @@ class Cvt(Backbone):
                     norm_layer=nn.LayerNorm,
                 )
             last = index == len(dims) - 1
-            rates = torch.linspace(0, config.drop_path_rate if last else 0, config.depths[index]).tolist()
+            (rates,) = stage_drop_rates(config.drop_path_rate if last else 0, [config.depths[index]])
             blocks = [
                 CvtBlock(
                     dim,

@@ -85,7 +85,7 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any], ad
 
     def entrypoint(pretrained: bool = False, **given: Any) -> nn.Module:
         _refuse_unknown(name, family, given)
-        merged = {**arguments, "criterion": "max_norm" if adaptive else "fixed", **given}
+        merged = {**arguments, "criterion": "max_norm" if adaptive else "fixed", **_tupled(given)}
         if pretrained and adaptive and family is mvit_v2.MvitV2:
             merged.setdefault("positions", "shortest")  # published tables are linear
         stages = len(merged["depths"])
@@ -101,6 +101,13 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any], ad
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__doc__ = f"{name}, as :func:`create_model` makes it."
     return entrypoint
+
+
+def _tupled(value: Any) -> Any:
+    """A configuration file has lists where ours have tuples."""
+    if isinstance(value, dict):
+        return {key: _tupled(entry) for key, entry in value.items()}
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 _FOR_TIMM = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "features_only", "out_indices")
@@ -195,6 +202,9 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
     return ENTRYPOINTS[full](pretrained, **given)
 
 
+_NOT_STRUCTURE = ("img_size", "drop_path_rate")
+
+
 def name_of(model: Backbone) -> str:
     """The registered variant nearest to a model: its own, or one of its family that differs in the arguments alone."""
     prefix = "a_" if model.config.choices.adaptive("tokenize", "align", "merge", "pool") else ""
@@ -202,6 +212,6 @@ def name_of(model: Backbone) -> str:
     same = [
         name
         for name, arguments in variants.items()
-        if all(getattr(model.config, key) == value for key, value in arguments.items())
+        if all(getattr(model.config, key) == value for key, value in arguments.items() if key not in _NOT_STRUCTURE)
     ]
     return prefix + (same[0] if same else next(iter(variants)))

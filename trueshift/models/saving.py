@@ -81,16 +81,10 @@ def from_pretrained(source: str | Path, **changes: Any) -> Backbone:
         raise ValueError(
             f"{config_file} is not the configuration of a model ({error}): save the model again"
         ) from error
-    arguments = {key: _tupled(value) for key, value in arguments.items()}
     model = create_model(name, **{"num_classes": config.get("num_classes"), **arguments, **changes})
     model.pretrained_cfg = {**model.pretrained_cfg, **given, "architecture": name}
     _load(model, weights_file)
     return model.eval()
-
-
-def _tupled(value: Any) -> Any:
-    """JSON has lists where our configurations have tuples."""
-    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def _fetch(source: str | Path, name: str) -> Path:

@@ -43,7 +43,7 @@ def bits_by_view(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
 
 
 def bits_by_arithmetic(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
-    """:func:`bits_by_view` of finite values by exact arithmetic, for graphs that are exported: ONNX has no bit views."""
+    """:func:`bits_by_view` of finite values by exact arithmetic, for exported graphs: ONNX cannot look at bits."""
     digits, lowest, first, sign = (52, 1022, 512, -(2**63)) if x.dtype == torch.float64 else (23, 126, 64, -(2**31))
     wide = x.to(torch.float64)
     magnitude = wide.abs()

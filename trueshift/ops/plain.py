@@ -39,7 +39,7 @@ def plain_layer_norm(x: Float[Tensor, "B H W C"], norm: nn.LayerNorm) -> Float[T
 
 def plain_norm(x: Float[Tensor, "B H W C"], p: float = 2) -> Float[Tensor, "B H W"]:
     """The p-norm of each token."""
-    return torch.linalg.vector_norm(x, p, 3, dtype=torch.float32)
+    return torch.linalg.vector_norm(x, p, 3, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def plain_power_sum(x: Float[Tensor, "B H W C"], p: float) -> Float[Tensor, "B H W"]:
