@@ -57,7 +57,7 @@ class _Merge(nn.Module):
         finished = self.finish(merged)
         before_norm = None if finished is merged else merged
         grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)
-        return Tokens(finished, grid, tokens.prefix, before_norm)
+        return Tokens(finished, grid, before_norm=before_norm)  # a class token has no place on the new grid
 
 
 class AdaptiveMerge(_Merge):
