@@ -3,7 +3,16 @@ import torch
 
 from trueshift.layers import CircularRelativePosition
 from trueshift.ops.grid import TokenGrid
-from trueshift.ops.rel_pos import circular_distance, positions, shortest_signed
+from trueshift.ops.rel_pos import (
+    circular_distance,
+    circular_rows,
+    linear_rows,
+    positions,
+    resize_circular_table,
+    resize_linear_table,
+    shortest_rows,
+    shortest_signed,
+)
 
 SIZE = (16, 24)
 
@@ -58,3 +67,51 @@ def test_the_table_is_read_by_distance_with_both_phases():
     for i, j in [(0, 0), (7, 5), (23, 2)]:
         row, column = rows[0, i // 6, j // 3], columns[0, i % 6, j % 3]
         assert torch.equal(bias[0, :, i, j], layer.table[row, column])
+
+
+STRIDES = [((4, 4), (4, 4)), ((4, 4), (8, 8)), ((2, 4), (8, 4)), ((8, 8), (4, 4)), ((2, 2), (16, 24))]
+
+
+@pytest.mark.parametrize(("query", "key"), STRIDES)
+def test_linear_rows_are_timms(query, key):
+    """Its formula: positions scaled to the finer of the two grids, with the most negative distance in row 0."""
+    a, b = grid(query, (0, 0)), grid(key, (0, 0))
+    for axis in (0, 1):
+        q, k = a.shape[axis], b.shape[axis]
+        rows = torch.arange(q)[:, None] * max(k / q, 1) - torch.arange(k) * max(q / k, 1) + (k - 1) * max(q / k, 1)
+        assert torch.equal(linear_rows(a, b, axis)[0], rows.long())
+
+
+@pytest.mark.parametrize(("query", "key"), STRIDES)
+def test_shortest_rows_are_linear_ones_where_the_way_around_is_longer(query, key):
+    a, b = grid(query, (0, 0)), grid(key, (0, 0))
+    for axis in (0, 1):
+        shortest, linear = shortest_rows(a, b, axis)[0], linear_rows(a, b, axis)[0]
+        steps = SIZE[axis] // min(query[axis], key[axis])
+        away = (positions(a, axis)[0][:, None] - positions(b, axis)[0]).abs()
+        near = 2 * away < SIZE[axis]
+        assert torch.equal(shortest[near], linear[near])
+        assert ((shortest - linear) % steps == 0).all()
+        assert shortest.min() >= 0
+        assert shortest.max() <= 2 * steps - 2
+
+
+@pytest.mark.parametrize("rows", [circular_rows, shortest_rows])
+@pytest.mark.parametrize(("query", "key"), STRIDES)
+def test_rows_do_not_change_when_both_grids_move(rows, query, key):
+    a, b = grid(query, (4, 4)), grid(key, (8, 12))
+    moved = torch.tensor([[3, 10]])
+    c, d = (TokenGrid(g.stride, (g.origin - moved) % torch.tensor(SIZE), SIZE) for g in (a, b))
+    for axis in (0, 1):
+        assert torch.equal(rows(a, b, axis), rows(c, d, axis))
+
+
+def test_tables_of_another_size():
+    table = torch.randn(8, 3)
+    assert resize_circular_table(table, 8) is table
+    assert torch.equal(resize_circular_table(table, 16)[::2], table)
+    between = (table + table.roll(-1, 0)) / 2  # the last is between the last and the first
+    torch.testing.assert_close(resize_circular_table(table, 16)[1::2], between)
+    line = torch.arange(7.0)[:, None]
+    assert resize_linear_table(line, 7) is line
+    assert resize_linear_table(line, 13)[6].item() == pytest.approx(3)  # the middle stays in the middle
