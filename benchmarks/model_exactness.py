@@ -65,6 +65,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cpu", action="store_true", help="leave CUDA alone")
     parser.add_argument("--cuda", action="store_true", help="leave the CPU alone")
+    parser.add_argument("--first", type=int, default=None, help="only so many of the models")
+    parser.add_argument("--precision", nargs="+", default=None, help="only these: float32, TF32, bf16")
     parser.add_argument("--mode", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
     parser.add_argument("--name", default=None, help="results/NAME.json")
     arguments = parser.parse_args()
@@ -75,7 +77,9 @@ def main() -> None:
             ("compiled" if options["compiled"] else "eager") not in arguments.mode
         ):
             continue
-        for name, size in subjects.items():
+        if arguments.precision and not any(precision in where for precision in arguments.precision):
+            continue
+        for name, size in list(subjects.items())[: arguments.first]:
             begin = time.perf_counter()
             found, pairs = [], 0
             torch.manual_seed(arguments.seed)
@@ -96,7 +100,7 @@ def main() -> None:
             seconds = time.perf_counter() - begin
             print(f"{where}, {name}: {len(found)} of {pairs:,} ({seconds:.0f} s)", *found[:5], sep="\n  ", flush=True)
             where_it_ran = "cuda" if torch.cuda.is_available() and not arguments.cpu else "cpu"
-            result = arguments.name or f"exactness_{arguments.models}_models_{where_it_ran}"
+            result = arguments.name or f"model_exactness_{arguments.models}_{where_it_ran}"
             record.write(result, {"shifts": arguments.shifts, "rows": rows}, arguments.seed)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from record import RESULTS, ROOT
 
-DOCUMENTS = ("README.md", "docs/paper_map.md", "docs/exactness.md")
+DOCUMENTS = ("README.md", "docs/paper_map.md", "docs/exactness.md", "docs/models.md")
 
 
 def load(name: str) -> dict[str, Any]:
@@ -68,7 +68,62 @@ def exactness() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"door": door, "frame_stability": frame_stability, "exactness": exactness}
+def model_exactness() -> str:
+    lines = ["| where | model | pairs of (image, shift) | not bit-identical |", "|---|---|---|---|"]
+    for path in sorted(RESULTS.glob("model_exactness_*.json")):
+        recorded = json.loads(path.read_text())
+        torch_version = recorded["versions"]["torch"]
+        for row in recorded["result"]["rows"]:
+            every = ", all shifts" if recorded["result"]["shifts"] == "all" else ""
+            where, counts = f"{row['where']}, torch {torch_version}", f"{row['pairs']:,} | {row['failures']}"
+            lines.append(f"| {where} | {row['checks']}{every} | {counts} |")
+    return "\n".join(lines)
+
+
+def without_anchor() -> str:
+    lines = [
+        "| where | model | clear pairs | flipped | largest change | close pairs | flipped | largest change |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for path in sorted(RESULTS.glob("without_anchor_*.json")):
+        recorded = json.loads(path.read_text())
+        where = recorded["machine"]["gpu"] or recorded["machine"]["processor"]
+        lines += [
+            f"| {where} | {row['model']} | {row['clear']} | {row['clear_flipped']} | {row['clear_change']:.1e} "
+            f"| {row['close']} | {row['close_flipped']} | {row['close_change']:.1e} |"
+            for row in recorded["result"]["rows"]
+        ]
+    return "\n".join(lines)
+
+
+def model_speed() -> str:
+    """One line per model and setting: throughput and memory of ours beside the reference."""
+    lines = [
+        "| model | work | reference | ours, fixed | ours, adaptive | memory, adaptive / reference |",
+        "|---|---|---|---|---|---|",
+    ]
+    note = ""
+    for path in sorted(RESULTS.glob("model_speed_*.json")):
+        recorded = json.loads(path.read_text())
+        for result in recorded["result"]["results"]:
+            base, fixed, adaptive = result["rows"]
+            mode = "compiled" if result["compiled"] else "eager"
+            memory = adaptive["memory_mib"] and f"{adaptive['memory_mib'] / base['memory_mib']:.2f}"
+            work = f"{result['work']}, {result['precision']}, {mode}, batch {result['batch']}"
+            speed = f"{base['images_per_second']:,.0f} img/s | {fixed['ratio']:.2f} | {adaptive['ratio']:.2f}"
+            lines.append(f"| {result['model']} | {work} | {speed} | {memory or ''} |")
+        note = f"On {machine(recorded)}. Ratios are throughput against the reference in the same run; 1 is parity."
+    return "\n".join([*lines, "", note])
+
+
+TABLES = {
+    "door": door,
+    "frame_stability": frame_stability,
+    "exactness": exactness,
+    "model_exactness": model_exactness,
+    "without_anchor": without_anchor,
+    "model_speed": model_speed,
+}
 
 
 def main() -> None:
