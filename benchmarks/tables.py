@@ -69,14 +69,18 @@ def exactness() -> str:
 
 
 def model_exactness() -> str:
-    lines = ["| where | model | pairs of (image, shift) | not bit-identical |", "|---|---|---|---|"]
+    """One line per place and kind of check, all models in it."""
+    lines = ["| where | models | pairs of (image, shift) | not bit-identical |", "|---|---|---|---|"]
     for path in sorted(RESULTS.glob("model_exactness_*.json")):
         recorded = json.loads(path.read_text())
-        torch_version = recorded["versions"]["torch"]
-        for row in recorded["result"]["rows"]:
-            every = ", all shifts" if recorded["result"]["shifts"] == "all" else ""
-            where, counts = f"{row['where']}, torch {torch_version}", f"{row['pairs']:,} | {row['failures']}"
-            lines.append(f"| {where} | {row['checks']}{every} | {counts} |")
+        every = "; all shifts" if recorded["result"]["shifts"] == "all" else ""
+        rows = recorded["result"]["rows"]
+        for where in dict.fromkeys(row["where"] for row in rows):
+            here = [row for row in rows if row["where"] == where]
+            names = ", ".join(f"`{row['checks']}`" if " x " not in row["checks"] else row["checks"] for row in here)
+            pairs, failures = (sum(row[key] for row in here) for key in ("pairs", "failures"))
+            place = f"{where}, torch {recorded['versions']['torch']}"
+            lines.append(f"| {place} | {names}{every} | {pairs:,} | {failures} |")
     return "\n".join(lines)
 
 

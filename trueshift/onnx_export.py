@@ -19,7 +19,7 @@ OPSET = 18  # the first with BitwiseXor, of which the content keys are made
 
 
 def export_onnx(
-    model: Backbone,
+    model: nn.Module,
     path: str | Path,
     image_size: int | Pair | None = None,
     batch: int | None = None,

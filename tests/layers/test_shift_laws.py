@@ -20,8 +20,7 @@ def all_images(size: int) -> torch.Tensor:
     return torch.stack([*hostile_images(size).values(), *photographs(size).values()])
 
 
-QUICK = ("tokenize", "align", "merge, norm before", "merge, convolution")
-CORE = (*QUICK, "tokenize, overlapping", "stages")
+CORE = ("tokenize", "align", "merge, norm before", "merge, convolution", "tokenize, overlapping", "stages")
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -29,7 +28,8 @@ def test_all_shifts_of_16_pixels(name):
     assert_equivariant(build(name, 16), all_images(16), shifts="all")
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LAYERS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
 def test_all_shifts_of_32_pixels(name):
     assert_equivariant(build(name, 32), all_images(32), shifts="all")
 

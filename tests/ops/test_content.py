@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trueshift.ops.content import fingerprint, origin_keys
+from trueshift.ops.content import bits_by_arithmetic, bits_by_view, fingerprint, origin_keys, sum_in_halves
 from trueshift.ops.shift import circular_shift
 from trueshift.testing import hostile_images
 
@@ -43,6 +43,41 @@ def test_one_bit_in_one_channel_is_noticed():
 def test_rows_and_columns_up_to_the_limit():
     with pytest.raises(ValueError, match="cut the image in tiles"):
         origin_keys(torch.zeros(1, 1, 2**15 + 1, 1))
+
+
+@pytest.mark.parametrize(("dtype", "integer"), [(torch.float32, torch.int32), (torch.float64, torch.int64)])
+def test_arithmetic_finds_the_bits_of_every_kind_of_number(dtype, integer):
+    limits, ends = torch.finfo(dtype), torch.iinfo(integer)
+    one = torch.ones((), dtype=dtype)
+    kinds = [
+        torch.tensor([0.0, 1.0, 2.0, 0.5, 3.0, limits.max, limits.tiny, limits.eps], dtype=dtype),
+        torch.tensor([limits.tiny * limits.eps, limits.tiny / 2, limits.tiny * (1 - limits.eps)], dtype=dtype),
+        torch.stack([torch.nextafter(one * 2.0**power, one * to) for power in (-99, -1, 0, 1, 9) for to in (0, 1e38)]),
+        torch.arange(2000, dtype=integer).view(dtype),  # the smallest subnormal numbers
+        (torch.arange(2000, dtype=integer) + bits_by_view(one * limits.tiny).to(integer) - 1000).view(dtype),
+        torch.randint(ends.min, ends.max, (200_000,), dtype=integer).view(dtype),
+    ]
+    numbers = torch.cat(kinds)
+    numbers = numbers[numbers.isfinite()]
+    numbers = torch.cat([numbers, -numbers])
+    assert (numbers.signbit() & (numbers == 0)).any()
+    assert torch.equal(bits_by_arithmetic(numbers), bits_by_view(numbers))
+
+
+def test_a_sum_in_halves_wraps_around_as_the_sum_does():
+    ends = torch.iinfo(torch.int64)
+    numbers = torch.randint(ends.min, ends.max, (1000, 7))
+    numbers[0], numbers[1], numbers[2] = ends.max, ends.min, -1
+    assert torch.equal(sum_in_halves(numbers), numbers.sum(1))
+
+
+def test_keys_are_the_same_when_exported(monkeypatch):
+    x = torch.stack(list(hostile_images(16).values())).permute(0, 2, 3, 1)
+    for content in (x, -x, x.double(), x.bfloat16()):
+        keys = origin_keys(content)
+        with monkeypatch.context() as exporting:
+            exporting.setattr(torch.compiler, "_is_exporting_flag", True)
+            assert torch.equal(origin_keys(content), keys)
 
 
 @pytest.mark.slow

@@ -4,7 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trueshift.ops.exact import exact_conv, exact_linear, exact_power, exact_sum, power_of_two_above, quantise
+from trueshift.ops.exact import (
+    exact_conv,
+    exact_linear,
+    exact_power,
+    exact_sum,
+    power_by_comparison,
+    power_of_two_above,
+    quantise,
+)
 from trueshift.ops.polyphase import coset_max, coset_sum, polyphase
 
 
@@ -16,6 +24,15 @@ def test_power_of_two_above():
         assert math.log2(power) == int(math.log2(power))
         assert power <= 2 * value or value < 2.0**-900
         assert math.isfinite(1 / power)
+
+
+def test_comparisons_find_the_same_power_of_two():
+    powers = 2.0 ** torch.arange(-1074, 1024, dtype=torch.float64)
+    below = torch.nextafter(powers, torch.zeros_like(powers))
+    special = torch.tensor([0.0, math.inf, math.nan, torch.finfo(torch.float64).max], dtype=torch.float64)
+    anything = torch.randint(0, 2**63 - 1, (2000,)).view(torch.float64)
+    peaks = torch.cat([powers, below, special, anything]).view(-1, 1, 1, 1)
+    assert torch.equal(power_by_comparison(peaks), power_of_two_above(peaks))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
+from .exact import exporting
+
 PRIME = 2**19 - 1  # products of two residues, summed over up to 2**15 positions, are exact in float64
 HASHES = 3  # together 57 bits, one int64
 
@@ -32,7 +34,7 @@ def fingerprint(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
     """
     values = x if x.dtype == torch.float64 else x.to(torch.float32)
     multipliers = _mix(torch.arange(1, x.shape[-1] + 1, device=x.device)) | 1
-    if torch.compiler.is_exporting():
+    if exporting():
         return _mix(sum_in_halves(bits_by_arithmetic(values) * multipliers))
     return _mix((bits_by_view(values) * multipliers).sum(-1))
 
@@ -43,7 +45,7 @@ def bits_by_view(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
 
 
 def bits_by_arithmetic(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
-    """:func:`bits_by_view` of finite values by exact arithmetic, for exported graphs: ONNX cannot look at bits."""
+    """:func:`bits_by_view` of finite values by exact arithmetic, in exported graphs."""
     digits, lowest, first, sign = (52, 1022, 512, -(2**63)) if x.dtype == torch.float64 else (23, 126, 64, -(2**31))
     wide = x.to(torch.float64)
     magnitude = wide.abs()
@@ -60,7 +62,7 @@ def bits_by_arithmetic(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
 
 
 def sum_in_halves(x: Int64[Tensor, "*any C"]) -> Int64[Tensor, "*any"]:
-    """``x.sum(-1)``, wrapping around, where no partial sum does: ONNX Runtime adds up integers in float64."""
+    """``x.sum(-1)``, which may wrap around, of sums that do not: ONNX Runtime adds up integers in float64."""
     return (x & 0xFFFFFFFF).sum(-1) + (x >> 32).sum(-1) * 2**32
 
 

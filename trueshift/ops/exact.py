@@ -28,14 +28,14 @@ def headroom(terms: int) -> int:
 
 def power_of_two_above(x: Float64[Tensor, "*any"]) -> Float64[Tensor, "*any"]:
     """The smallest power of two above each ``x >= 0``, read off its exponent bits; never so extreme that 1/x is not."""
-    if torch.compiler.is_exporting():
+    if exporting():
         return power_by_comparison(x)
     exponent = ((x.view(torch.int64) >> 52) & 0x7FF).clamp(100, 2044) + 1
     return (exponent << 52).view(torch.float64)
 
 
 def power_by_comparison(x: Float64[Tensor, "*any"]) -> Float64[Tensor, "*any"]:
-    """:func:`power_of_two_above` of a few values, in exported graphs: ONNX cannot look at bits."""
+    """:func:`power_of_two_above` of a few values, in exported graphs."""
     powers = _POWERS.to(x.device)
     return torch.where(powers > x[..., None], powers, powers[-1]).amin(-1)
 
@@ -71,7 +71,15 @@ def can_ask(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def exact_sum(x: Float64[Tensor, "B *rest"], dims: tuple[int, ...]) -> Float64[Tensor, "B *kept"]:
+def exporting() -> bool:
+    """Whether a graph is being exported, in which nothing may look at the bits of a number: ONNX cannot.
+
+    ``torch.compiler.is_exporting()`` asks the same, but in older versions it is also true under ``torch.compile``.
+    """
+    return torch.compiler._is_exporting_flag
+
+
+def exact_sum(x: Float[Tensor, "B *rest"], dims: tuple[int, ...]) -> Float64[Tensor, "B *kept"]:
     """Sum over ``dims`` after rounding to fixed point: the same value in any order of the terms.
 
     One unit serves the whole image, so that it does not depend on which positions are summed together.
