@@ -7,7 +7,7 @@ READY := .venv/.ready
 .PHONY: help setup demo test test-slow lint format bench clean
 
 help:
-	@echo "make demo       the examples, and a picture of grids that follow the image (minutes)"
+	@echo "make demo       the examples: exact programs, a timm model adapted, pictures of the grids (minutes)"
 	@echo "make test       checks and the default tests (under 10 minutes on 2 cores)"
 	@echo "make test-slow  the long tests as well"
 	@echo "make bench      cost of selection beside timm's Swin-T, written to results/"
@@ -26,6 +26,7 @@ demo: $(READY)
 	$(BIN)/python examples/classifier.py
 	$(BIN)/python examples/encoder_decoder.py
 	$(BIN)/python examples/moving_grids.py
+	$(BIN)/python examples/adapt_timm.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -135,6 +135,8 @@ run = session_of(str(path))
 for images in (usual, usual[:3], usual[:1]):
     (logits,) = run(images)
     torch.testing.assert_close(logits, model(images), rtol=0, atol=1e-4)
+(moved,) = run(usual[:1].roll((1, 1), IMAGE_DIMS))
+assert not torch.equal(moved, logits), "an ordinary network sees every shift"
 print("ok")
 """
 
@@ -196,6 +198,23 @@ def test_all_families_choose_the_same_and_are_exact(run_unchecked, tmp_path, nam
     output = run_unchecked(setup(f"a_{name}", {}, tmp_path) + EXPORT + AGREES + "SHIFTS = 40\n" + MOVES)
     print(output)
     assert "pairs ok" in output
+
+
+@pytest.mark.slow
+def test_another_size_and_a_fixed_batch(run_unchecked, tmp_path):
+    program = """
+model = create_model(NAME, **ARGUMENTS).eval()
+run = session_of(str(export_onnx(model, FOLDER + "/model.onnx", image_size=(32, 64), batch=2)))
+images = torch.cat([usual[:2], usual[2:4]], 3)
+(logits,) = run(images)
+torch.testing.assert_close(logits, model(images), rtol=0, atol=1e-4)
+assert torch.equal(run(images.roll((3, 41), IMAGE_DIMS))[0], logits)
+try:
+    run(images[:1])
+except Exception as error:
+    print("ok, refused:", error)
+"""
+    assert "ok, refused" in run_unchecked(setup("a_swin_mini", SMALL["swin_mini"], tmp_path) + program)
 
 
 @pytest.mark.slow

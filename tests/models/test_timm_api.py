@@ -21,7 +21,8 @@ def test_feature_info_groups_and_decay_are_timms(name):
         assert (mine["num_chs"], mine["reduction"]) == (other["num_chs"], other["reduction"])
     assert ours.num_features == theirs.num_features
     assert ours.head_hidden_size == theirs.head_hidden_size
-    parameters = {key for key, _ in theirs.named_parameters()}
+    parameters = [key for key, _ in theirs.named_parameters()]
+    assert [key for key, _ in ours.named_parameters()] == parameters  # an optimizer's state fits, too
     undecayed = {
         key for key in parameters if any(key == name or key.startswith(name) for name in theirs.no_weight_decay())
     }

@@ -45,6 +45,7 @@ class WindowAttention(nn.Module):
         check_heads(dim, num_heads)
         self.window_size = pair(window_size)
         self.num_heads = num_heads
+        self.make_position_table()
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
         self.shifted = shifted
@@ -52,7 +53,6 @@ class WindowAttention(nn.Module):
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
         self.register_buffer("relative_position_index", window_distances(self.window_size), persistent=False)
-        self.make_position_table()
 
     def make_position_table(self) -> None:
         """Parameters of the position bias: a table with a row per distance."""

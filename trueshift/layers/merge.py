@@ -92,8 +92,12 @@ class AdaptiveMerge(_Merge):
         gathered = dim * self.factor[0] * self.factor[1]
         self.dim, out_dim = dim, out_dim or 2 * dim
         self.norm_position = norm
+        # in the order in which they are applied, as timm has them: optimizers go by it
+        if norm == "before":
+            self.norm: nn.Module = nn.LayerNorm(gathered)
         self.reduction = nn.Linear(gathered, out_dim, bias=bias)
-        self.norm = nn.Identity() if norm == "none" else nn.LayerNorm(gathered if norm == "before" else out_dim)
+        if norm != "before":
+            self.norm = nn.LayerNorm(out_dim) if norm == "after" else nn.Identity()
         self.criterion = criterion or MaxNorm()
         self.anchor = anchor
 

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jaxtyping import Float
+from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from ..layers.attention import CosineWindowAttention, log_distances, window_distances
 from ..ops.shift import Pair
-from .swin import Attention, Swin, SwinBlock, SwinConfig
+from .swin import Attention, Swin, SwinConfig
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,17 @@ class SwinV2Config(SwinConfig):
     pretrained_window_sizes: tuple[int | Pair, ...] = (0, 0, 0, 0)
 
 
-class SwinV2Block(SwinBlock):
+class SwinV2Block(nn.Module):
     """As Swin's, with the norms behind attention and perceptron, inside the skip."""
+
+    def __init__(self, dim: int, attn: Attention, config: SwinConfig, drop_path: float) -> None:
+        super().__init__()
+        self.attn = attn
+        self.norm1 = nn.LayerNorm(dim)
+        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
+        self.mlp = Mlp(dim, int(dim * config.mlp_ratio), drop=config.proj_drop_rate)
+        self.norm2 = nn.LayerNorm(dim)
+        self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Float[Tensor, "B h w C"]) -> Float[Tensor, "B h w C"]:
         """Mix within windows, then within tokens."""
