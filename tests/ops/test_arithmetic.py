@@ -19,6 +19,7 @@ CASES = {
     "norm": lambda a: a.norm(X, 2),
     "norm, p = 3": lambda a: a.norm(X, 3),
     "window_mean": lambda a: a.window_mean(a.norm(X, 2), (4, 2)),
+    "window_mean, spanning": lambda a: a.window_mean(a.norm(X, 2), (8, 2)),
 }
 
 

@@ -48,6 +48,16 @@ def plain_power_sum(x: Float[Tensor, "B H W C"], p: float) -> Float[Tensor, "B H
 
 
 def plain_window_mean(x: Float[Tensor, "B H W"], window: Pair) -> Float[Tensor, "B H W"]:
-    """The mean over the window that starts at each position."""
-    padded = circular_pad(x, (0, window[0] - 1), (0, window[1] - 1))
-    return F.avg_pool2d(padded[:, None], window, stride=1)[:, 0]
+    """The mean over the window that starts at each position.
+
+    Along an axis that one window spans, all of them are the same and so must the means be, in every bit: otherwise
+    rounding would choose, where the choice is meant to go to the next score.
+    """
+    rows, columns = window
+    height, width = x.shape[1:]
+    if rows == height:
+        x, rows = x.mean(1, keepdim=True), 1
+    if columns == width:
+        x, columns = x.mean(2, keepdim=True), 1
+    padded = circular_pad(x, (0, rows - 1), (0, columns - 1))
+    return F.avg_pool2d(padded[:, None], (rows, columns), stride=1)[:, 0].expand(-1, height, width)
