@@ -25,6 +25,7 @@ def test_saved_and_loaded_by_us_and_by_timm(name, tmp_path):
     assert replace(again.config, positions=None) == model.config  # which is written down for an MViTv2
     assert torch.equal(again(IMAGE), model(IMAGE))
     by_timm = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    assert type(ts.create_model(f"local-dir:{tmp_path}", pretrained=True)) is type(by_timm)
     assert torch.equal(by_timm(IMAGE), model(IMAGE))
     assert type(model).from_pretrained(str(tmp_path)).num_classes == 7
 

@@ -1,6 +1,7 @@
 """The four backbones: Swin, SwinV2, CvT and MViTv2, ordinary and adaptive."""
 
-from .backbone import Backbone, BackboneConfig
+from .backbone import Backbone
+from .config import BackboneConfig
 from .convert import adapt, revert
 from .cvt import Cvt, CvtConfig
 from .mvit_v2 import MvitV2, MvitV2Config

@@ -1,7 +1,7 @@
 """What the four backbones share: timm's interface, and features that know where they stand."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,56 +9,13 @@ import torch
 from jaxtyping import Float
 from timm.models._features import FeatureGetterNet, feature_take_indices
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..layers.tokenize import AdaptiveTokenize, check_image, check_size
-from ..ops.grid import TokenGrid, Tokens
-from ..ops.resample import resample
-from ..ops.shift import Pair, circular_shift, pair
-from .choices import Choices, CriterionSpec
-
-ALIGNMENTS = ("stride", "pixel")
-
-
-@dataclass(frozen=True)
-class BackboneConfig:
-    """What every backbone can be told. ``criterion``, ``anchor``, ``padding``, ``positions``: see
-    :class:`~trueshift.models.choices.Choices`.
-
-    Args:
-        img_size: for which the network is made; other sizes that fit are accepted too.
-        global_pool: ``"avg"``, ``"token"`` where there is a class token, or ``""`` for none.
-        align: frame of the maps from ``forward_intermediates`` and ``features_only``: rolled back by whole tokens
-            (``"stride"``), or resampled to where an ordinary network's tokens stand (``"pixel"``).
-    """
-
-    img_size: int | Pair = 224
-    in_chans: int = 3
-    num_classes: int = 1000
-    global_pool: str = "avg"
-    drop_rate: float = 0.0
-    drop_path_rate: float = 0.0
-    criterion: CriterionSpec = "max_norm"
-    anchor: bool | None = None
-    padding: str | None = None
-    positions: str | None = None
-    align: str = "stride"
-
-    def __post_init__(self) -> None:
-        if self.align not in ALIGNMENTS:
-            raise ValueError(f"align {self.align!r}: needs one of {ALIGNMENTS}")
-        if self.in_chans < 1 or self.num_classes < 0:
-            raise ValueError(f"{self.in_chans} channels, {self.num_classes} classes: needs at least 1 and 0")
-        self.choices  # noqa: B018 -- refuses criteria that do not exist
-
-    @property
-    def choices(self) -> Choices:
-        """By what each choice is made."""
-        return Choices(self.criterion, self.anchor, self.padding, self.positions)
-
-    def arguments(self) -> dict[str, Any]:
-        """All fields, to build the same again."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+from ..ops.grid import Tokens
+from ..ops.shift import Pair, pair
+from .config import BackboneConfig
+from .frame import ALIGNMENTS, LAYOUTS
+from .head import Head
 
 
 class Backbone(nn.Module):
@@ -77,7 +34,7 @@ class Backbone(nn.Module):
 
     patch_embed: AdaptiveTokenize
     norm: nn.Module
-    head: "Head"
+    head: Head
     feature_info: list[dict[str, Any]]
     num_features: int
     config: BackboneConfig
@@ -165,7 +122,7 @@ class Backbone(nn.Module):
         asked = [stages[index] for index in sorted(take)]
         if norm and last == count - 1:
             asked[-1] = Tokens(self.norm(asked[-1].values), asked[-1].grid)
-        return [_BACK[self.config.align](tokens) for tokens in asked], stages[-1]
+        return [ALIGNMENTS[self.config.align](tokens) for tokens in asked], stages[-1]
 
     def intermediate_tokens(
         self, x: Float[Tensor, "B C H W"], indices: int | Sequence[int] | None = None, norm: bool = False
@@ -187,9 +144,9 @@ class Backbone(nn.Module):
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
         """Maps of the stages asked for, in the frame of the image; and ``forward_features``, as timm does it."""
-        layout = _LAYOUTS.get(str(getattr(output_fmt, "value", output_fmt)))
+        layout = LAYOUTS.get(str(getattr(output_fmt, "value", output_fmt)))
         if layout is None:
-            raise ValueError(f"output_fmt {output_fmt!r}: needs one of {tuple(_LAYOUTS)}")
+            raise ValueError(f"output_fmt {output_fmt!r}: needs one of {tuple(LAYOUTS)}")
         asked, last = self._intermediates(x, indices, norm, stop_early or intermediates_only)
         maps = [layout(tokens.values) for tokens in asked]
         return maps if intermediates_only else (self.finish(last), maps)
@@ -265,55 +222,6 @@ class Backbone(nn.Module):
         return {"stem": r"^patch_embed", "blocks": stage if coarse else fine}
 
 
-class Stage(nn.Module):
-    """Blocks on one grid, with what brings the tokens onto it before them."""
-
-    blocks: nn.Sequential
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.grad_checkpointing = False
-
-    def run_blocks(self, x: Any) -> Any:
-        """All blocks, one after the other."""
-        if not (self.grad_checkpointing and self.training):
-            return self.blocks(x)
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False)
-        return x
-
-
-class Head(nn.Module):
-    """Pool the tokens and classify."""
-
-    def __init__(self, dim: int, num_classes: int, pool: str, drop: float, has_prefix: bool = False) -> None:
-        super().__init__()
-        self.dim, self.has_prefix = dim, has_prefix
-        self.drop = nn.Dropout(drop)
-        self.reset(num_classes, pool)
-
-    def reset(self, num_classes: int, pool: str | None = None) -> None:
-        """A new last layer, and another pooling if given."""
-        if pool is not None:
-            allowed = ("avg", "token", "") if self.has_prefix else ("avg", "")
-            if pool not in allowed:
-                raise ValueError(f"global_pool {pool!r}: needs one of {allowed}")
-            self.pool = pool
-        self.fc = nn.Linear(self.dim, num_classes) if num_classes else nn.Identity()
-        if num_classes:
-            nn.init.trunc_normal_(self.fc.weight, std=0.02)  # type: ignore[arg-type]
-            nn.init.zeros_(self.fc.bias)  # type: ignore[arg-type]
-
-    def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Logits of ``[B, h, w, C]`` or ``[B, N, C]``; the pooled features with ``pre_logits``."""
-        if self.pool == "token":
-            x = x[:, 0]
-        elif self.pool == "avg":
-            x = x.flatten(1, -2)[:, int(self.has_prefix) :].mean(1)
-        x = self.drop(x)
-        return x if pre_logits else self.fc(x)
-
-
 class FeatureMaps(FeatureGetterNet):
     """timm's wrapper for ``features_only=True``, which can also say where the tokens stand."""
 
@@ -323,52 +231,5 @@ class FeatureMaps(FeatureGetterNet):
         return backbone.intermediate_tokens(x, self.out_indices, self.norm)
 
 
-def in_image_frame(tokens: Tokens) -> Tokens:
-    """Roll the tokens so that the first is the one that starts within the first cell of the image.
-
-    Shift law: a shift by a multiple of the stride rolls the map by whole tokens; the origin keeps the rest.
-    """
-    stride = tokens.grid.stride
-    rows, columns = tokens.grid.origin[:, 0], tokens.grid.origin[:, 1]
-    whole = torch.stack([rows // stride[0], columns // stride[1]], 1)
-    rest = torch.stack([rows % stride[0], columns % stride[1]], 1)
-    grid = TokenGrid(stride, rest, tokens.grid.image_size)
-    return Tokens(circular_shift(tokens.values, -whole), grid, tokens.prefix)
-
-
-def on_fixed_grid(tokens: Tokens) -> Tokens:
-    """Interpolate to where the tokens of an ordinary network stand."""
-    grid = tokens.grid
-    return resample(tokens, TokenGrid(grid.stride, torch.zeros_like(grid.origin), grid.image_size))
-
-
 def _listed(indices: int | Sequence[int] | None) -> int | list[int] | None:
     return indices if indices is None or isinstance(indices, int) else list(indices)
-
-
-_BACK = {"stride": in_image_frame, "pixel": on_fixed_grid}
-_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "NCHW": lambda values: values.permute(0, 3, 1, 2),
-    "NHWC": lambda values: values,
-    "NLC": lambda values: values.flatten(1, 2),
-}
-
-
-def stage_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
-    """Stochastic depth that grows from 0 at the first block to ``rate`` at the last, by stage."""
-    last = max(sum(depths) - 1, 1)
-    rates = iter([rate * number / last for number in range(sum(depths))])
-    return [[next(rates) for _ in range(depth)] for depth in depths]
-
-
-def init_linear(module: nn.Module) -> None:
-    """The usual start of a transformer: small truncated normal weights, zero biases."""
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
-def size_of(config: BackboneConfig) -> Pair:
-    """Height and width."""
-    return pair(config.img_size)

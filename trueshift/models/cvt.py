@@ -18,7 +18,10 @@ from ..layers.pool import pool_together
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import Tokens
 from ..ops.shift import Pair, pair
-from .backbone import Backbone, BackboneConfig, Head, Stage, init_linear, stage_drop_rates
+from .backbone import Backbone
+from .config import BackboneConfig
+from .head import Head
+from .stage import Stage, init_linear, stage_drop_rates
 
 
 class QuickGELU(nn.Module):

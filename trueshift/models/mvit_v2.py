@@ -26,8 +26,11 @@ from ..ops.rel_pos import (
 )
 from ..ops.select import Choice
 from ..ops.shift import Pair, pair
-from .backbone import Backbone, BackboneConfig, Head, Stage, init_linear, size_of, stage_drop_rates
+from .backbone import Backbone
 from .choices import Choices
+from .config import BackboneConfig
+from .head import Head
+from .stage import Stage, init_linear, stage_drop_rates
 
 
 class Positions(NamedTuple):
@@ -323,7 +326,7 @@ class MvitV2(Backbone):
 def block_shapes(config: MvitV2Config) -> list[list[BlockShape]]:
     """Channels, strides and steps of every block, by stage."""
     stages, dim, count = [], config.embed_dim[0], len(config.depths)
-    size = size_of(config)
+    size = config.size
     step = config.patch_stride
     for index, depth in enumerate(config.depths):
         grown = config.embed_dim[index if config.expand_attn else min(index + 1, count - 1)]

@@ -186,7 +186,8 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
 
     Args:
         name: ``"a_swin_tiny_patch4_window7_224"`` or shorter ``"a_swin_tiny"``; without ``a_`` the ordinary network.
-            A tag after a dot chooses among published weights, as in timm.
+            A tag after a dot chooses among published weights, as in timm; ``"hf_hub:user/name"`` and
+            ``"local-dir:path"`` are passed on to timm.
         pretrained: load published weights of the ordinary network.
         arguments: ``num_classes``, ``in_chans``, ``img_size``, ``drop_path_rate``, ``criterion``, ``anchor``,
             ``padding``, ``align`` and whatever the family's ``Config`` has; ``features_only`` and ``out_indices``.
@@ -194,6 +195,8 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
     Returns:
         a :class:`~trueshift.models.backbone.Backbone`, or timm's wrapper around one with ``features_only``.
     """
+    if ":" in name:
+        return timm.create_model(name, pretrained, **arguments)
     base, _, tag = name.partition(".")
     full = resolve_name(base)
     if tag:

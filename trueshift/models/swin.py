@@ -15,7 +15,10 @@ from ..layers.merge import AdaptiveMerge
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import Tokens
 from ..ops.shift import Pair, pair
-from .backbone import Backbone, BackboneConfig, Head, Stage, init_linear, size_of, stage_drop_rates
+from .backbone import Backbone
+from .config import BackboneConfig
+from .head import Head
+from .stage import Stage, init_linear, stage_drop_rates
 
 Attention = WindowAttention | CosineWindowAttention
 
@@ -48,7 +51,7 @@ class SwinConfig(BackboneConfig):
         cut = []
         for index, window in enumerate(map(pair, sizes)):
             step = self.patch_size * 2**index
-            grid = [max(length // step, 1) for length in size_of(self)]
+            grid = [max(length // step, 1) for length in self.size]
             cut.append((min(grid[0], window[0]), min(grid[1], window[1])))
         return cut
 
