@@ -16,7 +16,7 @@ def images(size: int = 32) -> torch.Tensor:
 @torch.no_grad()
 def change_under_shifts(model: torch.nn.Module) -> float:
     """Largest relative change of a logit over some shifts."""
-    x = images(model.config.img_size if isinstance(model.config.img_size, int) else model.config.img_size[0])
+    x = images(model.config.size[0])
     model.eval()
     logits = model(x)
     moved = [ts.circular_shift(x, shift, (2, 3)) for shift in random_shifts(x, 4)]

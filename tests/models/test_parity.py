@@ -20,11 +20,11 @@ def test_fixed_grids_and_the_same_weights_give_the_same_logits(name):
     reference = make_reference(name)
     ours = ts.create_model(name).eval()
     ours.load_state_dict(weights_of(reference), strict=True)
-    image = torch.randn(
-        1, 3, *[ours.config.img_size] * 2 if isinstance(ours.config.img_size, int) else ours.config.img_size
-    )
+    image = torch.randn(1, 3, *ours.config.size)
     expected = reference(image)
     assert (ours(image) - expected).abs().max() <= 1e-5 * expected.abs().max()
+    twin = ts.adapt(ours)
+    assert torch.equal(twin(image), twin(torch.roll(image, (5, 98), (2, 3))))
 
 
 @pytest.mark.parametrize("name", VARIANTS)

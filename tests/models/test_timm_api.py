@@ -41,8 +41,7 @@ def test_intermediates_are_timms(name):
     theirs = timm.create_model(name, **depths).eval()
     ours = ts.create_model(name, **depths).eval()
     ours.load_state_dict(theirs.state_dict())
-    size = ours.config.img_size
-    image = torch.randn(1, 3, *(size if isinstance(size, tuple) else (size, size)))
+    image = torch.randn(1, 3, *ours.config.size)
     final, maps = ours.forward_intermediates(image, indices=2, norm=True)
     their_final, their_maps = theirs.forward_intermediates(image, indices=2, norm=True)
     torch.testing.assert_close(final, their_final, rtol=1e-4, atol=1e-4)
