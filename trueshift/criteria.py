@@ -133,8 +133,7 @@ class FixedOffset(Criterion):
         row, column = (at % step for at, step in zip(self.offset, candidates.stride, strict=True))
         rows = x.new_full((x.shape[0],), row, dtype=torch.int64)
         columns = x.new_full((x.shape[0],), column, dtype=torch.int64)
-        margin = x.new_full((x.shape[0],), float("inf"), dtype=torch.float64)
-        return Choice(torch.stack([rows, columns], 1), margin, torch.zeros_like(rows, dtype=torch.bool))
+        return Choice(torch.stack([rows, columns], 1))
 
     def extra_repr(self) -> str:
         """Show the offset."""
@@ -182,12 +181,9 @@ class LearnedScore(Criterion):
         if self.noise:
             logits = logits - torch.empty_like(logits).exponential_().log()
         weights = (logits / self.temperature).softmax(1)
-        best = weights.detach().topk(min(2, weights.shape[1]), 1)
-        columns = candidates.stride[1]
-        offset = torch.stack([best.indices[:, 0] // columns, best.indices[:, 0] % columns], 1)
-        margin = (best.values[:, 0] - best.values[:, -1]).to(torch.float64)
-        tied = torch.zeros_like(offset[:, 0], dtype=torch.bool)
-        return Choice(offset, margin, tied, weights.unflatten(1, candidates.stride), self.mode != "soft")
+        weights = weights.unflatten(1, candidates.stride)
+        chosen = choose((weights.detach(),), None)
+        return Choice(chosen.offset, chosen.scores, weights, self.mode != "soft")
 
     def position_scores(self, features: Float[Tensor, "B H W D"]) -> Float[Tensor, "B H W"]:
         """The same network in exact arithmetic."""

@@ -43,7 +43,7 @@ def _start_at_best(choice: Choice, scores: Float64[Tensor, "B h w"], candidates:
 
     token = choose((scores,), keys).offset
     offset = torch.stack([choice.offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
-    return Choice(offset, choice.margin, choice.tied)
+    return Choice(offset, choice.scores)
 
 
 class Anchor(nn.Module):

@@ -18,19 +18,33 @@ class Choice:
 
     Attributes:
         offset: row and column at which the chosen grid starts.
-        margin: the smallest relative change of a score that would have changed the choice: 0 where scores tie
-            exactly, infinity where there was nothing to choose.
-        tied: scores tied exactly and the content key decided (or the content repeats, and any choice is the same; or
-            the tokens are anchored, and the first was taken).
+        scores: by which it was chosen, the later ones for where the earlier ones tie; none where it was given.
         weights: how much each of the s x s grids counts, while a criterion is being learned; None when one was chosen.
         hard: with weights: the value is that of the chosen grid and only the gradient is that of the mixture.
     """
 
     offset: Int64[Tensor, "B 2"]
-    margin: Float[Tensor, " B"]
-    tied: Bool[Tensor, " B"]
+    scores: tuple[Float[Tensor, "B sh sw"], ...] = ()
     weights: Float[Tensor, "B sh sw"] | None = None
     hard: bool = True
+
+    @property
+    def tied(self) -> Bool[Tensor, " B"]:
+        """Scores tied exactly: the content key decided, or the content repeats and any choice is the same, or tokens are
+        anchored and the first was taken."""
+        if not self.scores:
+            return torch.zeros_like(self.offset[:, 0], dtype=torch.bool)
+        return _leading([score.flatten(1) for score in self.scores]).sum(1) > 1
+
+    @property
+    def margin(self) -> Float[Tensor, " B"]:
+        """The smallest relative change of a score that would have changed the choice: 0 where scores tie exactly,
+        infinity where there was nothing to choose."""
+        if not self.scores:
+            return torch.full_like(self.offset[:, 0], float("inf"), dtype=torch.float64)
+        flat = [score.flatten(1) for score in self.scores]
+        winner = _leading(flat).to(torch.uint8).argmax(1)  # of those that tie, any: the gap between them is 0
+        return _margin(flat, winner)
 
 
 def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Callable[[], Int64[Tensor, "B H W"]] | None) -> Choice:
@@ -47,15 +61,23 @@ def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Callable[[], Int64[
     """
     columns = scores[0].shape[2]
     flat = [score.flatten(1) for score in scores]
+    if keys is None and len(flat) == 1:
+        winner = flat[0].argmax(1)
+    else:
+        leading = _leading(flat)
+        if keys is not None and (not can_ask(leading) or bool((leading.sum(1) > 1).any())):
+            leading = _keep_largest(leading, coset_max(keys(), pair(scores[0].shape[1:])).flatten(1), -1)
+        winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
+    offset = torch.stack([winner // columns, winner % columns], 1)
+    return Choice(offset, tuple(scores))
+
+
+def _leading(flat: Sequence[Tensor]) -> Tensor:
+    """Which grids have the largest scores, compared one after the other."""
     leading = torch.ones_like(flat[0], dtype=torch.bool)
     for score in flat:
         leading = _keep_largest(leading, score, float("-inf"))
-    tied = leading.sum(1) > 1
-    if keys is not None and (not can_ask(tied) or bool(tied.any())):
-        leading = _keep_largest(leading, coset_max(keys(), pair(scores[0].shape[1:])).flatten(1), -1)
-    winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
-    offset = torch.stack([winner // columns, winner % columns], 1)
-    return Choice(offset, _margin(flat, winner), tied)
+    return leading
 
 
 def _keep_largest(leading: Tensor, score: Tensor, nothing: float) -> Tensor:
