@@ -30,8 +30,8 @@ class Choice:
 
     @property
     def tied(self) -> Bool[Tensor, " B"]:
-        """Scores tied exactly: the content key decided, or the content repeats and any choice is the same; or the first was
-        taken, of tokens that are anchored."""
+        """Scores tied exactly: the content key decided, or the content repeats and any choice is the same; of anchored
+        tokens, the first was taken."""
         if not self.scores:
             return torch.zeros_like(self.offset[:, 0], dtype=torch.bool)
         return _leading([score.flatten(1) for score in self.scores]).sum(1) > 1
