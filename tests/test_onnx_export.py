@@ -29,7 +29,6 @@ SETUP = """
 import os, warnings
 warnings.simplefilter("ignore")
 import onnx, onnxruntime, torch
-from trueshift.criteria import Criterion
 from trueshift.models.registry import create_model
 from trueshift.onnx_export import _as_onnx, export_onnx
 from trueshift.ops.shift import IMAGE_DIMS, circular_shift
@@ -57,25 +56,16 @@ model.eval()
 run = session_of(str(path))
 """
 
-# Later choices look at tokens that ONNX Runtime rounds otherwise. They may differ from ours where two grids are so near
-# to a tie that rounding decides; nowhere else. The door sees the image itself, and agrees always.
+# Later choices look at tokens that ONNX Runtime rounds otherwise; scores that are closer than rounding count as tied, and
+# of those the first is taken, here and there.
 AGREES = """
-ROUNDING = 1e-6
-found = []
-for module in model.modules():
-    if isinstance(module, Criterion):
-        module.register_forward_hook(lambda module, inputs, choice: found.append(choice.margin.double()))
-
 def eager(images):
-    found.clear()
     tokens = model.tokenize(images)
-    grids, margins = [tokens.grid], []
+    grids = [tokens.grid]
     for stage in model.stage_list:
-        found.clear()
         tokens = stage(tokens)
         grids.append(tokens.grid)
-        margins.append(torch.stack(found).amin(0))
-    return model.forward_head(model.finish(tokens)), torch.stack([g.origin for g in grids]), torch.stack(margins)
+    return model.forward_head(model.finish(tokens)), torch.stack([g.origin for g in grids])
 
 def unlike(before, after, images):
     "Which stages of which images stand elsewhere; an image that repeats may stand at any of its periods."
@@ -89,23 +79,13 @@ def unlike(before, after, images):
 
 def compare(images):
     logits, origins = run(images)
-    want, want_origins, margins = eager(images)
+    want, want_origins = eager(images)
     differ = unlike(want_origins, origins, images)
-    assert not differ[0].any(), "the door chose otherwise"
-    for image in differ.any(0).nonzero().flatten().tolist():
-        first = int(differ[:, image].nonzero()[0])
-        assert margins[:first, image].amin() < ROUNDING, (image, differ[:, image], margins[:, image])
-    clear = margins.amin(0) > ROUNDING
-    away = (logits - want).abs().amax(1)
-    assert bool((away[clear] < 1e-4).all()), away[clear]
-    return clear, f"{int(differ.any(0).sum())} of {len(images)} stand elsewhere, {int(clear.sum())} are clear"
+    assert not differ.any(), ("chose otherwise", differ.nonzero())
+    torch.testing.assert_close(logits, want, rtol=0, atol=1e-4)
 
-clear, said = compare(usual)
-print(NAME, "photographs and noise:", said)
-assert clear.double().mean() > 0.5, "too near to a tie to compare"
-for count in (1, 3):
-    compare(usual[:count])
-print("hostile:", compare(hostile)[1])
+for images in (usual, usual[:1], usual[:3], hostile):
+    compare(images)
 """
 
 MOVES = """

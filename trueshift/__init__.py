@@ -21,6 +21,7 @@ from .layers import (  # noqa: E402
     WindowAttention,
 )
 from .models import adapt, create_model, from_pretrained, list_models, revert  # noqa: E402
+from .onnx_export import export_onnx  # noqa: E402
 from .ops.grid import TokenGrid, Tokens, place  # noqa: E402
 from .ops.resample import resample  # noqa: E402
 from .ops.select import Choice  # noqa: E402
@@ -52,6 +53,7 @@ __all__ = [
     "circular_shift",
     "create_model",
     "explain",
+    "export_onnx",
     "fit",
     "from_pretrained",
     "list_models",

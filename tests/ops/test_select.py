@@ -46,3 +46,12 @@ def test_zero_and_negative_scores():
     choice = choose((scores([-3.0, -1.0, -2.0, -4.0], [0.0, -1.0, -1.0, -1.0]),), never)
     assert choice.offset.tolist() == [[0, 1], [0, 0]]
     assert (choice.margin > 0).all()
+
+
+def test_behind_an_anchor_scores_closer_than_rounding_tie():
+    """Another kernel may round them the other way around; of those that tie the first is taken."""
+    scores = torch.tensor([[[1.0, 1.0 + 1e-7], [0.5, 1.0 + 1e-4]], [[2.0, 2.0 + 1e-6], [0.5, 2.0 - 1e-6]]]).double()
+    assert choose((scores,), None).offset.tolist() == [[1, 1], [0, 0]]
+    assert choose((-scores,), None).offset.tolist() == [[1, 0], [1, 0]]
+    exact = choose((scores,), lambda: torch.zeros(2, 2, 2, dtype=torch.int64))
+    assert exact.offset.tolist() == [[1, 1], [0, 1]]

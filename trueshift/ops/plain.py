@@ -1,4 +1,4 @@
-"""The sums of :mod:`trueshift.ops.exact` in ordinary float32.
+"""What :mod:`trueshift.ops.exact` computes, in ordinary float32.
 
 For tensors that are the same whatever the shift, as everything is behind an anchor: there, any computation that gives
 the same result for the same input gives the same choice.
@@ -13,8 +13,8 @@ from .shift import Pair, circular_pad
 
 
 def plain_sum(x: Float[Tensor, "B *rest"], dims: tuple[int, ...]) -> Float[Tensor, "B *kept"]:
-    """Sum over ``dims``."""
-    return x.float().sum(dims)
+    """Sum over ``dims``, accumulated in float64: what is left of rounding is that of the terms."""
+    return x.sum(dims, dtype=torch.float64)
 
 
 def plain_linear(x: Tensor, weight: Float[Tensor, "N K"]) -> Float[Tensor, "B *rest N"]:

@@ -11,6 +11,8 @@ from .exact import can_ask
 from .polyphase import coset_max
 from .shift import pair
 
+ROUNDING = 2.0**-20  # several times what float32 sums differ by between kernels
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -57,32 +59,30 @@ def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Callable[[], Int64[
         scores: one or more per grid, the later ones for where the earlier ones tie.
         keys: gives the content keys of all positions (:func:`~trueshift.ops.content.origin_keys`); called only if
             scores tie, or where asking whether they do would cost a synchronisation. None where every shift shows the
-            same tensor: then the first of those that tie is the same one too.
+            same tensor: then the first of those that tie is the same one too. Scores closer than rounding count as tied
+            there, so that another batch size, device or runtime, which rounds differently, chooses the same.
     """
     columns = scores[0].shape[2]
     flat = [score.flatten(1) for score in scores]
-    if keys is None and len(flat) == 1:
-        winner = flat[0].argmax(1)
-    else:
-        leading = _leading(flat)
-        if keys is not None and (not can_ask(leading) or bool((leading.sum(1) > 1).any())):
-            leading = _keep_largest(leading, coset_max(keys(), pair(scores[0].shape[1:])).flatten(1), -1)
-        winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
+    leading = _leading(flat, ROUNDING if keys is None else 0.0)
+    if keys is not None and (not can_ask(leading) or bool((leading.sum(1) > 1).any())):
+        leading = _keep_largest(leading, coset_max(keys(), pair(scores[0].shape[1:])).flatten(1), -1)
+    winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
     offset = torch.stack([winner // columns, winner % columns], 1)
     return Choice(offset, tuple(scores))
 
 
-def _leading(flat: Sequence[Tensor]) -> Tensor:
-    """Which grids have the largest scores, compared one after the other."""
+def _leading(flat: Sequence[Tensor], slack: float = 0.0) -> Tensor:
+    """Which grids have the largest scores, up to a relative slack, compared one after the other."""
     leading = torch.ones_like(flat[0], dtype=torch.bool)
     for score in flat:
-        leading = _keep_largest(leading, score, float("-inf"))
+        leading = _keep_largest(leading, score, float("-inf"), slack)
     return leading
 
 
-def _keep_largest(leading: Tensor, score: Tensor, nothing: float) -> Tensor:
+def _keep_largest(leading: Tensor, score: Tensor, nothing: float, slack: float = 0.0) -> Tensor:
     best = score.masked_fill(~leading, nothing).amax(1, keepdim=True)
-    return leading & (score == best)
+    return leading & (score >= (best - best.abs() * slack if slack else best))
 
 
 def _margin(flat: Sequence[Tensor], winner: Tensor) -> Tensor:
