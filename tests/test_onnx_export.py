@@ -56,8 +56,8 @@ model.eval()
 run = session_of(str(path))
 """
 
-# Later choices look at tokens that ONNX Runtime rounds otherwise; scores that are closer than rounding count as tied, and
-# of those the first is taken, here and there.
+# Later choices look at tokens that ONNX Runtime rounds otherwise; scores that are closer than rounding count as tied,
+# and of those the first is taken, here and there.
 AGREES = """
 def eager(images):
     tokens = model.tokenize(images)
