@@ -100,7 +100,7 @@ def without_anchor() -> str:
     return "\n".join(lines)
 
 
-def model_speed() -> str:
+def model_speed(batches: tuple[int, ...] | None = None) -> str:
     """One line per model and setting: throughput and memory of ours beside the reference."""
     lines = [
         "| model | work | reference | ours, fixed | ours, adaptive | memory, adaptive / reference |",
@@ -110,6 +110,8 @@ def model_speed() -> str:
     for path in sorted(RESULTS.glob("model_speed_*.json")):
         recorded = json.loads(path.read_text())
         for result in recorded["result"]["results"]:
+            if batches and result["batch"] not in batches:
+                continue
             base, fixed, adaptive = result["rows"]
             mode = "compiled" if result["compiled"] else "eager"
             memory = adaptive["memory_mib"] and f"{adaptive['memory_mib'] / base['memory_mib']:.2f}"
@@ -127,6 +129,7 @@ TABLES = {
     "model_exactness": model_exactness,
     "without_anchor": without_anchor,
     "model_speed": model_speed,
+    "model_speed_128": lambda: model_speed((128,)),
 }
 
 
