@@ -8,7 +8,7 @@ import torch
 import trueshift as ts
 from trueshift.models.registry import ALIASES
 
-# The small ones by default, the paper's among the slow; of larger ones test_parity runs every one once.
+# The small ones by default, the paper's among the slow; of larger ones test_same_as_reference runs every one once.
 SIZES = ("mini", "tiny_patch4", "tiny_window8", "cvt_13", "mvitv2_tiny")
 MODELS = [
     pytest.param(name, marks=() if "mini" in name else pytest.mark.slow)
