@@ -46,7 +46,7 @@ print("ok")
 """
 
 
-@pytest.mark.parametrize("name", ["tokenize", "align, one window high"])
+@pytest.mark.parametrize("name", ["tokenize", pytest.param("align, one window high", marks=pytest.mark.slow)])
 def test_exact_when_compiled_into_one_graph(run_unchecked, name):
     assert "ok" in run_unchecked(SETUP.format(name=name) + COMPILE)
 
