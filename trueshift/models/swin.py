@@ -100,6 +100,7 @@ class Swin(Backbone):
     output_fmt = "NHWC"
     undecayed: ClassVar[tuple[str, ...]] = ("relative_position_bias_table",)
     block: ClassVar[Any] = SwinBlock
+    attention_layer: ClassVar[type[Attention]] = WindowAttention
     merge_norm: ClassVar[str] = "before"
 
     config: SwinConfig
@@ -137,18 +138,18 @@ class Swin(Backbone):
         ]
         self.apply(init_linear)
 
-    def attention(self, index: int, window: Pair, shifted: bool) -> Attention:
+    def attention(self, index: int, window: Pair, **more: Any) -> Attention:
         """The attention of one block of a stage."""
         config = self.config
-        return WindowAttention(
+        return self.attention_layer(
             config.embed_dim * 2**index,
             window,
             config.num_heads[index],
             config.qkv_bias,
-            shifted,
             border=not config.choices.adaptive("align"),
             attn_drop=config.attn_drop_rate,
             proj_drop=config.proj_drop_rate,
+            **more,
         )
 
     @property

@@ -49,6 +49,7 @@ class SwinV2(Swin):
     Config = SwinV2Config
     undecayed: ClassVar[tuple[str, ...]] = ("cpb_mlp", "logit_scale")
     block: ClassVar[Any] = SwinV2Block
+    attention_layer: ClassVar[type[Attention]] = CosineWindowAttention
     merge_norm: ClassVar[str] = "after"
 
     config: SwinV2Config
@@ -60,20 +61,9 @@ class SwinV2(Swin):
                 for norm in (block.norm1, block.norm2):
                     nn.init.zeros_(norm.weight)
 
-    def attention(self, index: int, window: Pair, shifted: bool) -> Attention:
-        """Cosine attention."""
-        config = self.config
-        return CosineWindowAttention(
-            config.embed_dim * 2**index,
-            window,
-            config.num_heads[index],
-            config.qkv_bias,
-            shifted,
-            border=not config.choices.adaptive("align"),
-            attn_drop=config.attn_drop_rate,
-            proj_drop=config.proj_drop_rate,
-            trained_window=config.pretrained_window_sizes[index],
-        )
+    def attention(self, index: int, window: Pair, **more: Any) -> Attention:
+        """Cosine attention, which also knows the window it was trained with."""
+        return super().attention(index, window, trained_window=self.config.pretrained_window_sizes[index], **more)
 
     def resize_window(self, attn: Any, window: Pair) -> None:
         """The network of distances stays as it is; it is asked about others."""
