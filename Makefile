@@ -7,7 +7,7 @@ READY := .venv/.ready
 .PHONY: help setup demo test test-slow lint format bench clean
 
 help:
-	@echo "make demo       the examples: exact programs, a timm model adapted, pictures of the grids (minutes)"
+	@echo "make demo       the examples, and the audit of a model beside its adapted twin: out/audit/report.html (minutes)"
 	@echo "make test       checks and the default tests (under 10 minutes on 2 cores)"
 	@echo "make test-slow  the long tests as well"
 	@echo "make bench      cost of selection beside timm's Swin-T, written to results/"
@@ -27,6 +27,8 @@ demo: $(READY)
 	$(BIN)/python examples/encoder_decoder.py
 	$(BIN)/python examples/moving_grids.py
 	$(BIN)/python examples/adapt_timm.py
+	$(BIN)/python examples/flicker.py
+	$(BIN)/trueshift audit swin_mini --against adapted --random-weights --limit 48 --shifts 8 --output out/audit
 
 lint: $(READY)
 	$(BIN)/ruff check .

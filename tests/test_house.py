@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 # each imports only from those before it
 FLOORS = (
     "_torchvision",
+    "files",
     "ops",
     "testing",
     "criteria",
@@ -21,6 +22,12 @@ FLOORS = (
     "fit",
     "explain",
     "onnx_export",
+    "provenance",
+    "commands",
+    "data",
+    "eval",
+    "cli",
+    "__main__",
 )
 
 

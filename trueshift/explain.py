@@ -74,7 +74,7 @@ class Explanation:
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
-            raise ImportError("pictures need matplotlib: pip install trueshift[viz]") from error
+            raise ImportError("pictures need matplotlib: pip install matplotlib") from error
         figure = Figure(figsize=(3.2 * max(len(self.grids), 1), 3.6), layout="constrained")
         panels = figure.subplots(1, max(len(self.grids), 1), squeeze=False)[0]
         for number, (axes, grid, window) in enumerate(zip(panels, self.grids, self.windows, strict=True)):

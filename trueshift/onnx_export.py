@@ -1,16 +1,15 @@
 """Models as ONNX files: one graph, one file, the same choices as here."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from .files import write_whole
 from .layers.tokenize import check_size
 from .models.backbone import Backbone
 from .ops.shift import Pair, pair
@@ -166,18 +165,10 @@ def _in_evaluation(model: nn.Module) -> Iterator[None]:
 
 
 def _replace(path: Path, written: Any) -> None:
-    """Write next to the file, then put in its place: it is never half there."""
+    """The file as a whole, if one file can hold it."""
     if written.ByteSize() >= 2**31:
         raise ValueError(f"{written.ByteSize() / 2**30:.1f} GiB: one ONNX file holds less than 2; try model.half()")
-    draft = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with draft.open("wb") as file:
-            file.write(written.SerializeToString())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(path, written.SerializeToString())
 
 
 def _require_onnx() -> None:

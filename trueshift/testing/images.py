@@ -18,7 +18,7 @@ def photographs(size: int = 224) -> dict[str, Float[Tensor, "3 size size"]]:
         import numpy as np
         from PIL import Image as PillowImage
     except ImportError as error:
-        raise ImportError("reading photographs needs Pillow: pip install trueshift[viz]") from error
+        raise ImportError("reading photographs needs Pillow: pip install pillow") from error
     images = {}
     for path in sorted(PHOTOS.glob("*.jpg")):
         with PillowImage.open(path) as photo:

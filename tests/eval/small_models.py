@@ -1,0 +1,55 @@
+"""Models whose consistency is known, and records of what they answer."""
+
+import torch
+from torch import Tensor, nn
+
+from trueshift.data import EmbeddedSample, Preparation, read_ahead
+from trueshift.eval import Subject, find_protocols, margin_of, measure
+from trueshift.layers import CircularConv2d
+
+TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+
+
+class Constant(nn.Module):
+    num_classes = 10
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.eye(10)[3].expand(len(images), 10)
+
+
+class ReadsOnePixel(nn.Module):
+    """Says whether the first pixel is brighter than the middle."""
+
+    num_classes = 2
+
+    def forward(self, images: Tensor) -> Tensor:
+        value = images[:, :, 0, 0].sum(1)
+        return torch.stack([-value, value], 1)
+
+
+class ConvolveAndPool(nn.Module):
+    """Circular convolutions and a global maximum: invariant, and exactly so, as a maximum does not round."""
+
+    num_classes = 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = CircularConv2d(3, 8, 3), CircularConv2d(8, 10, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.second(self.first(images.permute(0, 2, 3, 1)).relu())
+        return tokens.amax((1, 2))
+
+
+def subject(module: nn.Module, name: str = "model", preparation: Preparation = TINY) -> Subject:
+    classes = getattr(module, "num_classes", None)
+    return Subject(name, module.eval(), preparation, "made up", num_classes=classes, module=module)
+
+
+def answers_to(forward, names, shifts, images=range(4), preparation=TINY, source=None, seed=0, batch_size=32):
+    """Records of a model on the first images of the sample."""
+    protocols = find_protocols(list(names))
+    source = source or EmbeddedSample()
+    pictures = read_ahead(source, images, preparation, margin_of(protocols, preparation.size))
+    numbers = {protocol.name: shifts for protocol in protocols}
+    return list(measure(forward, pictures, protocols, preparation, numbers, seed, batch_size)), protocols

@@ -1,0 +1,90 @@
+"""Models whose consistency is known beforehand."""
+
+import pytest
+import torch
+from small_models import TINY, Constant, ConvolveAndPool, ReadsOnePixel, answers_to, subject
+
+import trueshift
+from trueshift.data import EmbeddedSample
+from trueshift.eval.tally import Tally
+from trueshift.models.registry import CIFAR_MEAN, CIFAR_STD
+
+FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
+
+
+def measured(forward, names, shifts, images, **options):
+    records, protocols = answers_to(forward, names, shifts, images, **options)
+    results = {}
+    for protocol in protocols:
+        tally = Tally(protocol, labelled=True)
+        for record in records:
+            tally.add(record)
+        results[protocol.name] = tally.summary()
+    return results
+
+
+def test_a_constant_classifier_is_consistent_under_everything():
+    names = ["cifar", "imagenet-standard", "magnitude", "erased", "flips"]
+    for result in measured(Constant(), names, 4, range(20)).values():
+        assert result["consistency"]["rate"] == result["worst_case"]["rate"] == result["bit_exact"]["rate"] == 1
+        assert result["largest_logit_change"] == 0
+        labels = [EmbeddedSample().labels[index] for index in range(20)]
+        assert result["top1"]["rate"] == pytest.approx(labels.count(3) / 20, abs=1e-9)
+
+
+def expected_rate(image: torch.Tensor) -> float:
+    """How often two different pixels lie on the same side of the middle."""
+    bright = int((image.sum(0) > 0).sum())
+    dark = 1024 - bright
+    return (bright * (bright - 1) + dark * (dark - 1)) / (1024 * 1023)
+
+
+def test_a_classifier_that_reads_one_pixel_has_the_rate_of_its_pixels():
+    images = range(0, 400, 40)
+    expected = [expected_rate(TINY.normalise(TINY.canvas(EmbeddedSample()[index].image))) for index in images]
+    result = measured(ReadsOnePixel(), ["circular"], None, images)["circular"]
+    assert result["consistency"]["rate"] == pytest.approx(sum(expected) / len(expected), abs=1e-9)
+
+
+def test_sampled_pairs_estimate_that_rate():
+    expected = [expected_rate(TINY.normalise(TINY.canvas(EmbeddedSample()[index].image))) for index in range(400)]
+    rate = measured(ReadsOnePixel(), ["circular"], 2, range(400))["circular"]["consistency"]
+    assert rate["low"] < sum(expected) / 400 < rate["high"]
+    assert rate["high"] - rate["low"] < 0.1
+
+
+def test_circular_convolutions_and_a_global_maximum_are_exact():
+    torch.manual_seed(0)
+    result = measured(ConvolveAndPool().eval(), ["circular", "flipped", "erased-70"], 16, range(12))
+    for each in result.values():
+        assert each["consistency"]["rate"] == each["bit_exact"]["rate"] == 1
+        assert each["largest_logit_change"] == 0
+
+
+def twins(family):
+    torch.manual_seed(0)
+    ordinary = trueshift.create_model(family).eval()
+    return subject(ordinary), subject(trueshift.adapt(ordinary))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adaptive_models_never_change_their_answer_and_their_defaults_do(family):
+    preparation = trueshift.data.Preparation((32, 32), 1.0, CIFAR_MEAN, CIFAR_STD)
+    ordinary, adaptive = (
+        measured(model.forward, ["circular"], 4, range(0, 400, 10), preparation=preparation)["circular"]
+        for model in twins(family)
+    )
+    assert adaptive["consistency"]["rate"] == adaptive["bit_exact"]["rate"] == 1
+    assert adaptive["largest_logit_change"] == 0
+    assert ordinary["consistency"]["high"] < 0.95
+    assert ordinary["bit_exact"]["rate"] < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adaptive_models_are_exact_under_all_shifts(family):
+    preparation = trueshift.data.Preparation((32, 32), 1.0, CIFAR_MEAN, CIFAR_STD)
+    _, adaptive = twins(family)
+    images = range(0, 400, 40)
+    result = measured(adaptive.forward, ["circular"], None, images, preparation=preparation)["circular"]
+    assert result["consistency"]["rate"] == result["worst_case"]["rate"] == result["bit_exact"]["rate"] == 1

@@ -1,0 +1,168 @@
+"""The command line: ``trueshift audit`` and ``trueshift eval``."""
+
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from .commands import command_line
+from .data import open_data
+from .eval.audit import AuditSettings, inference_device, run_audit
+from .eval.console import print_audit, print_evaluation, progress_bars
+from .eval.evaluate import EvalSettings, run_evaluation
+from .eval.loading import WeightsUnavailable, load_subject
+from .eval.output import write_audit
+from .eval.processes import joined_processes
+from .eval.protocols import find_protocols
+from .eval.subject import Request, Subject, adapted_twin, canonical_twin
+from .files import writable_folder, write_whole
+
+INTERRUPTED = 130  # what a shell expects of a program ended by Ctrl-C
+
+
+def audit(
+    model: str,
+    *,
+    data: str = "sample",
+    against: str | None = None,
+    limit: int = 64,
+    shifts: int = 4,
+    protocols: list[str] | None = None,
+    examples: int = 4,
+    plane: int = 16,
+    output: Path = Path("audit"),
+    device: str = "auto",
+    precision: str = "float32",
+    batch_size: int = 64,
+    seed: int = 0,
+    split: str = "test",
+    random_weights: bool = False,
+    architecture: str | None = None,
+    img_size: int | None = None,
+    crop_pct: float | None = None,
+    mean: tuple[float, float, float] | None = None,
+    std: tuple[float, float, float] | None = None,
+) -> int:
+    """How often does a model change its answer when the picture moves? A table, data, figures and a page to look at.
+
+    Args:
+        model: a name of trueshift's or timm's, a transformers repository or folder, a folder of save_pretrained, a
+            checkpoint (with --architecture), an .onnx file, or package.module:factory.
+        data: 'sample' (real images that come with the package), a folder of images, or a folder of CIFAR files.
+        against: 'adapted' or 'canonical' for the model's own shift-invariant twin, or another model.
+        limit: images at most, evenly spread over the data; 0 for all.
+        shifts: random shifts of each image, at least 2; 0 for every shift there is.
+        protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
+        examples: images whose answers are shown at every shift of a plane.
+        plane: shifts along each side of that plane.
+        output: folder for audit.json, images.csv, figures and report.html.
+        device: cpu, cuda, cuda:1, or auto.
+        precision: float32, or bf16 for autocast.
+        batch_size: images in a batch.
+        seed: of the shifts, and of random weights.
+        split: test or train, for CIFAR files.
+        random_weights: audit the initialisation, where weights cannot be had.
+        architecture: the network a checkpoint belongs to.
+        img_size: height and width of the input, where the model does not say.
+        crop_pct: how much of the resized picture is kept, where the model does not say.
+        mean: of each colour, where the model does not say.
+        std: of each colour, where the model does not say.
+    """
+    console = Console()
+    folder = writable_folder(output)
+    device = inference_device(device)
+    settings = AuditSettings(
+        limit, shifts, examples, plane, batch_size=batch_size, seed=seed, device=device, precision=precision
+    )
+    asked = find_protocols(protocols) if protocols else None
+    source = open_data(data, split)
+    request = Request(random_weights, architecture, img_size, crop_pct, mean, std, seed, device, precision)
+    subjects = [load_subject(model, request)]
+    if against:
+        subjects.append(_other(against, subjects[0], request))
+    with progress_bars(console) as progress:
+        result = run_audit(subjects, source, settings, asked, progress)
+    page = write_audit(result, source, folder)
+    print_audit(console, result)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    return INTERRUPTED if result["partial"] else 0
+
+
+def _other(against: str, first: Subject, request: Request) -> Subject:
+    twins = {"adapted": adapted_twin, "canonical": canonical_twin}
+    return twins[against](first, request) if against in twins else load_subject(against, request)
+
+
+def evaluate(
+    model: str,
+    *,
+    data: str,
+    protocols: list[str],
+    output: Path = Path("eval"),
+    shifts: int = 2,
+    limit: int = 0,
+    device: str = "auto",
+    precision: str = "float32",
+    batch_size: int = 128,
+    workers: int = 8,
+    seed: int = 0,
+    split: str = "test",
+    random_weights: bool = False,
+    architecture: str | None = None,
+    img_size: int | None = None,
+    crop_pct: float | None = None,
+) -> int:
+    """The paper's numbers for a model on a data set. Processes of torchrun share the images; started again, it goes on.
+
+    Args:
+        model: as for audit.
+        data: a folder of images with a folder for each class, a folder of CIFAR files, or 'sample'.
+        protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips.
+        output: folder for eval.json, and for the answers so far, from which it goes on when started again.
+        shifts: of each image, at least 2: the paper draws a pair. 0 for every shift there is.
+        limit: images at most; 0 for all.
+        device: cpu, cuda, cuda:1, or auto.
+        precision: float32, or bf16 for autocast.
+        batch_size: images in a batch.
+        workers: threads that read images.
+        seed: of the shifts, and of random weights.
+        split: test or train, for CIFAR files.
+        random_weights: measure the initialisation, where weights cannot be had.
+        architecture: the network a checkpoint belongs to.
+        img_size: height and width of the input, where the model does not say.
+        crop_pct: how much of the resized picture is kept, where the model does not say.
+    """
+    folder = writable_folder(output)
+    asked = find_protocols(protocols)
+    with joined_processes(inference_device(device)) as (here, rank):
+        console = Console(quiet=rank != 0)
+        settings = EvalSettings(shifts, limit, batch_size, seed, here, precision, workers)
+        source = open_data(data, split)
+        request = Request(random_weights, architecture, img_size, crop_pct, seed=seed, device=here, precision=precision)
+        subject = load_subject(model, request)
+        try:
+            with progress_bars(console) as progress:
+                result = run_evaluation(subject, source, asked, settings, folder, progress)
+        except KeyboardInterrupt:
+            console.print(f"Interrupted. The answers so far are in {folder}; the same command goes on from there.")
+            return INTERRUPTED
+        if rank == 0:
+            write_whole(folder / "eval.json", json.dumps(result, indent=1) + "\n")
+            print_evaluation(console, result)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; what a user can put right is told in a line, without a traceback."""
+    about = "Vision Transformers whose output does not change when the image moves, and how much that of others does."
+    given = command_line("trueshift", about, {"audit": audit, "eval": evaluate}).parse_args(arguments)
+    try:
+        return given.run(given)
+    except (ValueError, TypeError, OSError, ImportError, WeightsUnavailable) as error:
+        print(f"trueshift: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

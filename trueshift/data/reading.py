@@ -1,0 +1,62 @@
+"""Read pictures a little ahead of their use, in order, each once; those that cannot be read are told, not lost."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from jaxtyping import UInt8
+from torch import Tensor
+
+from ..ops.shift import Pair
+from .prepare import Preparation
+from .source import ImageSource
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A picture, ready for the network but for normalising."""
+
+    index: int
+    name: str
+    label: int | None
+    canvas: UInt8[Tensor, "3 H W"]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A picture that could not be read, and why."""
+
+    index: int
+    name: str
+    reason: str
+
+
+def read_ahead(
+    source: ImageSource,
+    indices: Iterable[int],
+    preparation: Preparation,
+    margin: Pair = (0, 0),
+    workers: int = 4,
+    ahead: int = 32,
+) -> Iterator[Prepared | Unreadable]:
+    """Decode and resize in threads, never more than ``ahead`` pictures before the one that is used."""
+
+    def read(index: int) -> Prepared | Unreadable:
+        try:
+            picture = source[index]
+            return Prepared(index, picture.name, picture.label, preparation.canvas(picture.image, margin))
+        except Exception as error:  # decoders raise many kinds; whichever it is, the others can go on
+            return Unreadable(index, source.name(index), f"{type(error).__name__}: {error}")
+
+    waiting: deque[Future[Prepared | Unreadable]] = deque()
+    pool = ThreadPoolExecutor(max_workers=workers)
+    try:
+        for index in indices:
+            waiting.append(pool.submit(read, index))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,60 @@
+"""Measure how much a model's answers depend on where the image lies."""
+
+from .audit import AuditSettings, run_audit
+from .evaluate import EvalSettings, run_evaluation
+from .intervals import wilson_interval
+from .loading import WeightsUnavailable, load_subject
+from .measure import Answers, ImageRecord, margin_of, measure
+from .metrics import (
+    BitExactFraction,
+    FlickerRate,
+    LargestLogitChange,
+    MeanIoU,
+    SegmentationConsistency,
+    ShiftConsistency,
+    TopOne,
+    WorstCaseAccuracy,
+    WorstCaseConsistency,
+)
+from .motions import Circular, Cropped, ZeroPadded
+from .protocols import PROTOCOLS, SUITES, Protocol, find_protocols
+from .segmentation import measure_segmentation
+from .stages import token_errors
+from .subject import Request, Subject, adapted_twin, canonical_twin, subject_of
+
+__all__ = [
+    "PROTOCOLS",
+    "SUITES",
+    "Answers",
+    "AuditSettings",
+    "BitExactFraction",
+    "Circular",
+    "Cropped",
+    "EvalSettings",
+    "FlickerRate",
+    "ImageRecord",
+    "LargestLogitChange",
+    "MeanIoU",
+    "Protocol",
+    "Request",
+    "SegmentationConsistency",
+    "ShiftConsistency",
+    "Subject",
+    "TopOne",
+    "WeightsUnavailable",
+    "WorstCaseAccuracy",
+    "WorstCaseConsistency",
+    "ZeroPadded",
+    "adapted_twin",
+    "canonical_twin",
+    "find_protocols",
+    "load_subject",
+    "margin_of",
+    "measure",
+    "measure_segmentation",
+    "run_audit",
+    "run_evaluation",
+    "subject_of",
+    "token_errors",
+    "wilson_interval",
+]

@@ -1,0 +1,118 @@
+"""Figures of an audit, for papers and slides: consistency by magnitude, planes of shifts, changes of tokens."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..data import ImageSource
+from .audit import answer_name
+from .paper import CONSISTENCY_BY_MAGNITUDE, MAGNITUDES
+from .pictures import PALETTE, colours_of, error_picture, plane_picture, thumbnail
+
+_INK = {"light": ("#1f2328", "#d0d7de"), "dark": ("#e6edf3", "#3d444d")}
+
+
+@contextmanager
+def _style(theme: str) -> Iterator[Any]:
+    import matplotlib
+
+    ink, faint = _INK[theme]
+    settings: Any = {
+        "text.color": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.edgecolor": faint,
+        "grid.color": faint, "axes.spines.top": False, "axes.spines.right": False, "font.size": 10,
+        "legend.frameon": False, "savefig.dpi": 200, "savefig.bbox": "tight",
+    }  # fmt: skip
+    with matplotlib.rc_context(settings):
+        yield ink
+
+
+def _drawn(figure: Any, transparent: bool) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", transparent=transparent)
+    return file.getvalue()
+
+
+def _new_figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure  # without pyplot: no window system, nothing kept open
+
+    return Figure((width, height), layout="constrained")
+
+
+def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: bool = False) -> bytes | None:
+    """Consistency against the largest shift, beside the paper's curves; None if magnitudes were not measured."""
+    names = [f"magnitude-{pixels}" for pixels in MAGNITUDES]
+    if any(name not in audit["protocols"] for name in names) or not audit["data"]["images"]:
+        return None
+    with _style(theme) as ink:
+        figure = _new_figure(4.4, 3.5)
+        axes = figure.add_subplot()
+        share = [100 * pixels / 32 for pixels in MAGNITUDES]
+        for name, curve in CONSISTENCY_BY_MAGNITUDE.items():
+            adaptive = name.startswith("adaptive")
+            axes.plot(share, curve, color=ink, alpha=0.4, linewidth=1, linestyle=":" if adaptive else "--")
+        axes.plot([], [], color=ink, alpha=0.4, linestyle="--", linewidth=1, label="paper, ordinary (four models)")
+        axes.plot([], [], color=ink, alpha=0.4, linestyle=":", linewidth=1, label="paper, adaptive")
+        for model, colour in zip(audit["models"], PALETTE, strict=False):
+            rates = [model["measured"][name]["consistency"] for name in names]
+            middle = [100 * rate["rate"] for rate in rates]
+            below = [100 * (rate["rate"] - rate["low"]) for rate in rates]
+            above = [100 * (rate["high"] - rate["rate"]) for rate in rates]
+            axes.errorbar(
+                share, middle, [below, above], color=colour, marker="o", markersize=4, capsize=3, label=model["name"]
+            )
+        axes.set_xlabel("largest circular shift, % of the image")
+        axes.set_ylabel("same answer as unshifted, %")
+        axes.set_xticks(share)
+        axes.grid(axis="y", linewidth=0.5)
+        figure.legend(loc="outside lower center", ncols=1, fontsize=8.5)
+        return _drawn(figure, transparent)
+
+
+def planes_figure(audit: dict[str, Any], source: ImageSource) -> bytes | None:
+    """The answer over the plane of shifts, a row for each example and a column for each model."""
+    models = [model for model in audit["models"] if model["planes"]]
+    if not models:
+        return None
+    rows = min(len(model["planes"]) for model in models)
+    with _style("light"):
+        figure = _new_figure(2.4 * (len(models) + 1), 2.5 * rows)
+        grid = figure.subplots(rows, len(models) + 1, squeeze=False)
+        for row in range(rows):
+            planes = [model["planes"][row] for model in models]
+            colours = colours_of(planes)
+            grid[row][0].imshow(thumbnail(source[planes[0]["index"]].image))
+            grid[row][0].set_title(planes[0]["name"], fontsize=9)
+            for axes, model, plane in zip(grid[row][1:], models, planes, strict=True):
+                (top, bottom), (left, right) = plane["rows"], plane["columns"]
+                extent = (left - 0.5, right - 0.5, bottom - 0.5, top - 0.5)
+                axes.imshow(plane_picture(plane, colours), extent=extent, interpolation="nearest")
+                answers = plane["different_answers"]
+                axes.set_title(f"{model['name']}\n{answers} answer{'s' * (answers > 1)}", fontsize=9)
+            for axes in grid[row]:
+                axes.set_xticks([])
+                axes.set_yticks([])
+            legend = {answer_name(models[0], label): colour for label, colour in list(colours.items())[:6]}
+            handles = [grid[row][0].scatter([], [], color=colour, label=name) for name, colour in legend.items()]
+            grid[row][-1].legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+        return _drawn(figure, transparent=False)
+
+
+def tokens_figure(audit: dict[str, Any]) -> bytes | None:
+    """The paper's figure on token stability: the change of each stage's tokens under a shift by one row and column."""
+    models = [model for model in audit["models"] if model["tokens"]]
+    if not models:
+        return None
+    stages = max(len(model["tokens"][0]["stages"]) for model in models)
+    with _style("light"):
+        figure = _new_figure(2.1 * stages, 2.4 * len(models))
+        grid = figure.subplots(len(models), stages, squeeze=False)
+        for row, model in zip(grid, models, strict=True):
+            for axes in row:
+                axes.set_axis_off()
+            for number, (axes, stage) in enumerate(zip(row, model["tokens"][0]["stages"], strict=False), 1):
+                axes.imshow(error_picture(stage["error"], stage["scale"]), interpolation="nearest")
+                height, width = len(stage["error"]), len(stage["error"][0])
+                axes.set_title(f"stage {number}, {height} x {width}\nlargest {stage['largest']:.2g}", fontsize=8)
+            row[0].text(0, -0.08, model["name"], transform=row[0].transAxes, fontsize=9, va="top")
+        return _drawn(figure, transparent=False)

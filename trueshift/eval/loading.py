@@ -1,0 +1,285 @@
+"""Models by what a user calls them: names, folders, checkpoints, ONNX files, functions."""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from ..data import Preparation
+from ..models import create_model, from_pretrained
+from ..models.registry import CIFAR_MEAN, CIFAR_STD, list_models, resolve_name
+from .subject import Request, Subject, imagenet_names, subject_of
+
+_WHERE = (
+    "one of trueshift.list_models(), a timm name, a transformers repository or folder, a folder of save_pretrained, a "
+    "checkpoint with --architecture, an .onnx file, or package.module:factory"
+)
+
+
+class WeightsUnavailable(RuntimeError):
+    """Weights that could not be had, and what can be done instead."""
+
+
+def load_subject(model: str, request: Request | None = None) -> Subject:
+    """The model that a user names; see :data:`_WHERE` for what a name can be."""
+    request = request or Request()
+    torch.manual_seed(request.seed)
+    subject = _loader(model, request)(model, request)
+    return replace(subject, preparation=_asked_for(subject.preparation, request))
+
+
+def _asked_for(preparation: Preparation, request: Request) -> Preparation:
+    changes: dict[str, Any] = {"crop_pct": request.crop_pct, "mean": request.mean, "std": request.std}
+    if request.img_size:
+        changes["size"] = (request.img_size, request.img_size)
+    return replace(preparation, **{key: value for key, value in changes.items() if value is not None})
+
+
+def _loader(model: str, request: Request) -> Callable[[str, Request], Subject]:
+    """By what a name is read."""
+    path = Path(model)
+    if path.suffix == ".onnx":
+        return _from_onnx
+    if path.is_dir():
+        return _from_folder
+    if path.is_file() or path.suffix in (".pt", ".pth", ".bin", ".safetensors"):
+        return _from_checkpoint
+    if model.startswith(("hf-hub:", "hf_hub:", "local-dir:")) or _is_registered(model):
+        return _from_registry
+    if ":" in model:
+        return _from_factory
+    if "/" in model:
+        return _from_transformers
+    close = get_close_matches(model, [*list_models(), *timm.list_models()], n=3)
+    meant = f"did you mean {', '.join(close)}? " if close else ""
+    raise ValueError(f"no model is called {model!r}: {meant}Needs {_WHERE}")
+
+
+def _is_registered(model: str) -> bool:
+    return _is_ours(model) or timm.is_model(model.split(".")[0])
+
+
+def _is_ours(model: str) -> bool:
+    try:
+        resolve_name(model.partition(".")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _from_registry(model: str, request: Request) -> Subject:
+    create = _creator(model)
+    if request.random_weights:
+        module = _resized(create(model), request)
+        return subject_of(module, model, f"random, seed {request.seed}", request, random=True)
+    try:
+        module = create(model, pretrained=True)
+    except Exception as error:  # no weights published, no network, a hub that refuses: many kinds, one remedy
+        raise _unavailable(model, error) from error
+    return subject_of(_resized(module, request), model, "pretrained", request)
+
+
+def _creator(model: str) -> Callable[..., Any]:
+    return create_model if _is_ours(model) else timm.create_model
+
+
+def _resized(module: Any, request: Request) -> nn.Module:
+    """Networks with tables or windows of a size must be told of another."""
+    if request.img_size and hasattr(module, "set_input_size"):
+        module.set_input_size(img_size=request.img_size)
+    return module
+
+
+def _unavailable(model: str, error: Exception) -> WeightsUnavailable:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    return WeightsUnavailable(
+        f"the weights of {model} could not be had ({type(error).__name__}: {reason[:200]}): needs a network "
+        "connection, a local checkpoint or folder in place of the name, or --random-weights for the initialisation"
+    )
+
+
+def _from_folder(model: str, request: Request) -> Subject:
+    folder = Path(model)
+    config = folder / "config.json"
+    if not config.is_file():
+        raise FileNotFoundError(f"{config} is missing: needs a folder written by save_pretrained")
+    text = config.read_text(errors="replace")
+    if '"model_type"' in text:
+        return _from_transformers(model, request)
+    if '"architecture"' not in text:
+        raise ValueError(f"{config} names no architecture: needs a folder written by save_pretrained")
+    name = folder.resolve().name
+    where = f"local-dir:{folder}"
+    if request.random_weights:
+        made = _resized(timm.create_model(where, pretrained=False), request)
+        return subject_of(made, name, f"random, seed {request.seed}", request, random=True)
+    try:
+        module: nn.Module = from_pretrained(folder)
+    except ValueError as error:
+        if "no model is called" not in str(error):
+            raise
+        module = timm.create_model(where, pretrained=True)  # one of timm's own
+    return subject_of(_resized(module, request), name, f"folder {name}", request)
+
+
+def _from_checkpoint(model: str, request: Request) -> Subject:
+    path = Path(model)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not request.architecture:
+        raise ValueError(f"{path.name} holds weights only: name their network with --architecture, e.g. a_swin_tiny")
+    if not _is_registered(request.architecture):
+        raise ValueError(f"--architecture {request.architecture}: needs a name of trueshift's or timm's")
+    state = _read_weights(path)
+    create = _creator(request.architecture)
+    classifier = str(create(request.architecture).pretrained_cfg.get("classifier", "head"))
+    known = {"num_classes": len(state[f"{classifier}.weight"])} if f"{classifier}.weight" in state else {}
+    module = create(request.architecture, **known)
+    try:
+        module.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        lines = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
+        raise ValueError(f"{path.name} does not fit {request.architecture}: {lines}") from error
+    name = f"{request.architecture}, {path.stem}"
+    return subject_of(_resized(module, request), name, f"file {path.name}", request)
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, out of what training scripts wrap around them."""
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            found: Any = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files raise many kinds
+        raise ValueError(
+            f"{path} cannot be read as weights ({error}): needs a safetensors file or a state_dict"
+        ) from error
+    for key in ("state_dict_ema", "model_ema", "state_dict", "model"):
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()) or not found:
+        raise ValueError(f"{path} holds no weights: needs a safetensors file or a state_dict")
+    return {key.removeprefix("module."): value for key, value in found.items()}
+
+
+def _from_factory(model: str, request: Request) -> Subject:
+    module_name, _, name = model.partition(":")
+    sys.path.insert(0, "")  # the user's own file, beside which the command is given
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"{module_name} cannot be imported ({error}): needs {_WHERE}") from error
+    except AttributeError as error:
+        raise ValueError(
+            f"{module_name} has no {name}: needs a function without arguments that gives a model"
+        ) from error
+    finally:
+        sys.path.remove("")
+    made = factory() if not isinstance(factory, nn.Module) else factory
+    if isinstance(made, nn.Module):
+        return subject_of(made, model, f"as {model} makes them", request)
+    if not callable(made):
+        raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
+    return Subject(model, made, Preparation(), f"as {model} makes them")
+
+
+def _from_transformers(model: str, request: Request) -> Subject:
+    try:
+        from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification
+    except ImportError as error:
+        raise ImportError(f"{model} needs transformers: pip install transformers") from error
+    try:
+        config = AutoConfig.from_pretrained(model)
+    except Exception as error:  # not there, not readable, or no network to ask
+        reason = str(error).strip().splitlines()[0]
+        raise WeightsUnavailable(
+            f"{model} could not be had from the Hub ({reason[:200]}): needs a network connection, or a local folder"
+        ) from error
+    try:
+        if request.random_weights:
+            module = AutoModelForImageClassification.from_config(config)
+        else:
+            module = AutoModelForImageClassification.from_pretrained(model)
+    except Exception as error:  # not a classifier, or weights that are not there
+        raise _unavailable(model, error) from error
+    module.num_classes = config.num_labels
+    try:
+        wanted = AutoImageProcessor.from_pretrained(model).to_dict()
+    except Exception:  # a folder without one: sizes and colours as most of its kind
+        wanted = {}
+    weights = f"random, seed {request.seed}" if request.random_weights else "pretrained"
+    name = Path(model).name if Path(model).is_dir() else model
+    subject = subject_of(module, name, weights, request, random=request.random_weights)
+    labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
+    return replace(subject, preparation=_from_processor(wanted, config), classes=labels)
+
+
+def _from_processor(wanted: dict[str, Any], config: Any) -> Preparation:
+    """transformers' image processor in timm's terms."""
+    size, crop = wanted.get("size") or {}, wanted.get("crop_size") or {}
+    side = size.get("shortest_edge") or size.get("height") or getattr(config, "image_size", None) or 224
+    side = side if isinstance(side, int) else side[0]
+    keep = float(wanted.get("crop_pct") or 1.0)
+    if wanted.get("do_center_crop") and crop:
+        shown = (crop["height"], crop["width"])
+        keep = min(1.0, shown[0] / side)
+    else:
+        shown = (side, side)
+    return Preparation.from_config(
+        {
+            "input_size": (3, *shown),
+            "crop_pct": keep,
+            "mean": wanted.get("image_mean"),
+            "std": wanted.get("image_std"),
+            "interpolation": {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(wanted.get("resample", 3)),
+        }
+    )
+
+
+def _from_onnx(model: str, request: Request) -> Subject:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError("an .onnx file needs onnxruntime: pip install onnxruntime") from error
+    path = Path(model)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
+    except Exception as error:  # onnxruntime's own kinds are not public
+        raise ValueError(f"{path} cannot be run by onnxruntime: {str(error).splitlines()[0]}") from error
+    entry, answer = session.get_inputs()[0], session.get_outputs()[0]
+    if len(entry.shape) != 4 or (isinstance(entry.shape[1], int) and entry.shape[1] != 3):
+        raise ValueError(f"{path.name} takes {entry.shape}: needs images of shape [batch, 3, height, width]")
+    batch, _, height, width = (side if isinstance(side, int) else None for side in entry.shape)
+    size = (height or request.img_size or 224, width or request.img_size or 224)
+    small = max(size) <= 64
+    kind = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}.get(entry.type, torch.float32)
+
+    def forward(images: Tensor) -> Tensor:
+        (logits,) = session.run([answer.name], {entry.name: images.to("cpu", kind).numpy()})
+        return torch.from_numpy(logits)
+
+    preparation = Preparation(
+        size, 1.0 if small else 0.875, *((CIFAR_MEAN, CIFAR_STD) if small else (Preparation.mean, Preparation.std))
+    )
+    classes = answer.shape[-1] if isinstance(answer.shape[-1], int) else None
+    return Subject(
+        path.name,
+        forward,
+        preparation,
+        f"file {path.name}",
+        classes=imagenet_names() if classes == 1000 else None,
+        num_classes=classes,
+        batch_size=batch,
+    )

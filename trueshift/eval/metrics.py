@@ -1,0 +1,331 @@
+r"""The paper's measures and some it does not have, as torchmetrics: safe in any number of processes.
+
+Predictions of one image under K shifts come as ``[N, K]`` labels, or as ``[N, K, classes]`` logits. Rates are kept as
+integers (fixed point, 2^-32), so their sum does not depend on the order of images or on how they are shared out.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64, Shaped
+from torch import Tensor
+from torchmetrics import Metric
+
+from .intervals import wilson_interval
+
+_UNIT = 2**32
+
+
+class _Rate(Metric):
+    """The mean over images of a number between 0 and 1."""
+
+    full_state_update = False
+    higher_is_better = True
+    is_differentiable = False
+    images: Tensor
+
+    def __init__(self, variant: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # a name of its own: a MetricCollection takes metrics for one and the same whose states have the same names and,
+        # after the first batch, the same values
+        self._total = f"total_of_{type(self).__name__}{variant}"
+        self.add_state(self._total, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    @property
+    def total(self) -> Int64[Tensor, ""]:
+        """The sum over images, in units of 2^-32."""
+        return getattr(self, self._total)
+
+    def _add(self, values: Shaped[Tensor, "N"]) -> None:
+        self.total.add_((values.double() * _UNIT).round().long().sum().to(self.total.device))
+        self.images += values.numel()
+
+    def compute(self) -> Float[Tensor, ""]:
+        """The rate, 0 to 1; NaN if there was no image."""
+        return self.total.double() / _UNIT / self.images
+
+    def seen(self) -> tuple[float, int]:
+        """The rate and the number of images, over all processes."""
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
+            return float(self.total.double() / _UNIT / self.images), int(self.images)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Wilson's interval around the rate, with images as the independent unit."""
+        return wilson_interval(*self.seen(), confidence)
+
+
+class TopOne(_Rate):
+    """How often the first answer is right: Top-1 accuracy. Takes labels ``[N]`` or logits ``[N, classes]``."""
+
+    def update(self, predictions: Shaped[Tensor, "N *classes"], target: Int[Tensor, "N"]) -> None:
+        """Add images."""
+        labels = _labels(predictions, 1)
+        _check_target(labels, target)
+        self._add(labels == target)
+
+
+class ShiftConsistency(_Rate):
+    r"""How often two different shifts of an image get the same answer: C-Cons. and S-Cons. of the paper.
+
+    .. math:: \frac1{|D|} \sum_{I \in D} E_{\Delta_1 \neq \Delta_2} 1[\hat y(S^{\Delta_1} I) = \hat y(S^{\Delta_2} I)]
+
+    With two shifts per image this is the paper's sampled pair; with K, the mean over all K (K - 1) / 2 pairs of them,
+    which has the same expectation and less variance; with all shifts, the expectation itself.
+
+    Args:
+        against_first: compare each shift with the first view only, for images that are compared with the unshifted.
+    """
+
+    def __init__(self, against_first: bool = False, **kwargs: Any) -> None:
+        super().__init__("_against_first" if against_first else "", **kwargs)
+        self.against_first = against_first
+
+    def update(self, predictions: Shaped[Tensor, "N K *classes"]) -> None:
+        """Add images, each under K shifts; K may be another number next time."""
+        labels = _labels(predictions, 2)
+        _check_shifts(labels.shape[1])
+        self._add(agreement_with_first(labels) if self.against_first else pair_agreement(labels))
+
+
+class WorstCaseConsistency(_Rate):
+    """How many images get the same answer under all of their shifts."""
+
+    def update(self, predictions: Shaped[Tensor, "N K *classes"]) -> None:
+        """Add images, each under K shifts."""
+        labels = _labels(predictions, 2)
+        _check_shifts(labels.shape[1])
+        self._add((labels == labels[:, :1]).all(1))
+
+
+class WorstCaseAccuracy(_Rate):
+    """How many images get the right answer under all of their shifts."""
+
+    def update(self, predictions: Shaped[Tensor, "N K *classes"], target: Int[Tensor, "N"]) -> None:
+        """Add images, each under K shifts."""
+        labels = _labels(predictions, 2)
+        _check_target(labels, target)
+        if not labels.shape[1]:
+            raise ValueError("0 views per image: needs at least 1")
+        self._add((labels == target[:, None]).all(1))
+
+
+class BitExactFraction(_Rate):
+    """How many shifted images give the very same bits as the first view of their image.
+
+    Takes logits ``[N, K, classes]``, the first view first, or what :func:`bit_identical` made of them, ``[N, K - 1]``.
+    """
+
+    def update(self, logits: Float[Tensor, "N K classes"] | Bool[Tensor, "N L"]) -> None:
+        """Add images, each under K shifts."""
+        same = _compared(logits, logits.dtype == torch.bool, bit_identical)
+        self._add(same.double().mean(1))
+
+
+class LargestLogitChange(Metric):
+    """The largest change of any logit of any image between its first view and another.
+
+    Takes logits ``[N, K, classes]``, the first view first, or what :func:`logit_change` made of them, ``[N, K - 1]``.
+    """
+
+    full_state_update = False
+    higher_is_better = False
+    is_differentiable = False
+    largest: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("largest", torch.zeros((), dtype=torch.float64), dist_reduce_fx="max")
+
+    def update(self, logits: Float[Tensor, "N K *classes"]) -> None:
+        """Add images, each under K shifts."""
+        change = _compared(logits, logits.dim() == 2, logit_change)
+        if change.numel():
+            self.largest = torch.maximum(self.largest, change.max().double().to(self.largest.device))
+
+    def compute(self) -> Float[Tensor, ""]:
+        """The largest change; NaN if a logit was."""
+        return self.largest
+
+
+class FlickerRate(_Rate):
+    """How often the answer changes from one frame to the next while the content only moves.
+
+    The mean over clips of the share of neighbouring frames with different answers: 0 is a steady answer. For video,
+    and for a still image under consecutive crops.
+    """
+
+    higher_is_better = False
+
+    def update(self, predictions: Shaped[Tensor, "N T *classes"]) -> None:
+        """Add clips of T frames; T may be another number next time."""
+        labels = _labels(predictions, 2)
+        if labels.shape[1] < 2:
+            raise ValueError(f"clips of {labels.shape[1]} frame: flicker needs at least 2")
+        self._add((labels[:, 1:] != labels[:, :-1]).double().mean(1))
+
+
+class MeanIoU(Metric):
+    """Intersection over union of each class over all pixels of all images, and the mean over the classes that occur.
+
+    A class that neither the masks nor the predictions have does not count.
+
+    Args:
+        num_classes: how many there are.
+        ignore_index: pixels with this label in the mask do not count.
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    is_differentiable = False
+    intersection: Tensor
+    union: Tensor
+
+    def __init__(self, num_classes: int, ignore_index: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_classes, self.ignore_index = num_classes, ignore_index
+        for name in ("intersection", "union"):
+            self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, predictions: Shaped[Tensor, "N *classes H W"], target: Int[Tensor, "N H W"]) -> None:
+        """Add images: labels ``[N, H, W]`` or logits ``[N, classes, H, W]``, and masks."""
+        labels = predictions.argmax(1) if predictions.dim() == 4 else predictions
+        if labels.is_floating_point():
+            raise ValueError(
+                f"predictions of shape {tuple(predictions.shape)} and type {predictions.dtype}: needs integer labels "
+                "[N, H, W], or logits [N, classes, H, W]"
+            )
+        if labels.shape != target.shape:
+            raise ValueError(f"predictions of {tuple(labels.shape)} for masks of {tuple(target.shape)}: need one size")
+        counted = target != self.ignore_index if self.ignore_index is not None else torch.ones_like(target).bool()
+        labels, target = labels[counted], target[counted].long()
+        ignored = "" if self.ignore_index is None else f", or {self.ignore_index} to ignore"
+        for what, values, other in (("prediction", labels, ""), ("mask", target, ignored)):
+            if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < self.num_classes:
+                raise ValueError(
+                    f"a {what} has labels {int(values.min())} to {int(values.max())}: needs 0 to "
+                    f"{self.num_classes - 1}{other}"
+                )
+        both = self._histogram(target[labels == target])
+        self.intersection += both
+        self.union += self._histogram(target) + self._histogram(labels) - both
+
+    def _histogram(self, labels: Shaped[Tensor, "M"]) -> Int[Tensor, "classes"]:
+        return torch.bincount(labels, minlength=self.num_classes).to(self.intersection.device)
+
+    def by_class(self) -> Float[Tensor, "classes"]:
+        """Intersection over union of each class, over all processes; NaN where there is none."""
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
+            return self._by_class()
+
+    def _by_class(self) -> Float[Tensor, "classes"]:
+        shares = self.intersection.double() / self.union
+        if self.ignore_index is not None and 0 <= self.ignore_index < self.num_classes:
+            shares[self.ignore_index] = torch.nan  # no pixel counts that could be right
+        return shares
+
+    def compute(self) -> Float[Tensor, ""]:
+        """The mean over the classes that occur, 0 to 1."""
+        return self._by_class().nanmean()
+
+
+class SegmentationConsistency(_Rate):
+    r"""How many pixels get the same label under two different shifts of their image: mASCC and mASSC of the paper.
+
+    .. math:: \frac1{|D|} \sum_{I \in D} E_{\Delta_1 \neq \Delta_2} \frac1{|C|} \sum_{(u, v) \in C}
+        1[S^{-\Delta_1} \hat y(S^{\Delta_1} I)[u, v] = S^{-\Delta_2} \hat y(S^{\Delta_2} I)[u, v]]
+
+    where C are the pixels that both views show: all of them on the circle (mASCC), and those outside of both uncovered
+    bands for standard shifts (mASSC).
+    """
+
+    def update(self, predictions: Int[Tensor, "N K H W"], covered: Bool[Tensor, "N K H W"] | None = None) -> None:
+        """Add images: labels of pixels under K shifts, already moved back, and the pixels that each view shows."""
+        _check_shifts(predictions.shape[1])
+        if covered is not None and covered.shape != predictions.shape:
+            raise ValueError(
+                f"covered has shape {tuple(covered.shape)}: needs the same as predictions, {tuple(predictions.shape)}"
+            )
+        self._add(pixel_agreement(predictions, covered))
+
+
+def pair_agreement(labels: Int[Tensor, "N K"]) -> Float[Tensor, "N"]:
+    """The share of all pairs of views that got the same label, for each image."""
+    count = labels.shape[1]
+    # sorted, equal labels are runs, and a run of n holds n (n - 1) / 2 pairs: no K x K comparison, as K may be large
+    ordered = labels.sort(1).values
+    starts = torch.ones_like(ordered, dtype=torch.bool)
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    position = torch.arange(count, device=labels.device).expand_as(ordered)
+    run_start = torch.where(starts, position, 0).cummax(1).values
+    return (position - run_start).sum(1).double() / (count * (count - 1) / 2)  # equal ones before each
+
+
+def agreement_with_first(labels: Int[Tensor, "N K"]) -> Float[Tensor, "N"]:
+    """The share of views that got the same label as the first one, for each image."""
+    return (labels[:, 1:] == labels[:, :1]).double().mean(1)
+
+
+def pixel_agreement(
+    labels: Int[Tensor, "N K H W"], covered: Bool[Tensor, "N K H W"] | None = None
+) -> Float[Tensor, "N"]:
+    """The share of pixels with the same label in two views, over all pairs of views, for each image."""
+    shares = []
+    for first in range(labels.shape[1]):
+        for second in range(first):
+            same = (labels[:, first] == labels[:, second]).flatten(1)
+            if covered is None:
+                shares.append(same.double().mean(1))
+                continue
+            both = (covered[:, first] & covered[:, second]).flatten(1)
+            if not both.any(1).all():
+                raise ValueError("two shifts of an image have no pixel in common: needs smaller shifts")
+            shares.append((same & both).sum(1).double() / both.sum(1))
+    return sum(shares[1:], shares[0]) / len(shares)  # unlike mean(0), rounded the same at every place in a batch
+
+
+def logit_change(reference: Float[Tensor, "*n classes"], logits: Float[Tensor, "*m classes"]) -> Float[Tensor, "*m"]:
+    """The largest absolute difference to the reference over the classes."""
+    return (logits.double() - reference.double()).abs().amax(-1)
+
+
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bit_identical(reference: Float[Tensor, "*n classes"], logits: Float[Tensor, "*m classes"]) -> Bool[Tensor, "*m"]:
+    """Whether all bits are the reference's: 0 and -0 differ, equal NaN do not."""
+    bits = _BITS[logits.element_size()]
+    return (logits.contiguous().view(bits) == reference.contiguous().view(bits)).all(-1)
+
+
+def _labels(predictions: Tensor, dims: int) -> Tensor:
+    """Labels as they are, or the largest logit's; ``dims`` is how many dimensions labels have."""
+    if predictions.dim() == dims and not predictions.is_floating_point():
+        return predictions
+    if predictions.dim() == dims + 1 and predictions.is_floating_point():
+        return predictions.argmax(-1)
+    raise ValueError(
+        f"predictions of shape {tuple(predictions.shape)} and type {predictions.dtype}: needs integer labels with "
+        f"{dims} dimensions, or logits with one more"
+    )
+
+
+def _check_shifts(views: int) -> None:
+    if views < 2:
+        raise ValueError(f"{views} view per image: consistency needs at least 2 shifts")
+
+
+def _check_target(labels: Tensor, target: Tensor) -> None:
+    if target.shape != labels.shape[:1]:
+        raise ValueError(f"targets of shape {tuple(target.shape)}: needs one per image, [{labels.shape[0]}]")
+
+
+def _compared(logits: Tensor, beforehand: bool, compare: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The other views compared with the first one, unless that was done beforehand."""
+    if logits.dim() != 3 - beforehand:
+        raise ValueError(
+            f"logits of shape {tuple(logits.shape)}: needs [N, K, classes], or [N, K - 1] if already compared"
+        )
+    _check_shifts(logits.shape[1] + beforehand)
+    return logits if beforehand else compare(logits[:, :1], logits[:, 1:])

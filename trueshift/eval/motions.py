@@ -1,0 +1,172 @@
+r"""Ways an image can move under a camera: around a circle, against black, or under a crop.
+
+A shift :math:`\Delta = (h, w)` moves the content down by h and right by w. Every motion is the same act: extend the
+image beyond its border, then look at windows of the extension.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int64, Shaped
+from torch import Tensor
+
+from ..ops.shift import Pair, circular_pad
+
+Shifts = Int64[Tensor, "K 2"]
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How images move.
+
+    Shift law: ``view(image, shifts)[k]`` shows at (u, v) what the image has at (u, v) - shifts[k].
+    """
+
+    def margin(self, size: Pair) -> Pair:
+        """How many pixels beyond the input, on each side, the image must have."""
+        return 0, 0
+
+    def steps(self, size: Pair) -> tuple[range, range]:
+        """All shifts this motion knows, along rows and columns."""
+        raise NotImplementedError
+
+    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
+        """The image after each shift; the image is ``margin`` pixels larger than ``size`` on every side."""
+        raise NotImplementedError
+
+    def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
+        """Maps of shifted images (labels of pixels) moved back, and where they say something about the image."""
+        raise NotImplementedError
+
+    def draw(self, generator: np.random.Generator, count: int | None, size: Pair) -> Shifts:
+        """``count`` different shifts, each as likely as any other; all of them, in order, without a count."""
+        rows, columns = self.steps(size)
+        total = len(rows) * len(columns)
+        if count is not None and count > total:
+            raise ValueError(f"{count} shifts: {self} has only {total} different ones at {size[0]} x {size[1]} pixels")
+        chosen = np.arange(total) if count is None else generator.choice(total, count, replace=False)
+        down, right = np.divmod(chosen, len(columns))
+        return torch.from_numpy(np.stack([down + rows.start, right + columns.start], 1)).long()
+
+    def describe(self, size: Pair) -> str:
+        """In words, with its range in pixels."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Circular(Motion):
+    """What leaves the image on one side comes in on the other.
+
+    Args:
+        largest: the largest shift as a part of the size, from 0 on; without it, every shift of the image.
+    """
+
+    largest: float | None = None
+
+    def steps(self, size: Pair) -> tuple[range, range]:
+        if self.largest is None:
+            return range(size[0]), range(size[1])
+        return range(round(size[0] * self.largest) + 1), range(round(size[1] * self.largest) + 1)
+
+    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
+        height, width = size
+        around = circular_pad(image.permute(1, 2, 0)[None], (0, height - 1), (0, width - 1))[0].permute(2, 0, 1)
+        return _windows(around, -shifts % torch.tensor(size, device=shifts.device), size)
+
+    def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
+        back = [
+            torch.roll(map, (-down, -right), (0, 1)) for map, (down, right) in zip(seen, shifts.tolist(), strict=True)
+        ]
+        return torch.stack(back), torch.ones_like(seen, dtype=torch.bool)
+
+    def describe(self, size: Pair) -> str:
+        if self.largest is None:
+            return f"circular, all {size[0]} x {size[1]} shifts"
+        rows, columns = self.steps(size)
+        return f"circular, 0 to {rows[-1]} x {columns[-1]} pixels of {size[0]} x {size[1]}"
+
+
+@dataclass(frozen=True)
+class Neighbourhood(Circular):
+    """Circular shifts of a few pixels either way: a square of ``side`` shifts around zero."""
+
+    side: int = 16
+
+    def steps(self, size: Pair) -> tuple[range, range]:
+        rows, columns = (min(self.side, length) for length in size)
+        return range(-(rows // 2), rows - rows // 2), range(-(columns // 2), columns - columns // 2)
+
+    def describe(self, size: Pair) -> str:
+        rows, columns = self.steps(size)
+        return f"circular, {rows[0]} to {rows[-1]} x {columns[0]} to {columns[-1]} pixels of {size[0]} x {size[1]}"
+
+
+@dataclass(frozen=True)
+class ZeroPadded(Motion):
+    """What leaves the image is gone, and zeros (the mean colour, after normalising) come in.
+
+    Args:
+        largest: the largest shift, either way, as a part of the size.
+    """
+
+    largest: float
+
+    def _reach(self, size: Pair) -> Pair:
+        return round(size[0] * self.largest), round(size[1] * self.largest)
+
+    def steps(self, size: Pair) -> tuple[range, range]:
+        rows, columns = self._reach(size)
+        return range(-rows, rows + 1), range(-columns, columns + 1)
+
+    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
+        rows, columns = (int(reach) for reach in shifts.abs().amax(0))
+        padded = F.pad(image, (columns, columns, rows, rows))
+        return _windows(padded, torch.tensor((rows, columns), device=shifts.device) - shifts, size)
+
+    def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
+        back, covered = torch.zeros_like(seen), torch.zeros_like(seen, dtype=torch.bool)
+        height, width = seen.shape[1:]
+        for index, (down, right) in enumerate(shifts.tolist()):
+            there = (slice(max(down, 0), height + min(down, 0)), slice(max(right, 0), width + min(right, 0)))
+            here = (slice(max(-down, 0), height + min(-down, 0)), slice(max(-right, 0), width + min(-right, 0)))
+            back[index][here] = seen[index][there]
+            covered[index][here] = True
+        return back, covered
+
+    def describe(self, size: Pair) -> str:
+        rows, columns = self._reach(size)
+        return f"standard, up to ±{rows} x ±{columns} of {size[0]} x {size[1]} pixels, zero padded"
+
+
+@dataclass(frozen=True)
+class Cropped(Motion):
+    """The crop moves over a larger image, as in Zhang (2019): new content comes in, nothing is made up.
+
+    Args:
+        largest: the largest shift, either way, as a part of the size.
+    """
+
+    largest: float
+
+    def margin(self, size: Pair) -> Pair:
+        return round(size[0] * self.largest), round(size[1] * self.largest)
+
+    def steps(self, size: Pair) -> tuple[range, range]:
+        rows, columns = self.margin(size)
+        return range(-rows, rows + 1), range(-columns, columns + 1)
+
+    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
+        return _windows(image, torch.tensor(self.margin(size), device=shifts.device) - shifts, size)
+
+    def describe(self, size: Pair) -> str:
+        rows, columns = self.margin(size)
+        crop = f"crop of {size[0]} x {size[1]} within ±{rows} x ±{columns} pixels"
+        return f"standard, resized to {size[0] + 2 * rows}, {crop}"
+
+
+def _windows(image: Shaped[Tensor, "C EH EW"], origin: Int64[Tensor, "K 2"], size: Pair) -> Shaped[Tensor, "K C H W"]:
+    """The window of ``size`` that starts at each origin."""
+    every = image.unfold(1, size[0], 1).unfold(2, size[1], 1)  # a view: C, rows, columns, H, W
+    return every[:, origin[:, 0], origin[:, 1]].transpose(0, 1)

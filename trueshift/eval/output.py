@@ -1,0 +1,39 @@
+"""An audit as files: data, figures, a table of images and the page."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from ..data import ImageSource
+from ..files import write_whole
+from .figures import magnitude_figure, planes_figure, tokens_figure
+from .report import render_report
+
+
+def write_audit(audit: dict[str, Any], source: ImageSource, folder: Path) -> Path:
+    """Write ``audit.json``, ``images.csv``, ``figures/*.png`` and ``report.html``; gives the path of the page."""
+    write_whole(folder / "audit.json", json.dumps(audit, indent=1, allow_nan=False) + "\n")
+    write_whole(folder / "images.csv", _images_table(audit, source))
+    figures = {
+        "magnitudes": magnitude_figure(audit),
+        "planes": planes_figure(audit, source),
+        "tokens": tokens_figure(audit),
+    }
+    (folder / "figures").mkdir(exist_ok=True)
+    for name, figure in figures.items():
+        if figure is not None:
+            write_whole(folder / "figures" / f"{name}.png", figure)
+    return write_whole(folder / "report.html", render_report(audit, source))
+
+
+def _images_table(audit: dict[str, Any], source: ImageSource) -> str:
+    """The consistency of each image under each model."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["index", "name", *(model["name"] for model in audit["models"])])
+    columns = [dict(model["consistency_of_images"]) for model in audit["models"]]
+    for index in columns[0]:
+        writer.writerow([index, source.name(index), *(column.get(index, "") for column in columns)])
+    return file.getvalue()

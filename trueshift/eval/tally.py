@@ -1,0 +1,122 @@
+"""Count a model's answers: every measure of one protocol, over all images and by class."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .intervals import wilson_interval
+from .measure import Answers, ImageRecord
+from .metrics import (
+    BitExactFraction,
+    LargestLogitChange,
+    ShiftConsistency,
+    TopOne,
+    WorstCaseAccuracy,
+    WorstCaseConsistency,
+    agreement_with_first,
+    pair_agreement,
+)
+from .protocols import Protocol
+
+
+def compared(answers: Answers, protocol: Protocol) -> Tensor:
+    """The labels that a protocol compares, ``[1, K]``: of the shifted images, or of all, the unshifted one first."""
+    labels = answers.labels if protocol.against_unshifted else answers.labels[1:]
+    return torch.from_numpy(labels)[None]
+
+
+def agreement(answers: Answers, protocol: Protocol) -> float:
+    """How far the answers to one image agree, 0 to 1."""
+    labels = compared(answers, protocol)
+    return float((agreement_with_first if protocol.against_unshifted else pair_agreement)(labels))
+
+
+def is_answered(record: ImageRecord) -> bool:
+    """Whether all logits were numbers."""
+    return all((answers.labels >= 0).all() for answers in record.answers.values())
+
+
+class Tally:
+    """All measures of one protocol.
+
+    Args:
+        protocol: which answers of a record are counted.
+        labelled: whether labels of the images are the model's own classes, so that right and wrong can be told.
+    """
+
+    def __init__(self, protocol: Protocol, labelled: bool) -> None:
+        self.protocol, self.labelled = protocol, labelled
+        self.top_one = TopOne()
+        self.consistency = ShiftConsistency(against_first=protocol.against_unshifted)
+        self.worst_case = WorstCaseConsistency()
+        self.worst_case_accuracy = WorstCaseAccuracy()
+        self.bit_exact = BitExactFraction()
+        self.largest_change = LargestLogitChange()
+        self.images = 0
+
+    def add(self, record: ImageRecord) -> None:
+        """Count one image."""
+        answers = record.answers[self.protocol.name]
+        labels = compared(answers, self.protocol)
+        self.images += 1
+        self.consistency.update(labels)
+        self.worst_case.update(labels)
+        self.bit_exact.update(torch.from_numpy(answers.exact[None, 1:]))
+        self.largest_change.update(torch.from_numpy(answers.change[None, 1:]))
+        if self.labelled and record.label is not None:
+            target = torch.tensor([record.label])
+            self.top_one.update(torch.from_numpy(answers.labels[:1]), target)
+            self.worst_case_accuracy.update(labels, target)
+
+    def summary(self) -> dict[str, Any]:
+        """All measures with their intervals; None where there is nothing to tell. Processes meet here."""
+        rates = {
+            "top1": self.top_one,
+            "consistency": self.consistency,
+            "worst_case": self.worst_case,
+            "worst_case_accuracy": self.worst_case_accuracy,
+            "bit_exact": self.bit_exact,
+        }
+        result: dict[str, Any] = {name: _rate(metric) for name, metric in rates.items()}
+        with self.largest_change.sync_context(dist_sync_fn=self.largest_change.dist_sync_fn):
+            result["largest_logit_change"] = float(self.largest_change.largest)
+        return result
+
+
+def _rate(metric: Any) -> dict[str, float] | None:
+    rate, images = metric.seen()
+    if not images:
+        return None
+    low, high = wilson_interval(rate, images)
+    return {"rate": rate, "low": low, "high": high, "images": images}
+
+
+class ClassTally:
+    """Consistency and accuracy by class."""
+
+    def __init__(self, protocol: Protocol, labelled: bool) -> None:
+        self.protocol, self.labelled = protocol, labelled
+        self.sums: dict[int, np.ndarray] = {}  # images, agreement, right
+
+    def add(self, record: ImageRecord) -> None:
+        """Count one image, if its class is known."""
+        if record.label is None:
+            return
+        answers = record.answers[self.protocol.name]
+        right = float(self.labelled and answers.labels[0] == record.label)
+        row = self.sums.setdefault(record.label, np.zeros(3))
+        row += (1, agreement(answers, self.protocol), right)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One row per class that occurs."""
+        return [
+            {
+                "label": label,
+                "images": int(images),
+                "consistency": agreed / images,
+                "top1": right / images if self.labelled else None,
+            }
+            for label, (images, agreed, right) in sorted(self.sums.items())
+        ]

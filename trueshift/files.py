@@ -1,0 +1,37 @@
+"""Write files whole or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_whole(path: str | Path, content: str | bytes) -> Path:
+    """Replace a file by new content at once: a full disk or a killed process leaves what was there before."""
+    path = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(draft, 0o644)
+        os.replace(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def writable_folder(path: str | Path) -> Path:
+    """A folder to write to, made if need be; refused now rather than after an hour of work."""
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"{path} is a file: needs a folder to write to")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise PermissionError(f"{path} cannot be written to ({error.strerror}): choose another folder") from error
+    return path
