@@ -32,7 +32,9 @@ def main() -> None:
             flicker = FlickerRate()
             flicker.update(torch.stack([model(clip) for clip in clips]))
             print(f"{title}, {name}: the answer changes in {100 * flicker.compute():.1f} % of the frames")
-    print("Only around the circle is a steady answer guaranteed; under crops it takes training (these weights are random)")
+    print(
+        "Only around the circle is a steady answer guaranteed; under crops it takes training (these weights are random)"
+    )
 
 
 if __name__ == "__main__":

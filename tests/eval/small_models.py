@@ -37,8 +37,7 @@ class ConvolveAndPool(nn.Module):
         self.first, self.second = CircularConv2d(3, 8, 3), CircularConv2d(8, 10, 3)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.second(self.first(images.permute(0, 2, 3, 1)).relu())
-        return tokens.amax((1, 2))
+        return self.second(self.first(images).relu()).amax((2, 3))
 
 
 def subject(module: nn.Module, name: str = "model", preparation: Preparation = TINY) -> Subject:

@@ -1,5 +1,6 @@
 """From a picture to the pixels that a network is shown: resize, crop, normalise."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +80,12 @@ class Preparation:
         cropped = picture.convert("RGB").crop((left, top, left + wide, top + high))
         return torch.from_numpy(np.array(cropped)).permute(2, 0, 1).contiguous()
 
+    def normaliser(self, device: torch.device | str = "cpu") -> Callable[[Tensor], Tensor]:
+        """A function from pixels to values as the network knows them, with its constants on the device already."""
+        mean = torch.tensor(self.mean, device=device).view(3, 1, 1)
+        std = torch.tensor(self.std, device=device).view(3, 1, 1)
+        return lambda canvas: (canvas.float() / 255 - mean) / std
+
     def normalise(self, canvas: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
         """Pixel values as the network knows them."""
-        mean = torch.tensor(self.mean, device=canvas.device).view(3, 1, 1)
-        std = torch.tensor(self.std, device=canvas.device).view(3, 1, 1)
-        return (canvas.float() / 255 - mean) / std
+        return self.normaliser(canvas.device)(canvas)

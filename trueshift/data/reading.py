@@ -39,13 +39,19 @@ def read_ahead(
     margin: Pair = (0, 0),
     workers: int = 4,
     ahead: int = 32,
+    pinned: bool = False,
 ) -> Iterator[Prepared | Unreadable]:
-    """Decode and resize in threads, never more than ``ahead`` pictures before the one that is used."""
+    """Decode and resize in threads, never more than ``ahead`` pictures before the one that is used.
+
+    Args:
+        pinned: put pixels where a GPU can fetch them while it works.
+    """
 
     def read(index: int) -> Prepared | Unreadable:
         try:
             picture = source[index]
-            return Prepared(index, picture.name, picture.label, preparation.canvas(picture.image, margin))
+            canvas = preparation.canvas(picture.image, margin)
+            return Prepared(index, picture.name, picture.label, canvas.pin_memory() if pinned else canvas)
         except Exception as error:  # decoders raise many kinds; whichever it is, the others can go on
             return Unreadable(index, source.name(index), f"{type(error).__name__}: {error}")
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
-from ..data import ImageSource, Picture, Unreadable, read_ahead
+from ..data import ImageSource, Picture, Preparation, Prepared, Unreadable, read_ahead
 from ..provenance import circumstances
 from .measure import ImageRecord, margin_of, measure
 from .motions import Neighbourhood
 from .protocols import Protocol, find_protocols
+from .settings import check_shifts, on_gpu
 from .stages import token_errors
 from .subject import Subject
 from .tally import ClassTally, Tally, agreement, is_answered
@@ -46,8 +46,7 @@ class AuditSettings:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.shifts < 0 or self.shifts == 1:
-            raise ValueError(f"{self.shifts} shifts: needs at least 2, to compare one with another; 0 means all")
+        check_shifts(self.shifts)
         for name in ("limit", "examples", "plane", "worst"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)}: needs 0 or more")
@@ -188,14 +187,18 @@ def _streams(
     settings: AuditSettings,
 ) -> list[Iterator[ImageRecord | Unreadable]]:
     """The records of each model. Models that want their pictures alike share one reading of them."""
+
+    def read(preparation: Preparation) -> Iterator[Prepared | Unreadable]:
+        margin = margin_of(protocols, preparation.size)
+        return read_ahead(source, indices, preparation, margin, pinned=on_gpu(settings.device))
+
     first = findings[0].subject.preparation
     alike = [finding.subject.preparation == first for finding in findings]
-    shared = iter(itertools.tee(read_ahead(source, indices, first, margin_of(protocols, first.size)), sum(alike)))
+    shared = iter(itertools.tee(read(first), sum(alike)))
     streams = []
     for finding, same in zip(findings, alike, strict=True):
         subject = finding.subject
-        margin = margin_of(protocols, subject.preparation.size)
-        pictures = next(shared) if same else read_ahead(source, indices, subject.preparation, margin)
+        pictures = next(shared) if same else read(subject.preparation)
         streams.append(
             measure(
                 subject.forward,
@@ -337,13 +340,3 @@ def answer_name(model: dict[str, Any], label: int) -> str:
     """What a model's answer is called."""
     names = model["classes"]
     return names[label] if names and 0 <= label < len(names) else f"class {label}"
-
-
-def inference_device(device: str) -> str:
-    """The device asked for, or the best there is for ``"auto"``."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind = torch.device(device).type
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r}: there is no CUDA device here; needs cpu or auto")
-    return device

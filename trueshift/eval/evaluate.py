@@ -17,6 +17,7 @@ from ..provenance import circumstances
 from .audit import Progress
 from .measure import Answers, ImageRecord, margin_of, measure
 from .protocols import Protocol
+from .settings import check_shifts, on_gpu
 from .subject import Subject
 from .tally import Tally, is_answered
 
@@ -39,8 +40,7 @@ class EvalSettings:
     workers: int = 8
 
     def __post_init__(self) -> None:
-        if self.shifts < 0 or self.shifts == 1:
-            raise ValueError(f"{self.shifts} shifts: needs at least 2, to compare one with another; 0 means all")
+        check_shifts(self.shifts)
 
 
 def run_evaluation(
@@ -90,7 +90,12 @@ def run_evaluation(
             count(known[index])
     left = [index for index in mine if index not in known]
     pictures = read_ahead(
-        source, left, subject.preparation, margin_of(protocols, subject.preparation.size), settings.workers
+        source,
+        left,
+        subject.preparation,
+        margin_of(protocols, subject.preparation.size),
+        settings.workers,
+        pinned=on_gpu(settings.device),
     )
     numbers = {protocol.name: _shifts(protocol, settings) for protocol in protocols}
     batch_size = subject.batch_size or settings.batch_size

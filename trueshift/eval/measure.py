@@ -7,7 +7,7 @@ answered, so that memory holds a few batches whatever the number of images and s
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from ..data import Preparation, Prepared, Unreadable
 from ..ops.shift import Pair
 from .metrics import bit_identical, logit_change
+from .motions import windows
 from .protocols import Protocol
 
 Forward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
@@ -89,17 +90,18 @@ def measure(
         shifts: how many of each protocol, by its name; every shift there is for None.
     """
     margin = margin_of(protocols, preparation.size)
+    normalise = preparation.normaliser(device)
     waiting: deque[_Pending | Unreadable] = deque()
     unread: deque[tuple[Tensor, list[_Segment]]] = deque()
 
-    def chunks() -> Iterator[tuple[Tensor, _Segment]]:
+    def chunks() -> Iterator[tuple[Tensor, list[_Segment]]]:
         for image in images:
             if isinstance(image, Unreadable):
                 waiting.append(image)
                 continue
             pending = _Pending(ImageRecord(image.index, image.name, image.label))
             waiting.append(pending)
-            canvas = preparation.normalise(image.canvas.to(device, non_blocking=True))
+            canvas = normalise(image.canvas.to(device, non_blocking=True))
             yield from _views(pending, canvas, protocols, preparation.size, margin, shifts, seed, batch_size)
 
     def finished() -> Iterator[ImageRecord | Unreadable]:
@@ -141,11 +143,11 @@ def _views(
     shifts: Mapping[str, int | None],
     seed: int,
     batch_size: int,
-) -> Iterator[tuple[Tensor, _Segment]]:
+) -> Iterator[tuple[Tensor, list[_Segment]]]:
     """All views of one image, at most a batch at a time. The unshifted image is shown once for all protocols."""
     record = pending.record
     shown: dict[object, str] = {}
-    plans = []
+    looks: dict[object, list[tuple[Protocol, Tensor, _Segment]]] = {}  # by the extended image they are windows of
     for protocol in protocols:
         drawn = protocol.shifts(record.index, shifts[protocol.name], size, seed)
         all_shifts = torch.cat([torch.zeros(1, 2, dtype=torch.int64), drawn])
@@ -153,14 +155,31 @@ def _views(
         reference = shown.setdefault(protocol.distortion, protocol.name)
         pending.shown_by[protocol.name] = reference
         start = 0 if reference == protocol.name else 1
-        pending.unanswered += len(all_shifts) - start
-        plans.append((protocol, all_shifts, start, reference))
-    for protocol, all_shifts, start, reference in plans:
-        image = protocol.distort(_middle(canvas, margin, protocol.motion.margin(size)), record.index, seed)
-        for first in range(start, len(all_shifts), batch_size):
-            part = all_shifts[first : first + batch_size]
-            views = protocol.motion.view(image, part.to(image.device), size)
-            yield views, _Segment(pending, protocol.name, first, len(part), reference)
+        segment = _Segment(pending, protocol.name, start, len(all_shifts) - start, reference)
+        pending.unanswered += segment.count
+        origins = protocol.motion.origin(all_shifts[start:], size)
+        looks.setdefault((protocol.distortion, protocol.motion.extension()), []).append((protocol, origins, segment))
+    for together in looks.values():
+        first = together[0][0]
+        image = first.distort(_middle(canvas, margin, first.motion.margin(size)), record.index, seed)
+        extended = first.motion.extend(image, size)
+        origins = torch.cat([each for _, each, _ in together])
+        segments = deque(segment for _, _, segment in together)
+        for part in origins.split(batch_size):
+            yield windows(extended, part, size), _taken(segments, len(part))
+
+
+def _taken(segments: deque[_Segment], count: int) -> list[_Segment]:
+    """The next ``count`` rows off the segments, which keep the rest."""
+    taken = []
+    while count:
+        first = segments.popleft()
+        if first.count > count:
+            segments.appendleft(replace(first, first=first.first + count, count=first.count - count))
+            first = replace(first, count=count)
+        taken.append(first)
+        count -= first.count
+    return taken
 
 
 def _middle(canvas: Tensor, margin: Pair, wanted: Pair) -> Tensor:
@@ -168,27 +187,26 @@ def _middle(canvas: Tensor, margin: Pair, wanted: Pair) -> Tensor:
     return canvas[:, rows : canvas.shape[1] - rows, columns : canvas.shape[2] - columns]
 
 
-def _batches(chunks: Iterable[tuple[Tensor, _Segment]], batch_size: int) -> Iterator[tuple[Tensor, list[_Segment]]]:
+def _batches(
+    chunks: Iterable[tuple[Tensor, list[_Segment]]], batch_size: int
+) -> Iterator[tuple[Tensor, list[_Segment]]]:
     """Views of any images, exactly ``batch_size`` at a time; the last batch is filled up with copies."""
     parts: list[Tensor] = []
-    segments: list[_Segment] = []
+    segments: deque[_Segment] = deque()
     filled = 0
-    for views, segment in chunks:
-        while segment.count:
-            take = min(segment.count, batch_size - filled)
-            parts.append(views[:take])
-            segments.append(_Segment(segment.image, segment.protocol, segment.first, take, segment.reference))
-            views, filled = views[take:], filled + take
-            segment = _Segment(
-                segment.image, segment.protocol, segment.first + take, segment.count - take, segment.reference
-            )
-            if filled == batch_size:
-                yield torch.cat(parts), segments
-                parts, segments, filled = [], [], 0
+    for views, belonging in chunks:
+        segments.extend(belonging)
+        parts.append(views)
+        filled += len(views)
+        if filled >= batch_size:  # a chunk is no larger than a batch, so one is enough
+            rest = filled - batch_size
+            parts[-1] = views[: len(views) - rest]
+            yield torch.cat(parts), _taken(segments, batch_size)
+            parts, filled = ([views[len(views) - rest :]] if rest else []), rest
     if filled:
-        rest = torch.cat(parts)
-        copies = rest[:1].expand(batch_size - filled, *rest.shape[1:])
-        yield torch.cat([rest, copies]), segments
+        last = torch.cat(parts)
+        copies = last[:1].expand(batch_size - filled, *last.shape[1:])
+        yield torch.cat([last, copies]), list(segments)
 
 
 def _checked(logits: Any, count: int) -> Tensor:

@@ -4,6 +4,7 @@ A shift :math:`\Delta = (h, w)` moves the content down by h and right by w. Ever
 image beyond its border, then look at windows of the extension.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +33,21 @@ class Motion:
         """All shifts this motion knows, along rows and columns."""
         raise NotImplementedError
 
-    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
-        """The image after each shift; the image is ``margin`` pixels larger than ``size`` on every side."""
+    def extension(self) -> Hashable:
+        """Motions with an equal extension look at windows of the same extended image."""
+        return self
+
+    def extend(self, image: Shaped[Tensor, "C EH EW"], size: Pair) -> Shaped[Tensor, "C XH XW"]:
+        """The image beyond its border; given, it is ``margin`` pixels larger than ``size`` on every side."""
         raise NotImplementedError
+
+    def origin(self, shifts: Shifts, size: Pair) -> Shifts:
+        """Where in the extended image the window of each shift begins."""
+        raise NotImplementedError
+
+    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
+        """The image after each shift."""
+        return windows(self.extend(image, size), self.origin(shifts, size), size)
 
     def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
         """Maps of shifted images (labels of pixels) moved back, and where they say something about the image."""
@@ -70,10 +83,14 @@ class Circular(Motion):
             return range(size[0]), range(size[1])
         return range(round(size[0] * self.largest) + 1), range(round(size[1] * self.largest) + 1)
 
-    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
-        height, width = size
-        around = circular_pad(image.permute(1, 2, 0)[None], (0, height - 1), (0, width - 1))[0].permute(2, 0, 1)
-        return _windows(around, -shifts % torch.tensor(size, device=shifts.device), size)
+    def extension(self) -> Hashable:
+        return Circular
+
+    def extend(self, image: Shaped[Tensor, "C EH EW"], size: Pair) -> Shaped[Tensor, "C XH XW"]:
+        return circular_pad(image.permute(1, 2, 0)[None], (0, size[0] - 1), (0, size[1] - 1))[0].permute(2, 0, 1)
+
+    def origin(self, shifts: Shifts, size: Pair) -> Shifts:
+        return -shifts % torch.tensor(size)
 
     def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
         back = [
@@ -120,10 +137,12 @@ class ZeroPadded(Motion):
         rows, columns = self._reach(size)
         return range(-rows, rows + 1), range(-columns, columns + 1)
 
-    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
-        rows, columns = (int(reach) for reach in shifts.abs().amax(0))
-        padded = F.pad(image, (columns, columns, rows, rows))
-        return _windows(padded, torch.tensor((rows, columns), device=shifts.device) - shifts, size)
+    def extend(self, image: Shaped[Tensor, "C EH EW"], size: Pair) -> Shaped[Tensor, "C XH XW"]:
+        rows, columns = self._reach(size)
+        return F.pad(image, (columns, columns, rows, rows))
+
+    def origin(self, shifts: Shifts, size: Pair) -> Shifts:
+        return torch.tensor(self._reach(size)) - shifts
 
     def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
         back, covered = torch.zeros_like(seen), torch.zeros_like(seen, dtype=torch.bool)
@@ -157,8 +176,11 @@ class Cropped(Motion):
         rows, columns = self.margin(size)
         return range(-rows, rows + 1), range(-columns, columns + 1)
 
-    def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
-        return _windows(image, torch.tensor(self.margin(size), device=shifts.device) - shifts, size)
+    def extend(self, image: Shaped[Tensor, "C EH EW"], size: Pair) -> Shaped[Tensor, "C XH XW"]:
+        return image
+
+    def origin(self, shifts: Shifts, size: Pair) -> Shifts:
+        return torch.tensor(self.margin(size)) - shifts
 
     def describe(self, size: Pair) -> str:
         rows, columns = self.margin(size)
@@ -166,7 +188,8 @@ class Cropped(Motion):
         return f"standard, resized to {size[0] + 2 * rows}, {crop}"
 
 
-def _windows(image: Shaped[Tensor, "C EH EW"], origin: Int64[Tensor, "K 2"], size: Pair) -> Shaped[Tensor, "K C H W"]:
+def windows(image: Shaped[Tensor, "C XH XW"], origin: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
     """The window of ``size`` that starts at each origin."""
     every = image.unfold(1, size[0], 1).unfold(2, size[1], 1)  # a view: C, rows, columns, H, W
-    return every[:, origin[:, 0], origin[:, 1]].transpose(0, 1)
+    rows, columns = origin.to(image.device, non_blocking=True).unbind(1)
+    return every[:, rows, columns].transpose(0, 1)

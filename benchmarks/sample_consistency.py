@@ -1,0 +1,41 @@
+"""The four small models, ordinary and adaptive, on the 400 real images that come with the package: every shift of each.
+
+python benchmarks/sample_consistency.py --device cuda          # --limit 10: fewer images
+"""
+
+import argparse
+
+import record
+import torch
+
+from trueshift.data import open_data
+from trueshift.eval import EvalSettings, Request, adapted_twin, find_protocols, load_subject, run_evaluation
+
+FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=1024)
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    source, protocols = open_data(), find_protocols(["circular"])
+    settings = EvalSettings(0, options.limit, options.batch, device=options.device)
+    rows = []
+    for family in FAMILIES:
+        request = Request(random_weights=True, device=options.device)
+        ordinary = load_subject(family, request)
+        for subject in (ordinary, adapted_twin(ordinary, request)):
+            measured = run_evaluation(subject, source, protocols, settings)["measured"]["circular"]
+            rows.append({"model": subject.name, **measured})
+            print(rows[-1], flush=True)
+    images = options.limit or len(source)
+    size = ordinary.preparation.size
+    result = {"images": images, "views": images * size[0] * size[1], "device": options.device, "rows": rows}
+    print(record.write(f"sample_consistency_{options.device}", result, seed=0))
+
+
+if __name__ == "__main__":
+    main()
