@@ -135,12 +135,12 @@ def test_bits_of_a_view_into_other_memory():
 def test_exact_fraction_and_largest_change_worked_out_by_hand():
     logits = torch.zeros(2, 3, 2)
     logits[0, 1, 1] = 0.5
-    logits[1, 2, 0] = -2.0
     logits[1, 0] = -1.0
+    logits[1, 2, 0] = -3.0
     exact, change = BitExactFraction(), LargestLogitChange()
     exact.update(logits)
     change.update(logits)
-    assert (exact.compute(), change.compute()) == (0.25, 1.0)
+    assert (exact.compute(), change.compute()) == (0.25, 2.0)
 
 
 @pytest.mark.parametrize("count", range(2, 8))

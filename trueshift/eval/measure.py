@@ -92,7 +92,7 @@ def measure(
     margin = margin_of(protocols, preparation.size)
     normalise = preparation.normaliser(device)
     waiting: deque[_Pending | Unreadable] = deque()
-    unread: deque[tuple[Tensor, list[_Segment]]] = deque()
+    unread: deque[tuple[_Arriving, list[_Segment]]] = deque()
 
     def chunks() -> Iterator[tuple[Tensor, list[_Segment]]]:
         for image in images:
@@ -118,7 +118,7 @@ def measure(
 
     for batch, segments in _batches(chunks(), batch_size):
         with torch.inference_mode():
-            answers = _compare(_checked(forward(batch), len(batch)), segments)
+            answers = _Arriving(_compare(_checked(forward(batch), len(batch)), segments))
         unread.append((answers, segments))
         if len(unread) > 1:  # read one batch late: the device works on the next one meanwhile
             _keep(*unread.popleft())
@@ -230,9 +230,29 @@ def _compare(logits: Tensor, segments: list[_Segment]) -> Tensor:
     return torch.stack([part.double() for part in parts], 1)
 
 
-def _keep(answers: Tensor, segments: list[_Segment]) -> None:
+class _Arriving:
+    """A small tensor on its way from the device; asked for, it waits for its own batch and for no later one."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.ready: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self.values.copy_(values, non_blocking=True)
+            self.ready = torch.cuda.Event()
+            self.ready.record()
+        else:
+            self.values = values.cpu()
+
+    def numpy(self) -> np.ndarray:
+        """The values, once they are here."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        return self.values.numpy()
+
+
+def _keep(answers: _Arriving, segments: list[_Segment]) -> None:
     """Write a batch's answers to the records they belong to."""
-    values, row = answers.cpu().numpy(), 0
+    values, row = answers.numpy(), 0
     for segment in segments:
         here = values[row : row + segment.count]
         there = slice(segment.first, segment.first + segment.count)

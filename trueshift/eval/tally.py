@@ -20,6 +20,8 @@ from .metrics import (
 )
 from .protocols import Protocol
 
+_AT_ONCE = 64
+
 
 def compared(answers: Answers, protocol: Protocol) -> Tensor:
     """The labels that a protocol compares, ``[1, K]``: of the shifted images, or of all, the unshifted one first."""
@@ -55,23 +57,35 @@ class Tally:
         self.bit_exact = BitExactFraction()
         self.largest_change = LargestLogitChange()
         self.images = 0
+        self.waiting: list[tuple[Answers, int | None]] = []
 
     def add(self, record: ImageRecord) -> None:
         """Count one image."""
-        answers = record.answers[self.protocol.name]
-        labels = compared(answers, self.protocol)
         self.images += 1
+        self.waiting.append((record.answers[self.protocol.name], record.label))
+        if len(self.waiting) == _AT_ONCE:
+            self._count()
+
+    def _count(self) -> None:
+        """Many images at once: a metric's update costs as much for one as for a hundred."""
+        if not self.waiting:
+            return
+        answers = [each for each, _ in self.waiting]
+        labels = torch.cat([compared(each, self.protocol) for each in answers])
         self.consistency.update(labels)
         self.worst_case.update(labels)
-        self.bit_exact.update(torch.from_numpy(answers.exact[None, 1:]))
-        self.largest_change.update(torch.from_numpy(answers.change[None, 1:]))
-        if self.labelled and record.label is not None:
-            target = torch.tensor([record.label])
-            self.top_one.update(torch.from_numpy(answers.labels[:1]), target)
-            self.worst_case_accuracy.update(labels, target)
+        self.bit_exact.update(torch.from_numpy(np.stack([each.exact[1:] for each in answers])))
+        self.largest_change.update(torch.from_numpy(np.stack([each.change[1:] for each in answers])))
+        known = [at for at, (_, label) in enumerate(self.waiting) if self.labelled and label is not None]
+        if known:
+            target = torch.tensor([self.waiting[at][1] for at in known])
+            self.top_one.update(torch.tensor([int(answers[at].labels[0]) for at in known]), target)
+            self.worst_case_accuracy.update(labels[known], target)
+        self.waiting.clear()
 
     def summary(self) -> dict[str, Any]:
         """All measures with their intervals; None where there is nothing to tell. Processes meet here."""
+        self._count()
         rates = {
             "top1": self.top_one,
             "consistency": self.consistency,
