@@ -84,7 +84,7 @@ def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict
             subject.preparation,
             margin_of(protocols, size),
             workers=8,
-            pinned=on_gpu(options.device),
+            for_gpu=on_gpu(options.device),
         )
         numbers = {"circular": options.shifts}
         for image in measure(

@@ -1,7 +1,6 @@
 """From files to pixels: timm's evaluation transform exactly, room to move in, and reading ahead of the network."""
 
 import threading
-from itertools import count
 from time import sleep
 
 import numpy as np
@@ -204,7 +203,7 @@ def test_the_margin_is_passed_on():
 @pytest.mark.parametrize(("workers", "ahead"), [(1, 0), (1, 4), (4, 4), (4, 1), (2, 16)])
 def test_never_more_than_a_few_are_read_before_their_use(workers, ahead):
     source = Counted()
-    reading = read_ahead(source, count(), TINY, workers=workers, ahead=ahead)  # without end: all at once would hang
+    reading = read_ahead(source, range(10**9), TINY, workers=workers, ahead=ahead)  # all at once would hang
     for used in range(30):
         assert next(reading).index == used
         assert len(source.asked) <= used + 1 + ahead
@@ -269,3 +268,20 @@ def test_a_file_that_went_away_is_told(tmp_path):
 
 def test_nothing_to_read_is_nothing_read():
     assert list(read_ahead(Counted(), [], TINY)) == []
+
+
+def test_processes_read_what_threads_read(tmp_path):
+    for index in range(40):
+        Image.new("RGB", (6, 5), (index, 0, 0)).save(tmp_path / f"{index:02d}.png")
+    (tmp_path / "07.png").write_bytes(b"torn")
+    source = ImageFolder(tmp_path)
+    here = list(read_ahead(source, range(40), TINY, margin=(1, 0)))
+    there = list(read_ahead(source, range(40), TINY, margin=(1, 0), workers=2, for_gpu=True))
+    for one, other in zip(here, there, strict=True):
+        assert (one.index, one.name) == (other.index, other.name)
+        if isinstance(one, Unreadable):
+            assert one == other
+        else:
+            assert one.label == other.label
+            assert torch.equal(one.canvas, other.canvas)
+    assert sum(isinstance(one, Unreadable) for one in here) == 1

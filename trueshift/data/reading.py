@@ -1,14 +1,15 @@
 """Read pictures a little ahead of their use, in order, each once; those that cannot be read are told, not lost."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from ..ops.shift import Pair
 from .prepare import Preparation
@@ -34,34 +35,55 @@ class Unreadable:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Pictures(Dataset[Any]):
+    """The pictures asked for, read one at a time."""
+
+    source: ImageSource
+    indices: Sequence[int]
+    preparation: Preparation
+    margin: Pair
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> Prepared | Unreadable:
+        index = self.indices[position]
+        try:
+            picture = self.source[index]
+            canvas = self.preparation.canvas(picture.image, self.margin)
+            return Prepared(index, picture.name, picture.label, canvas)
+        except Exception as error:  # decoders raise many kinds; whichever it is, the others can go on
+            return Unreadable(index, self.source.name(index), f"{type(error).__name__}: {error}")
+
+
 def read_ahead(
     source: ImageSource,
-    indices: Iterable[int],
+    indices: Sequence[int],
     preparation: Preparation,
     margin: Pair = (0, 0),
     workers: int = 4,
     ahead: int = 32,
-    pinned: bool = False,
+    for_gpu: bool = False,
 ) -> Iterator[Prepared | Unreadable]:
-    """Decode and resize in threads, never more than ``ahead`` pictures before the one that is used.
+    """Decode and resize in the background, never more than about ``ahead`` pictures before the one that is used.
 
     Args:
-        pinned: put pixels where a GPU can fetch them while it works.
+        for_gpu: read in processes, since threads would compete with the one that keeps the GPU busy, and put pixels
+            where a GPU can fetch them while it works.
     """
+    pictures = _Pictures(source, indices, preparation, margin)
+    if for_gpu and len(indices) > _PARCEL:
+        return _in_processes(pictures, workers)
+    return _in_threads(pictures, workers, ahead)
 
-    def read(index: int) -> Prepared | Unreadable:
-        try:
-            picture = source[index]
-            canvas = preparation.canvas(picture.image, margin)
-            return Prepared(index, picture.name, picture.label, _pinned(canvas) if pinned else canvas)
-        except Exception as error:  # decoders raise many kinds; whichever it is, the others can go on
-            return Unreadable(index, source.name(index), f"{type(error).__name__}: {error}")
 
+def _in_threads(pictures: _Pictures, workers: int, ahead: int) -> Iterator[Prepared | Unreadable]:
     waiting: deque[Future[Prepared | Unreadable]] = deque()
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
-        for index in indices:
-            waiting.append(pool.submit(read, index))
+        for position in range(len(pictures)):
+            waiting.append(pool.submit(pictures.__getitem__, position))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -70,7 +92,40 @@ def read_ahead(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _pinned(canvas: Tensor) -> Tensor:
-    there = torch.empty_like(canvas, pin_memory=True)
-    np.copyto(there.numpy(), canvas.numpy())  # by numpy: torch would start a pool of threads in each of ours
-    return there
+_PARCEL = 16  # pictures that a process sends together: sending costs as much for one as for many
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """Some pictures with their pixels in one tensor."""
+
+    pictures: list[Prepared | Unreadable]  # without their pixels
+    pixels: Tensor
+
+    @classmethod
+    def packed(cls, pictures: list[Prepared | Unreadable]) -> "_Parcel":
+        canvases = [picture.canvas for picture in pictures if isinstance(picture, Prepared)]
+        pixels = torch.stack(canvases) if canvases else torch.empty(0)
+        blank = torch.empty(3, 0, 0, dtype=torch.uint8)
+        bare = [replace(picture, canvas=blank) if isinstance(picture, Prepared) else picture for picture in pictures]
+        return cls(bare, pixels)
+
+    def pin_memory(self) -> "_Parcel":  # a DataLoader asks for this
+        return replace(self, pixels=self.pixels.pin_memory())
+
+    def unpacked(self) -> Iterator[Prepared | Unreadable]:
+        rest = iter(self.pixels)
+        for picture in self.pictures:
+            yield replace(picture, canvas=next(rest)) if isinstance(picture, Prepared) else picture
+
+
+def _in_processes(pictures: _Pictures, workers: int) -> Iterator[Prepared | Unreadable]:
+    parcels = DataLoader(
+        pictures,
+        batch_size=_PARCEL,
+        num_workers=workers,
+        collate_fn=_Parcel.packed,
+        pin_memory=torch.cuda.is_available(),
+    )
+    for parcel in parcels:
+        yield from parcel.unpacked()

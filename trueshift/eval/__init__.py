@@ -4,7 +4,7 @@ from .audit import AuditSettings, run_audit
 from .evaluate import EvalSettings, run_evaluation
 from .intervals import wilson_interval
 from .loading import WeightsUnavailable, load_subject
-from .measure import Answers, ImageRecord, margin_of, measure
+from .measure import measure
 from .metrics import (
     BitExactFraction,
     FlickerRate,
@@ -18,9 +18,11 @@ from .metrics import (
 )
 from .motions import Circular, Cropped, ZeroPadded
 from .protocols import PROTOCOLS, SUITES, Protocol, find_protocols
+from .records import Answers, ImageRecord
 from .segmentation import measure_segmentation
 from .stages import token_errors
 from .subject import Request, Subject, adapted_twin, canonical_twin, subject_of
+from .views import margin_of
 
 __all__ = [
     "PROTOCOLS",

@@ -10,13 +10,15 @@ import numpy as np
 
 from ..data import ImageSource, Picture, Preparation, Prepared, Unreadable, read_ahead
 from ..provenance import circumstances
-from .measure import ImageRecord, margin_of, measure
+from .measure import measure
 from .motions import Neighbourhood
 from .protocols import Protocol, find_protocols
+from .records import ImageRecord
 from .settings import check_shifts, on_gpu
 from .stages import token_errors
 from .subject import Subject
 from .tally import ClassTally, Tally, agreement, is_answered
+from .views import margin_of
 
 Progress = Callable[[str, int, int], None]  # what is being done, how far, of how many
 SCHEMA = 1
@@ -190,7 +192,7 @@ def _streams(
 
     def read(preparation: Preparation) -> Iterator[Prepared | Unreadable]:
         margin = margin_of(protocols, preparation.size)
-        return read_ahead(source, indices, preparation, margin, pinned=on_gpu(settings.device))
+        return read_ahead(source, indices, preparation, margin, for_gpu=on_gpu(settings.device))
 
     first = findings[0].subject.preparation
     alike = [finding.subject.preparation == first for finding in findings]

@@ -15,11 +15,13 @@ import torch.distributed as dist
 from ..data import ImageSource, Unreadable, read_ahead
 from ..provenance import circumstances
 from .audit import Progress
-from .measure import Answers, ImageRecord, margin_of, measure
+from .measure import measure
 from .protocols import Protocol
+from .records import Answers, ImageRecord
 from .settings import check_shifts, on_gpu
 from .subject import Subject
 from .tally import Tally, is_answered
+from .views import margin_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def run_evaluation(
         subject.preparation,
         margin_of(protocols, subject.preparation.size),
         settings.workers,
-        pinned=on_gpu(settings.device),
+        for_gpu=on_gpu(settings.device),
     )
     numbers = {protocol.name: _shifts(protocol, settings) for protocol in protocols}
     batch_size = subject.batch_size or settings.batch_size

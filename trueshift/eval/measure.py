@@ -1,13 +1,11 @@
 """Show a model every view of every image, in batches of one size, and keep what it answered.
 
 One size, because kernels round differently at another: a last, smaller batch would make an exact model look inexact.
-Views of different images share batches, are cut on the device from an image that was decoded once, and are dropped once
-answered, so that memory holds a few batches whatever the number of images and shifts.
+Views are dropped once answered, so that memory holds a few batches whatever the number of images and shifts.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,59 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..data import Preparation, Prepared, Unreadable
-from ..ops.shift import Pair
 from .metrics import bit_identical, logit_change
-from .motions import windows
 from .protocols import Protocol
+from .records import ImageRecord
+from .views import Pending, Segment, ViewMaker
 
 Forward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
-
-
-@dataclass
-class Answers:
-    """What a model said to one image under one protocol. The first view is the unshifted image."""
-
-    shifts: np.ndarray  # [views, 2]; the first is (0, 0)
-    labels: np.ndarray  # [views]
-    change: np.ndarray  # [views], the largest change of a logit against the first view
-    exact: np.ndarray  # [views], whether all bits of the logits are the first view's
-
-    @classmethod
-    def blank(cls, shifts: np.ndarray) -> "Answers":
-        """Nothing said yet."""
-        count = len(shifts)
-        return cls(shifts, np.full(count, -1), np.full(count, np.nan), np.zeros(count, bool))
-
-
-@dataclass
-class ImageRecord:
-    """All answers to one image."""
-
-    index: int
-    name: str
-    label: int | None
-    answers: dict[str, Answers] = field(default_factory=dict)
-
-
-@dataclass
-class _Pending:
-    """An image whose views are on their way."""
-
-    record: ImageRecord
-    unanswered: int = 0
-    references: dict[str, Tensor] = field(default_factory=dict)  # logits of the first view, by protocol
-    shown_by: dict[str, str] = field(default_factory=dict)  # which protocol shows the first view for which
-
-
-@dataclass
-class _Segment:
-    """Rows of a batch that belong to one image and protocol."""
-
-    image: _Pending
-    protocol: str
-    first: int  # which view the first row shows
-    count: int
-    reference: str  # the protocol that has shown the unshifted image
 
 
 def measure(
@@ -85,29 +36,26 @@ def measure(
 
     Args:
         forward: normalised images to logits.
-        images: from :func:`~trueshift.data.read_ahead`, with the margin that :func:`margin_of` names.
+        images: from :func:`~trueshift.data.read_ahead`, with the margin that :func:`~trueshift.eval.margin_of` names.
         protocols: what is done to each image.
         shifts: how many of each protocol, by its name; every shift there is for None.
     """
-    margin = margin_of(protocols, preparation.size)
-    normalise = preparation.normaliser(device)
-    waiting: deque[_Pending | Unreadable] = deque()
-    unread: deque[tuple[_Arriving, list[_Segment]]] = deque()
+    waiting: deque[Pending | Unreadable] = deque()
+    unread: deque[tuple[_Arriving, list[Segment]]] = deque()
 
-    def chunks() -> Iterator[tuple[Tensor, list[_Segment]]]:
+    def readable() -> Iterator[tuple[Prepared, Pending]]:
         for image in images:
             if isinstance(image, Unreadable):
                 waiting.append(image)
-                continue
-            pending = _Pending(ImageRecord(image.index, image.name, image.label))
-            waiting.append(pending)
-            canvas = normalise(image.canvas.to(device, non_blocking=True))
-            yield from _views(pending, canvas, protocols, preparation.size, margin, shifts, seed, batch_size)
+            else:
+                pending = Pending(ImageRecord(image.index, image.name, image.label))
+                waiting.append(pending)
+                yield image, pending
 
     def finished() -> Iterator[ImageRecord | Unreadable]:
         while waiting:
             first = waiting[0]
-            if isinstance(first, _Pending):
+            if isinstance(first, Pending):
                 if first.unanswered or not first.record.answers:
                     return
                 _share_first_views(first)
@@ -116,7 +64,7 @@ def measure(
                 yield first
             waiting.popleft()
 
-    for batch, segments in _batches(chunks(), batch_size):
+    for batch, segments in ViewMaker(protocols, preparation, shifts, seed, batch_size, device).batches(readable()):
         with torch.inference_mode():
             answers = _Arriving(_compare(_checked(forward(batch), len(batch)), segments))
         unread.append((answers, segments))
@@ -128,87 +76,6 @@ def measure(
     yield from finished()
 
 
-def margin_of(protocols: list[Protocol], size: Pair) -> Pair:
-    """How many pixels beyond the input the images must have for all protocols."""
-    margins = [protocol.motion.margin(size) for protocol in protocols]
-    return max(rows for rows, _ in margins), max(columns for _, columns in margins)
-
-
-def _views(
-    pending: _Pending,
-    canvas: Tensor,
-    protocols: list[Protocol],
-    size: Pair,
-    margin: Pair,
-    shifts: Mapping[str, int | None],
-    seed: int,
-    batch_size: int,
-) -> Iterator[tuple[Tensor, list[_Segment]]]:
-    """All views of one image, at most a batch at a time. The unshifted image is shown once for all protocols."""
-    record = pending.record
-    shown: dict[object, str] = {}
-    looks: dict[object, list[tuple[Protocol, Tensor, _Segment]]] = {}  # by the extended image they are windows of
-    for protocol in protocols:
-        drawn = protocol.shifts(record.index, shifts[protocol.name], size, seed)
-        all_shifts = torch.cat([torch.zeros(1, 2, dtype=torch.int64), drawn])
-        record.answers[protocol.name] = Answers.blank(all_shifts.numpy())
-        reference = shown.setdefault(protocol.distortion, protocol.name)
-        pending.shown_by[protocol.name] = reference
-        start = 0 if reference == protocol.name else 1
-        segment = _Segment(pending, protocol.name, start, len(all_shifts) - start, reference)
-        pending.unanswered += segment.count
-        origins = protocol.motion.origin(all_shifts[start:], size)
-        looks.setdefault((protocol.distortion, protocol.motion.extension()), []).append((protocol, origins, segment))
-    for together in looks.values():
-        first = together[0][0]
-        image = first.distort(_middle(canvas, margin, first.motion.margin(size)), record.index, seed)
-        extended = first.motion.extend(image, size)
-        origins = torch.cat([each for _, each, _ in together])
-        segments = deque(segment for _, _, segment in together)
-        for part in origins.split(batch_size):
-            yield windows(extended, part, size), _taken(segments, len(part))
-
-
-def _taken(segments: deque[_Segment], count: int) -> list[_Segment]:
-    """The next ``count`` rows off the segments, which keep the rest."""
-    taken = []
-    while count:
-        first = segments.popleft()
-        if first.count > count:
-            segments.appendleft(replace(first, first=first.first + count, count=first.count - count))
-            first = replace(first, count=count)
-        taken.append(first)
-        count -= first.count
-    return taken
-
-
-def _middle(canvas: Tensor, margin: Pair, wanted: Pair) -> Tensor:
-    rows, columns = margin[0] - wanted[0], margin[1] - wanted[1]
-    return canvas[:, rows : canvas.shape[1] - rows, columns : canvas.shape[2] - columns]
-
-
-def _batches(
-    chunks: Iterable[tuple[Tensor, list[_Segment]]], batch_size: int
-) -> Iterator[tuple[Tensor, list[_Segment]]]:
-    """Views of any images, exactly ``batch_size`` at a time; the last batch is filled up with copies."""
-    parts: list[Tensor] = []
-    segments: deque[_Segment] = deque()
-    filled = 0
-    for views, belonging in chunks:
-        segments.extend(belonging)
-        parts.append(views)
-        filled += len(views)
-        if filled >= batch_size:  # a chunk is no larger than a batch, so one is enough
-            rest = filled - batch_size
-            parts[-1] = views[: len(views) - rest]
-            yield torch.cat(parts), _taken(segments, batch_size)
-            parts, filled = ([views[len(views) - rest :]] if rest else []), rest
-    if filled:
-        last = torch.cat(parts)
-        copies = last[:1].expand(batch_size - filled, *last.shape[1:])
-        yield torch.cat([last, copies]), list(segments)
-
-
 def _checked(logits: Any, count: int) -> Tensor:
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != count:
         what = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -216,7 +83,7 @@ def _checked(logits: Any, count: int) -> Tensor:
     return logits
 
 
-def _compare(logits: Tensor, segments: list[_Segment]) -> Tensor:
+def _compare(logits: Tensor, segments: list[Segment]) -> Tensor:
     """Labels, changes and exactness of a batch, still on its device."""
     row, references = 0, []
     for segment in segments:
@@ -250,7 +117,7 @@ class _Arriving:
         return self.values.numpy()
 
 
-def _keep(answers: _Arriving, segments: list[_Segment]) -> None:
+def _keep(answers: _Arriving, segments: list[Segment]) -> None:
     """Write a batch's answers to the records they belong to."""
     values, row = answers.numpy(), 0
     for segment in segments:
@@ -262,7 +129,7 @@ def _keep(answers: _Arriving, segments: list[_Segment]) -> None:
         row += segment.count
 
 
-def _share_first_views(image: _Pending) -> None:
+def _share_first_views(image: Pending) -> None:
     """Protocols that did not show the unshifted image again take the answer of the one that did."""
     for name, source in image.shown_by.items():
         said, first = image.record.answers[name], image.record.answers[source]

@@ -37,8 +37,8 @@ class Motion:
         """Motions with an equal extension look at windows of the same extended image."""
         return self
 
-    def extend(self, image: Shaped[Tensor, "C EH EW"], size: Pair) -> Shaped[Tensor, "C XH XW"]:
-        """The image beyond its border; given, it is ``margin`` pixels larger than ``size`` on every side."""
+    def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
+        """Images beyond their border; given, they are ``margin`` pixels larger than ``size`` on every side."""
         raise NotImplementedError
 
     def origin(self, shifts: Shifts, size: Pair) -> Shifts:
@@ -47,7 +47,9 @@ class Motion:
 
     def view(self, image: Shaped[Tensor, "C EH EW"], shifts: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
         """The image after each shift."""
-        return windows(self.extend(image, size), self.origin(shifts, size), size)
+        origin = self.origin(shifts, size)
+        where = torch.cat([torch.zeros_like(origin[:, :1]), origin], 1)
+        return windows(self.extend(image[None], size), where, size)
 
     def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
         """Maps of shifted images (labels of pixels) moved back, and where they say something about the image."""
@@ -86,8 +88,8 @@ class Circular(Motion):
     def extension(self) -> Hashable:
         return Circular
 
-    def extend(self, image: Shaped[Tensor, "C EH EW"], size: Pair) -> Shaped[Tensor, "C XH XW"]:
-        return circular_pad(image.permute(1, 2, 0)[None], (0, size[0] - 1), (0, size[1] - 1))[0].permute(2, 0, 1)
+    def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
+        return circular_pad(images.permute(0, 2, 3, 1), (0, size[0] - 1), (0, size[1] - 1)).permute(0, 3, 1, 2)
 
     def origin(self, shifts: Shifts, size: Pair) -> Shifts:
         return -shifts % torch.tensor(size)
@@ -137,9 +139,9 @@ class ZeroPadded(Motion):
         rows, columns = self._reach(size)
         return range(-rows, rows + 1), range(-columns, columns + 1)
 
-    def extend(self, image: Shaped[Tensor, "C EH EW"], size: Pair) -> Shaped[Tensor, "C XH XW"]:
+    def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
         rows, columns = self._reach(size)
-        return F.pad(image, (columns, columns, rows, rows))
+        return F.pad(images, (columns, columns, rows, rows))
 
     def origin(self, shifts: Shifts, size: Pair) -> Shifts:
         return torch.tensor(self._reach(size)) - shifts
@@ -176,8 +178,8 @@ class Cropped(Motion):
         rows, columns = self.margin(size)
         return range(-rows, rows + 1), range(-columns, columns + 1)
 
-    def extend(self, image: Shaped[Tensor, "C EH EW"], size: Pair) -> Shaped[Tensor, "C XH XW"]:
-        return image
+    def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
+        return images
 
     def origin(self, shifts: Shifts, size: Pair) -> Shifts:
         return torch.tensor(self.margin(size)) - shifts
@@ -188,8 +190,8 @@ class Cropped(Motion):
         return f"standard, resized to {size[0] + 2 * rows}, {crop}"
 
 
-def windows(image: Shaped[Tensor, "C XH XW"], origin: Shifts, size: Pair) -> Shaped[Tensor, "K C H W"]:
-    """The window of ``size`` that starts at each origin."""
-    every = image.unfold(1, size[0], 1).unfold(2, size[1], 1)  # a view: C, rows, columns, H, W
-    rows, columns = origin.to(image.device, non_blocking=True).unbind(1)
-    return every[:, rows, columns].transpose(0, 1)
+def windows(images: Shaped[Tensor, "B C XH XW"], where: Int64[Tensor, "K 3"], size: Pair) -> Shaped[Tensor, "K C H W"]:
+    """Windows of ``size``, each given by the number of its image and the row and column where it begins."""
+    every = images.unfold(2, size[0], 1).unfold(3, size[1], 1)  # a view: B, C, rows, columns, H, W
+    which, rows, columns = where.to(images.device, non_blocking=True).unbind(1)
+    return every[which, :, rows, columns]

@@ -37,7 +37,7 @@ def measure_segmentation(
     for index, (image, mask) in enumerate(pairs):
         size = (image.shape[1], image.shape[2])
         drawn = protocol.shifts(index, shifts, size, seed)
-        moved = protocol.motion.view(image, drawn.to(image.device), size)
+        moved = protocol.motion.view(image, drawn, size)
         with torch.inference_mode():
             labels = forward(torch.cat([image[None], moved])).argmax(1).cpu()
         if labels.shape[1:] != size:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from .intervals import wilson_interval
-from .measure import Answers, ImageRecord
 from .metrics import (
     BitExactFraction,
     LargestLogitChange,
@@ -19,6 +18,7 @@ from .metrics import (
     pair_agreement,
 )
 from .protocols import Protocol
+from .records import Answers, ImageRecord
 
 _AT_ONCE = 64
 
