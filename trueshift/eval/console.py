@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from .audit import Progress as Report
-from .wording import number, percent, remarks, table_rows, verdict
+from .wording import interval, number, percent, remarks, table_rows, verdict
 
 
 @contextmanager
@@ -52,21 +52,21 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
     model, data = result["model"], result["data"]
     table = Table(title=f"{escape(model['name'])} on {data['images']} images of {escape(data['title'])}")
     table.add_column("protocol")
-    for title in ("Top-1", "consistency", "95 % interval", "all shifts agree", "bit-identical", "largest change"):
+    for title in ("Top-1", "consistency", "all shifts agree", "bit-identical", "largest change"):
         table.add_column(title, justify="right")
     for name, measured in result["measured"].items():
-        protocol = result["protocols"][name]
         agreed = measured["consistency"]
         table.add_row(
-            f"{escape(protocol['title'])} [dim]({name})\n{escape(protocol['description'])}[/]",
+            f"{escape(result['protocols'][name]['title'])}\n[dim]{name}[/]",
             percent(measured["top1"]),
-            percent(agreed),
-            f"{100 * agreed['low']:.2f} to {100 * agreed['high']:.2f}" if agreed else "",
+            f"{percent(agreed)}\n[dim]{interval(agreed)}[/]",
             percent(measured["worst_case"]),
             percent(measured["bit_exact"]),
             number(measured["largest_logit_change"]),
         )
     console.print(table)
+    for name, protocol in result["protocols"].items():
+        console.print(f"[dim]{name}: {escape(protocol['description'])}[/]", highlight=False)
     if model["random"]:
         console.print("[yellow]Weights are the random initialisation, nothing was learned.[/]")
     if data["skipped"]:

@@ -1,6 +1,7 @@
 """Models by what a user calls them: names, folders, checkpoints, ONNX files, functions."""
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -110,22 +111,20 @@ def _from_folder(model: str, request: Request) -> Subject:
     config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{config} is missing: needs a folder written by save_pretrained")
-    text = config.read_text(errors="replace")
-    if '"model_type"' in text:
+    try:
+        read = json.loads(config.read_text())
+    except ValueError as error:
+        raise ValueError(f"{config} cannot be read ({error}): save the model again") from error
+    if "model_type" in read:
         return _from_transformers(model, request)
-    if '"architecture"' not in text:
+    if "architecture" not in read:
         raise ValueError(f"{config} names no architecture: needs a folder written by save_pretrained")
     name = folder.resolve().name
     where = f"local-dir:{folder}"
     if request.random_weights:
         made = _resized(timm.create_model(where, pretrained=False), request)
         return subject_of(made, name, f"random, seed {request.seed}", request, random=True)
-    try:
-        module: nn.Module = from_pretrained(folder)
-    except ValueError as error:
-        if "no model is called" not in str(error):
-            raise
-        module = timm.create_model(where, pretrained=True)  # one of timm's own
+    module: Any = from_pretrained(folder) if _is_ours(read["architecture"]) else timm.create_model(where, True)
     return subject_of(_resized(module, request), name, f"folder {name}", request)
 
 

@@ -14,6 +14,11 @@ def on_gpu(device: str) -> bool:
     return torch.device(device).type == "cuda"
 
 
+def usual_batch_size(device: str) -> int:
+    """Enough images to keep a device busy."""
+    return 256 if on_gpu(device) else 64
+
+
 def inference_device(device: str) -> str:
     """The device asked for, or the best there is for ``"auto"``."""
     if device == "auto":

@@ -1,0 +1,104 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_models import ReadsOnePixel, subject
+
+from trueshift.data import EmbeddedSample
+from trueshift.eval import EvalSettings, find_protocols, run_evaluation
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = EvalSettings(shifts=3, limit=30, batch_size=16, workers=2)
+PROTOCOLS = ["cifar", "magnitude-8", "erased-28"]
+
+
+def evaluated(output=None, progress=None, model=None, **changes):
+    model = model or subject(ReadsOnePixel())
+    settings = replace(SETTINGS, **changes)
+    return run_evaluation(model, EmbeddedSample(), find_protocols(PROTOCOLS), settings, output, progress)
+
+
+def test_answers_on_disk_change_nothing(tmp_path):
+    assert evaluated(tmp_path)["measured"] == evaluated()["measured"]
+
+
+def test_interrupted_it_goes_on_where_it_was(tmp_path):
+    def interrupted(what, done, total):
+        if done == 11:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(tmp_path, interrupted)
+    (file,) = (tmp_path / "answers").iterdir()
+    with file.open("a") as torn:  # as a killed process may leave it
+        torn.write('{"index": 12, "name"')
+
+    class CountsImages(ReadsOnePixel):
+        shown = 0
+
+        def forward(self, images):
+            CountsImages.shown += len(images)
+            return super().forward(images)
+
+    again = evaluated(tmp_path, model=subject(CountsImages()))
+    assert again["measured"] == evaluated()["measured"]
+    views = 3 + 1 + 3 + 2 + 3 + 1  # of each image: circular with the unshifted one, standard, magnitude, erased
+    assert CountsImages.shown <= -(-19 * views // 16) * 16
+    shown = CountsImages.shown
+    evaluated(tmp_path, model=subject(CountsImages()))
+    assert CountsImages.shown == shown  # all known: nothing is asked again
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"shifts": 4}, {"limit": 20}])
+def test_answers_to_another_question_are_refused(tmp_path, change):
+    evaluated(tmp_path)
+    with pytest.raises(ValueError, match=r"another question.*was.*is.*needs another --output"):
+        evaluated(tmp_path, **change)
+
+
+def test_protocols_for_pixels_are_refused():
+    with pytest.raises(ValueError, match="segmentation"):
+        run_evaluation(subject(ReadsOnePixel()), EmbeddedSample(), find_protocols(["ade20k"]), SETTINGS)
+
+
+FACTORY = """
+import torch
+class Pixel(torch.nn.Module):
+    num_classes = 2
+    def forward(self, images):
+        value = images[:, :, 0, 0].sum(1)
+        return torch.stack([-value, value], 1)
+"""
+
+
+def launched(folder, processes, output, protocols=("circular",)):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "trueshift", "eval", "pixel:Pixel", "--data", "sample", "--protocols", *protocols]
+    command += ["--limit", "25", "--img-size", "32", "--crop-pct", "1", "--output", output, "--device", "cpu"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / output / "eval.json").read_text())
+
+
+def test_processes_share_the_images_and_the_result_is_that_of_one(tmp_path):
+    (tmp_path / "pixel.py").write_text(FACTORY)
+    two = launched(tmp_path, 2, "two")
+    assert two["processes"] == 2
+    # gone on with another number of processes: everything is known already
+    (tmp_path / "two" / "eval.json").unlink()
+    one = launched(tmp_path, 1, "two")
+    assert one["processes"] == 1
+    assert one["measured"] == two["measured"]
+    assert two["measured"]["circular"]["consistency"]["images"] == 25
+
+
+@pytest.mark.slow
+def test_three_processes_with_uneven_shares(tmp_path):
+    (tmp_path / "pixel.py").write_text(FACTORY)
+    results = [launched(tmp_path, count, f"with-{count}", ("cifar", "magnitude")) for count in (1, 2, 3)]
+    assert results[0]["measured"] == results[1]["measured"] == results[2]["measured"]

@@ -1,0 +1,69 @@
+"""The page in a real browser, light and dark, wide and narrow: pictures arrive, nothing sticks out, text is readable."""
+
+import shutil
+
+import pytest
+from report_samples import audit_of_twins, nasty_folder
+
+from trueshift.eval.output import write_audit
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the PATH")
+
+# the contrast of each piece of text with the ground behind it, after WCAG
+CONTRASTS = """() => {
+  const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(Number).map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const ground = e => { while (e) { const c = getComputedStyle(e).backgroundColor;
+    if (!c.endsWith(', 0)')) return c; e = e.parentElement; } return 'rgb(255, 255, 255)'; };
+  const speaks = e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+  return [...document.querySelectorAll('main *')].filter(speaks)
+    .map(e => { const s = getComputedStyle(e), a = light(s.color), b = light(ground(e));
+      return {text: e.textContent.trim().slice(0, 40), size: parseFloat(s.fontSize),
+              contrast: (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)}; });
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "data").mkdir()
+    source = nasty_folder(folder / "data")
+    return write_audit(audit_of_twins(source), source, folder).as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_can_be_read(address, browser, tmp_path, width, scheme):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: problems.append(request.url) if request.url.startswith("http") else None)
+    page.on("dialog", lambda dialog: (problems.append("dialog"), dialog.dismiss()))
+    page.goto(address)
+    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
+    inside_scrollers = ".filter(e => !e.closest('.wide')).map(e => e.outerHTML.slice(0, 80))"
+    assert page.evaluate(outside + inside_scrollers) == []
+    texts = page.evaluate(CONTRASTS)
+    assert len(texts) > 50
+    assert [text for text in texts if text["contrast"] < 4.5] == []
+    assert min(text["size"] for text in texts) >= 12
+    # the ground is what the reader asked for
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground.strip("rgb()").split(","))) > 600) == (scheme == "light")
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    assert (tmp_path / "page.png").stat().st_size > 30_000
+    assert problems == []
+    page.close()
