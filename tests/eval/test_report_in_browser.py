@@ -1,4 +1,4 @@
-"""The page in a real browser, light and dark, wide and narrow: pictures arrive, nothing sticks out, text is readable."""
+"""The page in a real browser, light and dark, wide and narrow: pictures arrive, nothing sticks out, all can be read."""
 
 import shutil
 

@@ -15,7 +15,7 @@ DenseForward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes H W
 
 def measure_segmentation(
     forward: DenseForward,
-    pairs: Iterable[tuple[Float[Tensor, "C H W"], Int[Tensor, "H W"]]],
+    pairs: Iterable[tuple[Float[Tensor, "C _ _"], Int[Tensor, "_ _"]]],
     protocol: Protocol,
     num_classes: int,
     shifts: int = 2,
