@@ -10,7 +10,7 @@ from typing import Any
 
 from record import RESULTS, ROOT
 
-DOCUMENTS = ("README.md", "docs/paper_map.md", "docs/exactness.md", "docs/models.md")
+DOCUMENTS = ("README.md", "docs/paper_map.md", "docs/exactness.md", "docs/models.md", "docs/audit.md")
 
 
 def load(name: str) -> dict[str, Any]:
@@ -122,6 +122,37 @@ def model_speed(batches: tuple[int, ...] | None = None) -> str:
     return "\n".join([*lines, "", note])
 
 
+def sample_consistency() -> str:
+    recorded = load("sample_consistency_cuda")
+    lines = [
+        "| model | C-Cons. | images with one answer under all shifts | bit-identical | largest change of a logit |",
+        "|---|---|---|---|---|",
+    ]
+    for row in recorded["result"]["rows"]:
+        rates = " | ".join(f"{100 * row[key]['rate']:.2f} %" for key in ("consistency", "worst_case", "bit_exact"))
+        lines.append(f"| {row['model']} | {rates} | {row['largest_logit_change']:.3g} |")
+    views = recorded["result"]["views"]
+    return "\n".join([*lines, "", f"{views:,} views for each model, float32, on {machine(recorded)}."])
+
+
+def audit_overhead() -> str:
+    lines = [
+        "| where | model | images, batch | forward passes | audit | ratio (each round) | memory beyond the passes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for path in sorted(RESULTS.glob("audit_overhead_*.json")):
+        recorded = json.loads(path.read_text())
+        result = recorded["result"]
+        where = f"{recorded['machine']['gpu'] or recorded['machine']['processor']}, {result['precision']}"
+        for row in result["rows"]:
+            rounds = ", ".join(f"{ratio:.2f}" for ratio in row["ratios"])
+            lines.append(
+                f"| {where} | {row['model']} | {result['images']}, {result['batch']} | {row['bare_seconds']:.1f} s | "
+                f"{row['audit_seconds']:.1f} s | {row['ratio']:.2f} ({rounds}) | {row['extra_memory_mib']:.0f} MiB |"
+            )
+    return "\n".join(lines)
+
+
 TABLES = {
     "door": door,
     "frame_stability": frame_stability,
@@ -129,6 +160,8 @@ TABLES = {
     "model_exactness": model_exactness,
     "without_anchor": without_anchor,
     "model_speed": model_speed,
+    "sample_consistency": sample_consistency,
+    "audit_overhead": audit_overhead,
     "model_speed_128": lambda: model_speed((128,)),
 }
 

@@ -84,9 +84,10 @@ def test_the_picture_is_drawn(tmp_path):
     assert target.stat().st_size > 50_000
 
 
-def test_the_programs_in_the_readme_run(run_unchecked):
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(programs) == 2
+@pytest.mark.parametrize(("document", "count"), [("README.md", 2), ("docs/audit.md", 1)])
+def test_the_programs_in_the_documents_run(run_unchecked, document, count):
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    assert len(programs) == count
     run_unchecked("\n".join(programs))
 
 
@@ -96,7 +97,7 @@ def test_tables_are_those_of_the_result_files():
 
 
 def test_readme_and_paper_map_name_things_that_exist():
-    for document in ("README.md", "docs/paper_map.md", "CONTRIBUTING.md"):
+    for document in ("README.md", "docs/paper_map.md", "docs/audit.md", "CONTRIBUTING.md"):
         text = (ROOT / document).read_text()
         for link in re.findall(r"\]\(([^)#:]+)\)", text):
             assert ((ROOT / document).parent / link).exists(), f"{document} links to {link}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from small_models import ReadsOnePixel, subject
 
+from trueshift.cli import main
 from trueshift.data import EmbeddedSample
 from trueshift.eval import EvalSettings, find_protocols, run_evaluation
 
@@ -75,26 +76,31 @@ class Pixel(torch.nn.Module):
 """
 
 
+OPTIONS = ["--limit", "25", "--img-size", "32", "--crop-pct", "1", "--device", "cpu"]
+
+
 def launched(folder, processes, output, protocols=("circular",)):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "trueshift", "eval", "pixel:Pixel", "--data", "sample", "--protocols", *protocols]
-    command += ["--limit", "25", "--img-size", "32", "--crop-pct", "1", "--output", output, "--device", "cpu"]
+    command += [*OPTIONS, "--output", output]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / output / "eval.json").read_text())
 
 
-def test_processes_share_the_images_and_the_result_is_that_of_one(tmp_path):
+def test_processes_share_the_images_and_the_result_is_that_of_one(tmp_path, monkeypatch):
     (tmp_path / "pixel.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
     two = launched(tmp_path, 2, "two")
     assert two["processes"] == 2
-    # gone on with another number of processes: everything is known already
-    (tmp_path / "two" / "eval.json").unlink()
-    one = launched(tmp_path, 1, "two")
-    assert one["processes"] == 1
-    assert one["measured"] == two["measured"]
     assert two["measured"]["circular"]["consistency"]["images"] == 25
+    alone = ["eval", "pixel:Pixel", "--data", "sample", "--protocols", "circular", *OPTIONS, "--output"]
+    for output in ("one", "two"):  # from the beginning, and gone on with another number of processes
+        assert main([*alone, output]) == 0
+        one = json.loads((tmp_path / output / "eval.json").read_text())
+        assert one["processes"] == 1
+        assert one["measured"] == two["measured"]
 
 
 @pytest.mark.slow

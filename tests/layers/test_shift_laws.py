@@ -23,7 +23,13 @@ def all_images(size: int) -> torch.Tensor:
 CORE = ("tokenize", "align", "merge, norm before", "merge, convolution", "tokenize, overlapping", "stages")
 
 
-@pytest.mark.parametrize("name", LAYERS)
+# variations of the others: fewer shifts in the default run, all of them in the slow one
+VARIATIONS = ("tokenize, p = 1", "tokenize, p = 2.5", "tokenize, p = inf", "tokenize, learned", "tokenize, oblong")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in VARIATIONS else name for name in LAYERS]
+)
 def test_all_shifts_of_16_pixels(name):
     assert_equivariant(build(name, 16), all_images(16), shifts="all")
 
@@ -60,7 +66,7 @@ def test_values_do_not_move_at_all_with_an_anchor(name):
     assert_invariant(lambda image: layer(image).values, all_images(32), shifts=64)
 
 
-@pytest.mark.parametrize("patch", [2, 3, 5, 8, 16, (4, 2), (3, 6)])
+@pytest.mark.parametrize("patch", [2, 3, 5, 8, pytest.param(16, marks=pytest.mark.slow), (4, 2), (3, 6)])
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_any_patch_and_channels(patch, channels):
     rows, columns = ts.ops.shift.pair(patch)

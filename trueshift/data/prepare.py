@@ -18,6 +18,8 @@ _FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
 }
 
 
@@ -52,7 +54,7 @@ class Preparation:
             "crop_pct": config.get("crop_pct"),
             "mean": tuple(config["mean"]) if config.get("mean") else None,
             "std": tuple(config["std"]) if config.get("std") else None,
-            "interpolation": config.get("interpolation") if config.get("interpolation") in _FILTERS else None,
+            "interpolation": config.get("interpolation") or None,
         }
         return cls(**{key: value for key, value in given.items() if value is not None})
 

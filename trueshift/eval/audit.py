@@ -10,12 +10,11 @@ import numpy as np
 
 from ..data import ImageSource, Picture, Preparation, Prepared, Unreadable, read_ahead
 from ..provenance import circumstances
+from .closer import changes_of_tokens, plane_of_answers
 from .measure import measure
-from .motions import Neighbourhood
 from .protocols import Protocol, find_protocols
 from .records import ImageRecord
 from .settings import check_shifts, on_gpu
-from .stages import token_errors
 from .subject import Subject
 from .tally import ClassTally, Tally, agreement, is_answered
 from .views import margin_of
@@ -270,53 +269,13 @@ def _look_closer(
     work = [(index, finding) for index in examples for finding in findings]
     for done, (index, finding) in enumerate(work):
         if settings.plane:
-            finding.planes.append(_plane(finding.subject, source, index, settings))
+            batch_size = finding.subject.batch_size or settings.batch_size
+            finding.planes.append(
+                plane_of_answers(finding.subject, source, index, settings.plane, batch_size, settings.device)
+            )
         if finding.subject.maps is not None:
-            finding.tokens.append(_tokens(finding.subject, source, index, settings))
+            finding.tokens.append(changes_of_tokens(finding.subject, source, index, settings.device))
         progress("looking at examples", done + 1, len(work))
-
-
-def _plane(subject: Subject, source: ImageSource, index: int, settings: AuditSettings) -> dict[str, Any]:
-    """The answer under every shift of a square around zero."""
-    protocol = Protocol("plane", "plane of shifts", Neighbourhood(side=settings.plane))
-    rows, columns = protocol.motion.steps(subject.preparation.size)
-    pictures = read_ahead(source, [index], subject.preparation)
-    size = subject.batch_size or settings.batch_size
-    records = measure(
-        subject.forward, pictures, [protocol], subject.preparation, {"plane": None}, 0, size, settings.device
-    )
-    (record,) = records
-    assert isinstance(record, ImageRecord)
-    answers = record.answers["plane"]
-    labels = answers.labels[1:].reshape(len(rows), len(columns))
-    return {
-        "index": index,
-        "name": record.name,
-        "label": record.label,
-        "rows": [rows.start, rows.stop],
-        "columns": [columns.start, columns.stop],
-        "labels": labels.tolist(),
-        "largest_logit_change": float(answers.change.max()),
-        "bit_exact": float(answers.exact[1:].mean()),
-        "different_answers": len(np.unique(labels)),
-    }
-
-
-def _tokens(subject: Subject, source: ImageSource, index: int, settings: AuditSettings) -> dict[str, Any]:
-    """How each stage's tokens change under a shift by one row and one column."""
-    assert subject.maps is not None
-    picture = source[index]
-    canvas = subject.preparation.canvas(picture.image).to(settings.device)
-    stages = token_errors(subject.maps, subject.preparation.normalise(canvas))
-    return {
-        "index": index,
-        "name": picture.name,
-        "shift": [1, 1],
-        "stages": [
-            {"error": np.round(stage.error, 6).tolist(), "scale": stage.scale, "largest": stage.largest}
-            for stage in stages
-        ],
-    }
 
 
 def _conclude(finding: _Findings, source: ImageSource) -> dict[str, Any]:

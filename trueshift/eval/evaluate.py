@@ -2,22 +2,21 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from ..data import ImageSource, Unreadable, read_ahead
 from ..provenance import circumstances
 from .audit import Progress
+from .journal import Journal
 from .measure import measure
 from .protocols import Protocol
-from .records import Answers, ImageRecord
+from .records import ImageRecord
 from .settings import check_shifts, on_gpu
 from .subject import Subject
 from .tally import Tally, is_answered
@@ -131,9 +130,7 @@ def _shifts(protocol: Protocol, settings: EvalSettings) -> int | None:
     return settings.shifts - 1 if protocol.against_unshifted else settings.shifts
 
 
-def _noted(
-    records: Iterator[ImageRecord | Unreadable], journal: "Journal | None"
-) -> Iterator[ImageRecord | Unreadable]:
+def _noted(records: Iterator[ImageRecord | Unreadable], journal: Journal | None) -> Iterator[ImageRecord | Unreadable]:
     if journal is None:
         yield from records
         return
@@ -170,75 +167,3 @@ def _identity(
         "seed": settings.seed,
         "precision": settings.precision,
     }
-
-
-class Journal:
-    """Answers on disk, a line for each image, written as they come.
-
-    Every process writes a file of its own and reads all of them. A line that a killed process left unfinished is
-    dropped.
-    """
-
-    def __init__(self, folder: Path, identity: dict[str, Any], rank: int, world: int) -> None:
-        self.folder, self.identity = folder / "answers", identity
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.path = self.folder / f"process-{rank}-of-{world}.jsonl"
-
-    def read(self) -> dict[int, ImageRecord | Unreadable]:
-        """All answers of earlier runs, by the index of the image; refused if they are to another question."""
-        known: dict[int, ImageRecord | Unreadable] = {}
-        for path in sorted(self.folder.glob("process-*.jsonl")):
-            lines = _whole_lines(path)
-            if lines:
-                self._compare(json.loads(lines[0]), path)
-            known.update((record.index, record) for record in map(_from_line, lines[1:]))
-        return known
-
-    def _compare(self, other: dict[str, Any], path: Path) -> None:
-        different = [key for key in self.identity if other.get(key) != self.identity[key]]
-        if different:
-            told = "; ".join(f"{key} was {other.get(key)}, is {self.identity[key]}" for key in different)
-            raise ValueError(f"{path.parent} holds answers to another question ({told}): needs another --output")
-
-    def open(self) -> TextIO:
-        """The file of this process, behind its last whole line."""
-        lines = _whole_lines(self.path) if self.path.exists() else []
-        whole = sum(len(line.encode()) + 1 for line in lines)
-        file = self.path.open("r+" if self.path.exists() else "w", encoding="utf-8")
-        file.truncate(whole)
-        file.seek(0, os.SEEK_END)
-        if not lines:
-            file.write(json.dumps(self.identity) + "\n")
-            file.flush()
-        return file
-
-    def note(self, file: TextIO, record: ImageRecord | Unreadable) -> None:
-        """Add one image."""
-        file.write(_to_line(record) + "\n")
-        file.flush()
-
-
-def _whole_lines(path: Path) -> list[str]:
-    *whole, _ = path.read_text(encoding="utf-8").split("\n")
-    return whole
-
-
-def _to_line(record: ImageRecord | Unreadable) -> str:
-    if isinstance(record, Unreadable):
-        return json.dumps(asdict(record))
-    answers = {
-        name: [said.shifts.tolist(), said.labels.tolist(), said.change.tolist(), said.exact.astype(int).tolist()]
-        for name, said in record.answers.items()
-    }
-    return json.dumps({"index": record.index, "name": record.name, "label": record.label, "answers": answers})
-
-
-def _from_line(line: str) -> ImageRecord | Unreadable:
-    read = json.loads(line)
-    if "reason" in read:
-        return Unreadable(**read)
-    answers = {
-        name: Answers(np.array(shifts), np.array(labels), np.array(change, float), np.array(exact, bool))
-        for name, (shifts, labels, change, exact) in read["answers"].items()
-    }
-    return ImageRecord(read["index"], read["name"], read["label"], answers)

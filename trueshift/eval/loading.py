@@ -24,6 +24,9 @@ _WHERE = (
 )
 
 
+_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # Pillow's numbers
+
+
 class WeightsUnavailable(RuntimeError):
     """Weights that could not be had, and what can be done instead."""
 
@@ -240,7 +243,7 @@ def _from_processor(wanted: dict[str, Any], config: Any) -> Preparation:
             "crop_pct": keep,
             "mean": wanted.get("image_mean"),
             "std": wanted.get("image_std"),
-            "interpolation": {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(wanted.get("resample", 3)),
+            "interpolation": _RESAMPLING[int(wanted.get("resample") or 3)],
         }
     )
 

@@ -287,7 +287,8 @@ def pixel_agreement(
 
 def logit_change(reference: Float[Tensor, "*n classes"], logits: Float[Tensor, "*m classes"]) -> Float[Tensor, "*m"]:
     """The largest absolute difference to the reference over the classes."""
-    return (logits.double() - reference.double()).abs().amax(-1)
+    difference = (logits.double() - reference.double()).abs()
+    return difference.masked_fill(logits == reference, 0).amax(-1)  # also where both are infinite
 
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}

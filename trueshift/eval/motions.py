@@ -123,8 +123,8 @@ class Neighbourhood(Circular):
 
 
 @dataclass(frozen=True)
-class ZeroPadded(Motion):
-    """What leaves the image is gone, and zeros (the mean colour, after normalising) come in.
+class _Bounded(Motion):
+    """Shifts of either sign, up to a largest one.
 
     Args:
         largest: the largest shift, either way, as a part of the size.
@@ -132,19 +132,25 @@ class ZeroPadded(Motion):
 
     largest: float
 
-    def _reach(self, size: Pair) -> Pair:
+    def reach(self, size: Pair) -> Pair:
+        """The largest shift in pixels."""
         return round(size[0] * self.largest), round(size[1] * self.largest)
 
     def steps(self, size: Pair) -> tuple[range, range]:
-        rows, columns = self._reach(size)
+        rows, columns = self.reach(size)
         return range(-rows, rows + 1), range(-columns, columns + 1)
 
-    def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
-        rows, columns = self._reach(size)
-        return F.pad(images, (columns, columns, rows, rows))
-
     def origin(self, shifts: Shifts, size: Pair) -> Shifts:
-        return torch.tensor(self._reach(size)) - shifts
+        return torch.tensor(self.reach(size)) - shifts
+
+
+@dataclass(frozen=True)
+class ZeroPadded(_Bounded):
+    """What leaves the image is gone, and zeros (the mean colour, after normalising) come in."""
+
+    def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
+        rows, columns = self.reach(size)
+        return F.pad(images, (columns, columns, rows, rows))
 
     def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
         back, covered = torch.zeros_like(seen), torch.zeros_like(seen, dtype=torch.bool)
@@ -157,37 +163,24 @@ class ZeroPadded(Motion):
         return back, covered
 
     def describe(self, size: Pair) -> str:
-        rows, columns = self._reach(size)
+        rows, columns = self.reach(size)
         return f"standard, up to ±{rows} x ±{columns} of {size[0]} x {size[1]} pixels, zero padded"
 
 
 @dataclass(frozen=True)
-class Cropped(Motion):
-    """The crop moves over a larger image, as in Zhang (2019): new content comes in, nothing is made up.
-
-    Args:
-        largest: the largest shift, either way, as a part of the size.
-    """
-
-    largest: float
+class Cropped(_Bounded):
+    """The crop moves over a larger image, as in Zhang (2019): new content comes in, nothing is made up."""
 
     def margin(self, size: Pair) -> Pair:
-        return round(size[0] * self.largest), round(size[1] * self.largest)
-
-    def steps(self, size: Pair) -> tuple[range, range]:
-        rows, columns = self.margin(size)
-        return range(-rows, rows + 1), range(-columns, columns + 1)
+        return self.reach(size)
 
     def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
         return images
 
-    def origin(self, shifts: Shifts, size: Pair) -> Shifts:
-        return torch.tensor(self.margin(size)) - shifts
-
     def describe(self, size: Pair) -> str:
-        rows, columns = self.margin(size)
+        rows, columns = self.reach(size)
         crop = f"crop of {size[0]} x {size[1]} within ±{rows} x ±{columns} pixels"
-        return f"standard, resized to {size[0] + 2 * rows}, {crop}"
+        return f"standard, resized to at least {size[0] + 2 * rows}, {crop}"
 
 
 def windows(images: Shaped[Tensor, "B C XH XW"], where: Int64[Tensor, "K 3"], size: Pair) -> Shaped[Tensor, "K C H W"]:
