@@ -1,6 +1,5 @@
 """The command line: ``trueshift audit`` and ``trueshift eval``."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from .eval.processes import joined_processes
 from .eval.protocols import find_protocols
 from .eval.settings import inference_device, usual_batch_size
 from .eval.subject import Request, Subject, adapted_twin, canonical_twin
-from .files import writable_folder, write_whole
+from .files import json_text, writable_folder, write_whole
 
 INTERRUPTED = 130  # what a shell expects of a program ended by Ctrl-C
 
@@ -150,7 +149,7 @@ def evaluate(
             console.print(f"Interrupted. The answers so far are in {folder}; the same command goes on from there.")
             return INTERRUPTED
         if rank == 0:
-            write_whole(folder / "eval.json", json.dumps(result, indent=1) + "\n")
+            write_whole(folder / "eval.json", json_text(result))
             print_evaluation(console, result)
     return 0
 
@@ -164,6 +163,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, ImportError, WeightsUnavailable) as error:
         print(f"trueshift: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before there was anything to keep
+        print("trueshift: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

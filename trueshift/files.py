@@ -1,8 +1,11 @@
 """Write files whole or not at all."""
 
+import json
 import os
 import tempfile
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 
 def write_whole(path: str | Path, content: str | bytes) -> Path:
@@ -35,3 +38,16 @@ def writable_folder(path: str | Path) -> Path:
     except OSError as error:
         raise PermissionError(f"{path} cannot be written to ({error.strerror}): choose another folder") from error
     return path
+
+
+def json_text(value: Any) -> str:
+    """Data as JSON, which has no infinity: a number without bound is told as null."""
+    return json.dumps(_finite(value), indent=1, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

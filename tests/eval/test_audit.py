@@ -129,8 +129,11 @@ def test_an_interrupt_leaves_what_is_known():
 SLOWLY = """
 import time, torch
 class Slow(torch.nn.Module):
-    num_classes = 10
+    num_classes, calls = 10, 0
     def forward(self, images):
+        self.calls += 1
+        if self.calls == 5:
+            open("begun", "w").close()
         time.sleep(0.05)
         return images.mean((2, 3)).repeat(1, 4)[:, :10]
 def make():
@@ -145,17 +148,16 @@ def test_ctrl_c_leaves_a_valid_partial_report(tmp_path):
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "COLUMNS": "100"}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        time.sleep(0.5)
         deadline = time.time() + 60
-        while not (tmp_path / "report").exists() and time.time() < deadline:
+        while not (tmp_path / "begun").exists() and time.time() < deadline:
             time.sleep(0.1)
-        time.sleep(4)  # a few of the 400 images, at 50 ms each
+        time.sleep(0.5)  # some of the 400 images, at 50 ms each
         process.send_signal(signal.SIGINT)
         told, _ = process.communicate(timeout=60)
     assert process.returncode == 130, told
     found = json.loads((tmp_path / "report" / "audit.json").read_text())
     assert found["partial"]
-    assert 0 <= found["data"]["images"] < 400
+    assert 0 < found["data"]["images"] < 400
     assert "Interrupted" in (tmp_path / "report" / "report.html").read_text()
     assert "Interrupted" in told
 

@@ -61,6 +61,16 @@ def test_answers_to_another_question_are_refused(tmp_path, change):
         evaluated(tmp_path, **change)
 
 
+def test_answers_to_other_images_are_refused(tmp_path):
+    class Renamed(EmbeddedSample):
+        def name(self, index):
+            return f"other {index}"
+
+    evaluated(tmp_path)
+    with pytest.raises(ValueError, match="was cat 0, is other 0"):
+        run_evaluation(subject(ReadsOnePixel()), Renamed(), find_protocols(PROTOCOLS), SETTINGS, tmp_path)
+
+
 def test_protocols_for_pixels_are_refused():
     with pytest.raises(ValueError, match="segmentation"):
         run_evaluation(subject(ReadsOnePixel()), EmbeddedSample(), find_protocols(["ade20k"]), SETTINGS)

@@ -167,6 +167,8 @@ def test_an_onnx_file(tmp_path):
     assert (subject.num_classes, subject.batch_size) == (3, 4)
     images = torch.randn(4, 3, 32, 32)
     torch.testing.assert_close(subject.forward(images), images.mean((2, 3)))
+    with pytest.raises(ValueError, match="needs a network in torch"):
+        load_subject(str(tmp_path / "m.onnx"), Request(precision="bf16"))
     (tmp_path / "torn.onnx").write_bytes(b"torn")
     with pytest.raises(ValueError, match="cannot be run by onnxruntime"):
         load_subject(str(tmp_path / "torn.onnx"))

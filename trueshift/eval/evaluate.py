@@ -88,6 +88,9 @@ def run_evaluation(
     mine = range(rank, total, world)
     for index in mine:
         if index in known:
+            if known[index].name != source.name(index):
+                told = f"image {index} was {known[index].name}, is {source.name(index)}"
+                raise ValueError(f"{output} holds answers to another question ({told}): needs another --output")
             count(known[index])
     left = [index for index in mine if index not in known]
     pictures = read_ahead(

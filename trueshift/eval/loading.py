@@ -192,7 +192,13 @@ def _from_factory(model: str, request: Request) -> Subject:
         return subject_of(made, model, f"as {model} makes them", request)
     if not callable(made):
         raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
+    _only_float32(model, request)
     return Subject(model, made, Preparation(), f"as {model} makes them")
+
+
+def _only_float32(model: str, request: Request) -> None:
+    if request.precision != "float32":
+        raise ValueError(f"{model} runs as it is: --precision {request.precision} needs a network in torch")
 
 
 def _from_transformers(model: str, request: Request) -> Subject:
@@ -253,6 +259,7 @@ def _from_onnx(model: str, request: Request) -> Subject:
         import onnxruntime
     except ImportError as error:
         raise ImportError("an .onnx file needs onnxruntime: pip install onnxruntime") from error
+    _only_float32(model, request)
     path = Path(model)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")

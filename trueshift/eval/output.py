@@ -2,20 +2,18 @@
 
 import csv
 import io
-import json
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ..data import ImageSource
-from ..files import write_whole
+from ..files import json_text, write_whole
 from .figures import magnitude_figure, planes_figure, tokens_figure
 from .report import render_report
 
 
 def write_audit(audit: dict[str, Any], source: ImageSource, folder: Path) -> Path:
     """Write ``audit.json``, ``images.csv``, ``figures/*.png`` and ``report.html``; gives the path of the page."""
-    write_whole(folder / "audit.json", json.dumps(_finite(audit), indent=1, allow_nan=False) + "\n")
+    write_whole(folder / "audit.json", json_text(audit))
     write_whole(folder / "images.csv", _images_table(audit, source))
     figures = {
         "magnitudes": magnitude_figure(audit),
@@ -27,15 +25,6 @@ def write_audit(audit: dict[str, Any], source: ImageSource, folder: Path) -> Pat
         if figure is not None:
             write_whole(folder / "figures" / f"{name}.png", figure)
     return write_whole(folder / "report.html", render_report(audit, source))
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: a change without bound is told as null."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _images_table(audit: dict[str, Any], source: ImageSource) -> str:
