@@ -26,6 +26,7 @@ FLOORS = (
     "commands",
     "data",
     "eval",
+    "report",
     "cli",
     "__main__",
 )

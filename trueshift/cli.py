@@ -8,15 +8,15 @@ from rich.console import Console
 from .commands import command_line
 from .data import open_data
 from .eval.audit import AuditSettings, run_audit
-from .eval.console import print_audit, print_evaluation, progress_bars
 from .eval.evaluate import EvalSettings, run_evaluation
 from .eval.loading import WeightsUnavailable, load_subject
-from .eval.output import write_audit
 from .eval.processes import joined_processes
 from .eval.protocols import find_protocols
 from .eval.settings import inference_device, usual_batch_size
 from .eval.subject import Request, Subject, adapted_twin, canonical_twin
 from .files import json_text, writable_folder, write_whole
+from .report.console import print_audit, print_evaluation, progress_bars
+from .report.output import write_audit
 
 INTERRUPTED = 130  # what a shell expects of a program ended by Ctrl-C
 

@@ -2,10 +2,11 @@
 
 from .cifar import CifarFiles
 from .folder import ImageFolder
+from .opening import open_data
 from .prepare import Preparation
 from .reading import Prepared, Unreadable, read_ahead
 from .sample import EmbeddedSample
-from .source import ImageSource, Picture, open_data
+from .source import ImageSource, Picture
 
 __all__ = [
     "CifarFiles",

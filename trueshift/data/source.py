@@ -1,7 +1,6 @@
 """What images are read from: numbered pictures with names, labels where they are known, and names of classes."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from PIL import Image
@@ -30,27 +29,3 @@ class ImageSource(Protocol):
     def name(self, index: int) -> str:
         """What a picture is called."""
         ...
-
-
-def open_data(where: str | Path = "sample", split: str = "test") -> ImageSource:
-    """Pictures by a word or a path.
-
-    Args:
-        where: ``"sample"`` for the images that come with the package; a folder of CIFAR-10 or CIFAR-100 files, python
-            or binary version; or a folder of images, with one folder per class if there are classes.
-        split: ``"test"`` or ``"train"``, for CIFAR files.
-    """
-    from .cifar import CifarFiles
-    from .folder import ImageFolder
-    from .sample import EmbeddedSample
-
-    if where == "sample":
-        return EmbeddedSample()
-    path = Path(where)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"there is no data at {path}: needs 'sample', a folder of CIFAR files, or a folder of images"
-        )
-    if CifarFiles.are_in(path):
-        return CifarFiles(path, split)
-    return ImageFolder(path)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from report_samples import audit_of_twins, nasty_folder
 
-from trueshift.eval.output import write_audit
+from trueshift.report.output import write_audit
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the PATH")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..data import ImageSource
-from .audit import answer_name
+from ..eval.audit import answer_name
 from .paper import CONSISTENCY_BY_MAGNITUDE, MAGNITUDES
 from .pictures import PALETTE, colours_of, error_picture, plane_picture, thumbnail
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .audit import Progress as Report
+from ..eval.audit import Progress as Report
 from .wording import interval, number, percent, remarks, table_rows, verdict
 
 

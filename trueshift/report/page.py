@@ -6,21 +6,21 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..data import ImageSource
-from .audit import answer_name
+from ..eval.audit import answer_name
 from .figures import magnitude_figure
 from .pictures import colours_of, data_uri, error_picture, plane_picture, thumbnail
 from .wording import interval, number, percent, remarks, table_rows, verdict
 
-_FOLDER = Path(__file__).parent / "page"
+_FOLDER = Path(__file__).parent
 
 
-def render_report(audit: dict[str, Any], source: ImageSource) -> str:
+def render_page(audit: dict[str, Any], source: ImageSource) -> str:
     """The page as text. Names of files and classes are escaped."""
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.filters.update(percent=percent, interval=interval, number=number)
-    return environment.get_template("report.html").render(
+    return environment.get_template("page.html").render(
         audit=audit,
-        style=(_FOLDER / "report.css").read_text(),
+        style=(_FOLDER / "page.css").read_text(),
         verdict=verdict(audit),
         remarks=remarks(audit),
         rows=table_rows(audit),

@@ -8,7 +8,7 @@ from typing import Any
 from ..data import ImageSource
 from ..files import json_text, write_whole
 from .figures import magnitude_figure, planes_figure, tokens_figure
-from .report import render_report
+from .page import render_page
 
 
 def write_audit(audit: dict[str, Any], source: ImageSource, folder: Path) -> Path:
@@ -24,7 +24,7 @@ def write_audit(audit: dict[str, Any], source: ImageSource, folder: Path) -> Pat
     for name, figure in figures.items():
         if figure is not None:
             write_whole(folder / "figures" / f"{name}.png", figure)
-    return write_whole(folder / "report.html", render_report(audit, source))
+    return write_whole(folder / "report.html", render_page(audit, source))
 
 
 def _images_table(audit: dict[str, Any], source: ImageSource) -> str:

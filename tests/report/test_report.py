@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from report_samples import audit_of_twins, nasty_folder
 
-from trueshift.eval.output import write_audit
-from trueshift.eval.wording import number, percent, verdict
+from trueshift.report.output import write_audit
+from trueshift.report.wording import number, percent, verdict
 
 
 @pytest.fixture(scope="module")
