@@ -28,7 +28,7 @@ demo: $(READY)
 	$(BIN)/python examples/moving_grids.py
 	$(BIN)/python examples/adapt_timm.py
 	$(BIN)/python examples/flicker.py
-	$(BIN)/trueshift audit swin_mini --against adapted --random-weights --limit 48 --shifts 8 --plane 24 --output out/audit
+	$(BIN)/trueshift audit swin_mini --against adapted --random-weights --limit 32 --shifts 8 --output out/audit
 
 lint: $(READY)
 	$(BIN)/ruff check .
