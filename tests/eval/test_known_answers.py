@@ -47,10 +47,10 @@ def test_a_classifier_that_reads_one_pixel_has_the_rate_of_its_pixels():
 
 
 def test_sampled_pairs_estimate_that_rate():
-    expected = [expected_rate(TINY.normalise(TINY.canvas(EmbeddedSample()[index].image))) for index in range(400)]
-    rate = measured(ReadsOnePixel(), ["circular"], 2, range(400))["circular"]["consistency"]
-    assert rate["low"] < sum(expected) / 400 < rate["high"]
-    assert rate["high"] - rate["low"] < 0.1
+    expected = [expected_rate(TINY.normalise(TINY.canvas(EmbeddedSample()[index].image))) for index in range(200)]
+    rate = measured(ReadsOnePixel(), ["circular"], 2, range(200))["circular"]["consistency"]
+    assert rate["low"] < sum(expected) / 200 < rate["high"]
+    assert rate["high"] - rate["low"] < 0.15
 
 
 def test_circular_convolutions_and_a_global_maximum_are_exact():

@@ -104,7 +104,7 @@ def test_a_name_like_no_other_is_answered_with_all():
     [
         ("circular", ["circular, all 224 x 224 shifts", "two different shifts against each other"]),
         ("cifar-standard", ["±28 x ±28", "224 x 224", "zero padded", "two different shifts"]),
-        ("imagenet-standard", ["resized to 256", "crop of 224 x 224", "±16 x ±16", "two different shifts"]),
+        ("imagenet-standard", ["resized to at least 256", "crop of 224 x 224", "±16 x ±16", "two different shifts"]),
         ("magnitude-8", ["circular, 0 to 56 x 56", "shifted against unshifted"]),
         ("magnitude-16", ["circular, 0 to 112 x 112", "shifted against unshifted"]),
         ("magnitude-32", ["circular, 0 to 224 x 224", "shifted against unshifted"]),

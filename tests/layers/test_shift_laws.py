@@ -24,7 +24,17 @@ CORE = ("tokenize", "align", "merge, norm before", "merge, convolution", "tokeni
 
 
 # variations of the others: fewer shifts in the default run, all of them in the slow one
-VARIATIONS = ("tokenize, p = 1", "tokenize, p = 2.5", "tokenize, p = inf", "tokenize, learned", "tokenize, oblong")
+VARIATIONS = (
+    "tokenize, p = 1",
+    "tokenize, p = 2.5",
+    "tokenize, p = inf",
+    "tokenize, learned",
+    "tokenize, oblong",
+    "tokenize, no anchor",
+    "merge, norm after",
+    "merge, depthwise",
+    "anchored convolution",
+)
 
 
 @pytest.mark.parametrize(
