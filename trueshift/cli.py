@@ -113,6 +113,8 @@ def evaluate(
     architecture: str | None = None,
     img_size: int | None = None,
     crop_pct: float | None = None,
+    mean: tuple[float, float, float] | None = None,
+    std: tuple[float, float, float] | None = None,
 ) -> int:
     """The paper's numbers for a model on a data set. Processes of torchrun share the images; started again, it goes on.
 
@@ -133,6 +135,8 @@ def evaluate(
         architecture: the network a checkpoint belongs to.
         img_size: height and width of the input, where the model does not say.
         crop_pct: how much of the resized picture is kept, where the model does not say.
+        mean: of each colour, where the model does not say.
+        std: of each colour, where the model does not say.
     """
     folder = writable_folder(output)
     asked = find_protocols(protocols)
@@ -140,7 +144,7 @@ def evaluate(
         console = Console(quiet=rank != 0)
         settings = EvalSettings(shifts, limit, batch_size or usual_batch_size(here), seed, here, precision, workers)
         source = open_data(data, split)
-        request = Request(random_weights, architecture, img_size, crop_pct, seed=seed, device=here, precision=precision)
+        request = Request(random_weights, architecture, img_size, crop_pct, mean, std, seed, here, precision)
         subject = load_subject(model, request)
         try:
             with progress_bars(console) as progress:

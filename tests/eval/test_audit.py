@@ -157,9 +157,40 @@ def test_ctrl_c_leaves_a_valid_partial_report(tmp_path):
     assert process.returncode == 130, told
     found = json.loads((tmp_path / "report" / "audit.json").read_text())
     assert found["partial"]
+    assert found["models"][0]["assumed"]
+    assert "does not say how it wants its pictures" in " ".join(told.split())
     assert 0 < found["data"]["images"] < 400
     assert "Interrupted" in (tmp_path / "report" / "report.html").read_text()
     assert "Interrupted" in told
+
+
+MANY = """
+import resource, sys, torch, trueshift
+sys.path.insert(0, "tests/eval")
+from small_models import Constant, subject
+from trueshift.data import ImageFolder, Preparation
+from trueshift.eval import AuditSettings, run_audit
+wanted = Preparation((96, 96), 1.0)
+models = [subject(Constant(), name, wanted) for name in ("one", "other")]
+settings = AuditSettings(limit=int(sys.argv[2]), shifts=16, examples=0, batch_size=32)
+found = run_audit(models, ImageFolder(sys.argv[1]), settings)
+assert found["data"]["images"] == int(sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_thousand_images_need_no_more_memory_than_fifty(tmp_path):
+    generator = np.random.default_rng(0)
+    for index in range(1000):
+        Image.fromarray(generator.integers(0, 256, (96, 96, 3), dtype=np.uint8)).save(tmp_path / f"{index}.bmp")
+
+    def peak(images):
+        command = [sys.executable, "-c", MANY, str(tmp_path), str(images)]
+        return int(subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, check=True).stdout)
+
+    batch = 32 * 3 * 96 * 96 * 4
+    assert peak(1000) - peak(50) < 6 * batch  # all views at once would be 1500 batches
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from PIL import Image
 import trueshift
 from trueshift.data import Preparation
 from trueshift.eval import Request, WeightsUnavailable, adapted_twin, canonical_twin, load_subject, token_errors
+from trueshift.eval.loading import _from_processor
 from trueshift.models import Backbone
 from trueshift.models.registry import CIFAR_MEAN, CIFAR_STD
 
@@ -135,6 +136,7 @@ def test_a_checkpoint_with_its_architecture(tmp_path, wrapped):
     subject = load_subject(str(tmp_path / "w.pth"), Request(architecture="swin_mini"))
     assert torch.equal(subject.forward(IMAGES), model(IMAGES))
     assert "w.pth" in subject.weights
+    assert ("its state_dict" in subject.weights) == ("epoch" in torch.load(tmp_path / "w.pth", weights_only=True))
 
 
 def test_a_checkpoint_that_does_not_fit_is_told(tmp_path):
@@ -206,6 +208,23 @@ def test_twins_do_not_change_their_answer_and_keep_the_rest():
 def test_a_model_that_cannot_be_adapted_names_the_other_way():
     with pytest.raises(ValueError, match="--against canonical"):
         adapted_twin(load_subject("resnet10t", RANDOM))
+
+
+def test_a_model_that_does_not_say_how_it_wants_its_pictures_is_told_apart(tmp_path, monkeypatch):
+    (tmp_path / "silent_models.py").write_text("import torch\nmake = torch.nn.Flatten\n")
+    monkeypatch.chdir(tmp_path)
+    silent = load_subject("silent_models:make")
+    assert silent.assumed
+    assert canonical_twin(silent).assumed
+    assert not load_subject("silent_models:make", Request(mean=(0, 0, 0), std=(1, 1, 1))).assumed
+    ordinary = load_subject("swin_mini", RANDOM)
+    assert not ordinary.assumed
+    assert not canonical_twin(ordinary).assumed
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "nearest"), (None, "bicubic"), (4, "box")])
+def test_transformers_resampling_is_read(number, name):
+    assert _from_processor({"resample": number}, None).interpolation == name
 
 
 def test_an_unknown_precision_is_refused():

@@ -284,6 +284,7 @@ def _conclude(finding: _Findings, source: ImageSource) -> dict[str, Any]:
         "name": subject.name,
         "weights": subject.weights,
         "random": subject.random,
+        "assumed": subject.assumed,
         "num_classes": subject.num_classes,
         "classes": subject.classes or (source.classes if finding.classes.labelled else None),
         "labelled": finding.classes.labelled,

@@ -121,6 +121,7 @@ def run_evaluation(
             "name": subject.name,
             "weights": subject.weights,
             "random": subject.random,
+            "assumed": subject.assumed,
             "preparation": asdict(subject.preparation),
         },
         "measured": {tally.protocol.name: tally.summary() for tally in tallies},

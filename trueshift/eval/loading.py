@@ -36,7 +36,9 @@ def load_subject(model: str, request: Request | None = None) -> Subject:
     request = request or Request()
     torch.manual_seed(request.seed)
     subject = _loader(model, request)(model, request)
-    return replace(subject, preparation=_asked_for(subject.preparation, request))
+    told = request.mean is not None and request.std is not None
+    preparation = _asked_for(subject.preparation, request)
+    return replace(subject, preparation=preparation, assumed=subject.assumed and not told)
 
 
 def _asked_for(preparation: Preparation, request: Request) -> Preparation:
@@ -139,22 +141,22 @@ def _from_checkpoint(model: str, request: Request) -> Subject:
         raise ValueError(f"{path.name} holds weights only: name their network with --architecture, e.g. a_swin_tiny")
     if not _is_registered(request.architecture):
         raise ValueError(f"--architecture {request.architecture}: needs a name of trueshift's or timm's")
-    state = _read_weights(path)
-    create = _creator(request.architecture)
-    classifier = str(create(request.architecture).pretrained_cfg.get("classifier", "head"))
-    known = {"num_classes": len(state[f"{classifier}.weight"])} if f"{classifier}.weight" in state else {}
-    module = create(request.architecture, **known)
+    state, part = _read_weights(path)
+    module = _creator(request.architecture)(request.architecture)
+    classifier = state.get(f"{module.pretrained_cfg.get('classifier', 'head')}.weight")
+    if classifier is not None and len(classifier) != module.num_classes:
+        module.reset_classifier(len(classifier))
     try:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
         lines = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise ValueError(f"{path.name} does not fit {request.architecture}: {lines}") from error
     name = f"{request.architecture}, {path.stem}"
-    return subject_of(_resized(module, request), name, f"file {path.name}", request)
+    return subject_of(_resized(module, request), name, f"file {path.name}{part}", request)
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, out of what training scripts wrap around them."""
+def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a checkpoint, and which part of what training scripts wrap around them; averages first."""
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -166,12 +168,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise ValueError(
             f"{path} cannot be read as weights ({error}): needs a safetensors file or a state_dict"
         ) from error
+    part = ""
     for key in ("state_dict_ema", "model_ema", "state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
+            found, part = found[key], f", its {key}"
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()) or not found:
         raise ValueError(f"{path} holds no weights: needs a safetensors file or a state_dict")
-    return {key.removeprefix("module."): value for key, value in found.items()}
+    return {key.removeprefix("module."): value for key, value in found.items()}, part
 
 
 def _from_factory(model: str, request: Request) -> Subject:
@@ -193,7 +196,7 @@ def _from_factory(model: str, request: Request) -> Subject:
     if not callable(made):
         raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
     _only_float32(model, request)
-    return Subject(model, made, Preparation(), f"as {model} makes them")
+    return Subject(model, made, Preparation(), f"as {model} makes them", assumed=True)
 
 
 def _only_float32(model: str, request: Request) -> None:
@@ -220,16 +223,16 @@ def _from_transformers(model: str, request: Request) -> Subject:
             module = AutoModelForImageClassification.from_pretrained(model)
     except Exception as error:  # not a classifier, or weights that are not there
         raise _unavailable(model, error) from error
-    module.num_classes = config.num_labels
     try:
         wanted = AutoImageProcessor.from_pretrained(model).to_dict()
-    except Exception:  # a folder without one: sizes and colours as most of its kind
+    except (OSError, ValueError):  # a model without one: said in every table
         wanted = {}
     weights = f"random, seed {request.seed}" if request.random_weights else "pretrained"
     name = Path(model).name if Path(model).is_dir() else model
     subject = subject_of(module, name, weights, request, random=request.random_weights)
     labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
-    return replace(subject, preparation=_from_processor(wanted, config), classes=labels)
+    preparation = _from_processor(wanted, config)
+    return replace(subject, preparation=preparation, classes=labels, num_classes=config.num_labels, assumed=not wanted)
 
 
 def _from_processor(wanted: dict[str, Any], config: Any) -> Preparation:
@@ -243,13 +246,14 @@ def _from_processor(wanted: dict[str, Any], config: Any) -> Preparation:
         keep = min(1.0, shown[0] / side)
     else:
         shown = (side, side)
+    resample = wanted.get("resample")
     return Preparation.from_config(
         {
             "input_size": (3, *shown),
             "crop_pct": keep,
             "mean": wanted.get("image_mean"),
             "std": wanted.get("image_std"),
-            "interpolation": _RESAMPLING[int(wanted.get("resample") or 3)],
+            "interpolation": _RESAMPLING[3 if resample is None else int(resample)],
         }
     )
 
@@ -273,7 +277,9 @@ def _from_onnx(model: str, request: Request) -> Subject:
     batch, _, height, width = (side if isinstance(side, int) else None for side in entry.shape)
     size = (height or request.img_size or 224, width or request.img_size or 224)
     small = max(size) <= 64
-    kind = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}.get(entry.type, torch.float32)
+    kind = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}.get(entry.type)
+    if kind is None:
+        raise ValueError(f"{path.name} takes {entry.type}: needs normalised images as float or float16")
 
     def forward(images: Tensor) -> Tensor:
         (logits,) = session.run([answer.name], {entry.name: images.to("cpu", kind).numpy()})
@@ -291,4 +297,5 @@ def _from_onnx(model: str, request: Request) -> Subject:
         classes=imagenet_names() if classes == 1000 else None,
         num_classes=classes,
         batch_size=batch,
+        assumed=True,
     )

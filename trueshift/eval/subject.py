@@ -31,6 +31,7 @@ class Subject:
         maps: the feature maps of its stages, where they can be had.
         batch_size: the only one it takes, if there is only one.
         random: whether its weights were never trained.
+        assumed: whether it does not say how it wants its pictures, so that the usual values stand in.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Subject:
     maps: StageMaps | None = None
     batch_size: int | None = None
     random: bool = False
+    assumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def subject_of(
         module=module,
         maps=stage_maps(module),
         random=random,
+        assumed=not config,
     )
 
 
@@ -138,4 +141,10 @@ def _network_of(subject: Subject) -> nn.Module:
 
 def _beside(subject: Subject, module: nn.Module, how: str, request: Request | None) -> Subject:
     twin = subject_of(module, f"{subject.name}, {how}", subject.weights, request, subject.random)
-    return replace(twin, preparation=subject.preparation, classes=subject.classes, num_classes=subject.num_classes)
+    return replace(
+        twin,
+        preparation=subject.preparation,
+        classes=subject.classes,
+        num_classes=subject.num_classes,
+        assumed=subject.assumed,
+    )

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ..eval.audit import Progress as Report
-from .wording import interval, number, percent, remarks, table_rows, verdict
+from .wording import assumption, interval, number, percent, remarks, table_rows, verdict
 
 
 @contextmanager
@@ -69,6 +69,8 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
         console.print(f"[dim]{name}: {escape(protocol['description'])}[/]", highlight=False)
     if model["random"]:
         console.print("[yellow]Weights are the random initialisation, nothing was learned.[/]")
+    if model["assumed"]:
+        console.print(f"[yellow]{escape(assumption(model))}[/]", highlight=False)
     if data["skipped"]:
         first = data["skipped"][0]
         console.print(

@@ -53,6 +53,15 @@ def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, st
     return rows
 
 
+def assumption(model: dict[str, Any]) -> str:
+    """How pictures were prepared for a model that does not say."""
+    wanted = model["preparation"]
+    size = " x ".join(map(str, wanted["size"]))
+    values = f"crop_pct {wanted['crop_pct']}, mean {list(wanted['mean'])}, std {list(wanted['std'])}"
+    options = "--img-size, --crop-pct, --mean, --std"
+    return f"{model['name']} does not say how it wants its pictures; assumed: {size} pixels, {values} ({options})."
+
+
 def verdict(audit: dict[str, Any]) -> str:
     """One sentence for someone in a hurry."""
     if not audit["data"]["images"]:
@@ -79,6 +88,7 @@ def remarks(audit: dict[str, Any]) -> list[str]:
     untrained = [model["name"] for model in audit["models"] if model["random"]]
     if untrained:
         told.append(f"Weights are the random initialisation, nothing was learned: {' and '.join(untrained)}.")
+    told += [assumption(model) for model in audit["models"] if model["assumed"]]
     if any(not model["labelled"] for model in audit["models"]) and audit["data"]["classes"]:
         told.append("Top-1 is not told where a model's classes are not those of the data.")
     skipped = audit["data"]["skipped"]

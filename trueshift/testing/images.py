@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from PIL import Image as PillowImage
 from torch import Tensor
 
 Image = Float[Tensor, "C H W"]
@@ -14,11 +16,6 @@ PHOTOS = Path(__file__).parent / "photos"
 
 def photographs(size: int = 224) -> dict[str, Float[Tensor, "3 size size"]]:
     """The six photographs that come with the package, square, in 0 .. 1."""
-    try:
-        import numpy as np
-        from PIL import Image as PillowImage
-    except ImportError as error:
-        raise ImportError("reading photographs needs Pillow: pip install pillow") from error
     images = {}
     for path in sorted(PHOTOS.glob("*.jpg")):
         with PillowImage.open(path) as photo:
