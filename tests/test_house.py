@@ -27,6 +27,7 @@ FLOORS = (
     "data",
     "eval",
     "report",
+    "train",
     "cli",
     "__main__",
 )

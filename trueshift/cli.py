@@ -1,6 +1,7 @@
-"""The command line: ``trueshift audit`` and ``trueshift eval``."""
+"""The command line: ``trueshift audit``, ``eval``, ``train``, ``recipes`` and ``download``."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from .report.console import print_audit, print_evaluation, progress_bars
 from .report.output import write_audit
 
 INTERRUPTED = 130  # what a shell expects of a program ended by Ctrl-C
+DIVERGED = 3
 
 
 def audit(
@@ -158,10 +160,71 @@ def evaluate(
     return 0
 
 
+def train(*arguments: str) -> int:
+    """Train a network by a recipe, from one GPU to many nodes; started again, it goes on."""
+    from .train import Diverged, dry_run, parse_arguments  # needs the extra `train`
+    from .train import train as run_training
+
+    asked = parse_arguments(arguments)
+    if asked.print_config:
+        print(asked.text, end="")
+        return 0
+    if asked.dry_run:
+        return dry_run(asked.config)
+    try:
+        return run_training(asked.config)
+    except Diverged as error:
+        print(f"trueshift: {error}", file=sys.stderr)
+        return DIVERGED
+
+
+def recipes(name: str = "") -> int:
+    """List the recipes for training, or tell all about one.
+
+    Args:
+        name: a recipe, or a part of the names to list.
+    """
+    from .train.recipe import about, find_recipe, list_recipes
+
+    console = Console()
+    if name in list_recipes():
+        console.print(find_recipe(name).read_text(), markup=False, highlight=False, soft_wrap=True, end="")
+        return 0
+    found = [each for each in list_recipes() if name in each]
+    if not found:
+        find_recipe(name)  # says what may have been meant
+    for each in found:
+        console.print(f"{each:44} {about(each).splitlines()[0]}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def download(name: str, *, folder: Path) -> int:
+    """Fetch a data set from where it is published, and check it.
+
+    Args:
+        name: cifar10 or cifar100.
+        folder: where to put it.
+    """
+    from .data.download import download as fetch
+
+    console = Console()
+    with progress_bars(console) as progress:
+        path = fetch(name, writable_folder(folder), report=lambda done, total: progress("bytes", done, total))
+    console.print(f"{name} is in {path}", highlight=False, soft_wrap=True)
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; what a user can put right is told in a line, without a traceback."""
     about = "Vision Transformers whose output does not change when the image moves, and how much that of others does."
-    given = command_line("trueshift", about, {"audit": audit, "eval": evaluate}).parse_args(arguments)
+    commands: dict[str, Callable[..., int]] = {
+        "audit": audit,
+        "eval": evaluate,
+        "train": train,
+        "recipes": recipes,
+        "download": download,
+    }
+    given = command_line("trueshift", about, commands).parse_args(arguments)
     try:
         return given.run(given)
     except (ValueError, TypeError, OSError, ImportError, WeightsUnavailable) as error:

@@ -12,20 +12,31 @@ def command_line(program: str, about: str, commands: Mapping[str, Callable[..., 
     """A parser with one subcommand for each function; ``namespace.run(namespace)`` calls the one asked for.
 
     Arguments before ``*`` are positional, the others options with dashes; without a default an option must be given.
-    A truth value is a flag, a list takes several words.
+    A truth value is a flag, a list takes several words. A function of ``*arguments`` gets all words as they are.
     """
     parser = argparse.ArgumentParser(program, description=about)
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, function in commands.items():
         summary, helps = _read_docstring(function)
+        parameters = list(inspect.signature(function).parameters.values())
+        if parameters and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
+            _add_untouched(subparsers, name, summary, function)
+            continue
         subparser = subparsers.add_parser(name, help=summary, description=summary)
         hints = get_type_hints(function)
         names = []
-        for argument in inspect.signature(function).parameters.values():
+        for argument in parameters:
             _add(subparser, argument, hints[argument.name], helps[argument.name])
             names.append(argument.name)
         subparser.set_defaults(run=_caller(function, names))
     return parser
+
+
+def _add_untouched(subparsers: Any, name: str, summary: str, function: Callable[..., Any]) -> None:
+    # no word begins with the prefix of an option, so that all are taken as they are, --help too
+    subparser = subparsers.add_parser(name, help=summary, add_help=False, prefix_chars="\0")
+    subparser.add_argument("arguments", nargs="*")
+    subparser.set_defaults(run=lambda given: function(*given.arguments))
 
 
 def _caller(function: Callable[..., Any], names: list[str]) -> Callable[[argparse.Namespace], Any]:
@@ -38,7 +49,7 @@ def _add(parser: argparse.ArgumentParser, argument: inspect.Parameter, hint: Any
     options: dict[str, Any] = {"help": told.replace("%", "%%")}
     if not required:
         options["default"] = argument.default
-        if argument.default is not None and argument.default is not False:
+        if argument.default not in (None, False, ""):
             options["help"] += f" (default: {argument.default})"
     hint = _without_none(hint)
     if hint is bool:
@@ -50,6 +61,8 @@ def _add(parser: argparse.ArgumentParser, argument: inspect.Parameter, hint: Any
     else:
         options.update(type=hint, metavar=argument.name.upper())
     if positional:
+        if not required:
+            options["nargs"] = "?"
         parser.add_argument(argument.name, **options)
     else:
         parser.add_argument(f"--{argument.name.replace('_', '-')}", dest=argument.name, required=required, **options)

@@ -382,16 +382,16 @@ def test_data_is_opened_by_a_word_or_a_path(tmp_path):
         source = open_data(str(tmp_path / "cifar"), split)
         assert isinstance(source, CifarFiles)
         assert np.array_equal(source.labels, written[split][1])
-    # folders called as CIFAR-100's files are
+    # a folder called as a file of CIFAR-100's is
     save(tmp_path / "photos" / "test" / "a.png")
-    save(tmp_path / "photos" / "train" / "b.png")
+    save(tmp_path / "photos" / "other" / "b.png")
     source = open_data(tmp_path / "photos")
     assert isinstance(source, ImageFolder)
-    assert source.classes == ["test", "train"]
+    assert source.classes == ["other", "test"]
 
 
 def test_data_that_is_not_there_is_told_with_what_could_be(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no data at .*nowhere: needs 'sample', a folder of CIFAR files, or"):
+    with pytest.raises(FileNotFoundError, match=r"no data at .*nowhere: needs 'sample', a folder of CIFAR files, "):
         open_data(tmp_path / "nowhere")
     save(tmp_path / "a.png")
     with pytest.raises(NotADirectoryError, match="needs a folder of images"):

@@ -1,22 +1,31 @@
-"""Images to measure on: folders, CIFAR files, and a real sample that comes with the package."""
+"""Images to train and to measure on: folders, packed files, and a real sample that comes with the package."""
 
+from .archive import CompactArchive, write_archive
 from .cifar import CifarFiles
+from .download import download
 from .folder import ImageFolder
 from .opening import open_data
+from .parquet import ParquetImages
 from .prepare import Preparation
 from .reading import Prepared, Unreadable, read_ahead
 from .sample import EmbeddedSample
+from .shards import TarShards
 from .source import ImageSource, Picture
 
 __all__ = [
     "CifarFiles",
+    "CompactArchive",
     "EmbeddedSample",
     "ImageFolder",
     "ImageSource",
+    "ParquetImages",
     "Picture",
     "Preparation",
     "Prepared",
+    "TarShards",
     "Unreadable",
+    "download",
     "open_data",
     "read_ahead",
+    "write_archive",
 ]

@@ -39,11 +39,12 @@ class ImageFolder:
         file = self.files[index]
         with Image.open(file) as image:
             # a photograph lies as its camera was held
-            upright = _rgb(ImageOps.exif_transpose(image))
+            upright = rgb(ImageOps.exif_transpose(image))
         return Picture(upright, self.name(index), self._labels.get(file.relative_to(self.path).parts[0]))
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def rgb(image: Image.Image) -> Image.Image:
+    """A picture in red, green and blue, whatever it was stored in."""
     if image.mode.startswith("I"):  # grey of 16 bits: Pillow would cut it off at 255 instead of scaling it
         image = Image.fromarray(np.clip(np.asarray(image) >> 8, 0, 255).astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:  # Pillow warns of the direct way

@@ -58,30 +58,42 @@ class Preparation:
         }
         return cls(**{key: value for key, value in given.items() if value is not None})
 
-    def canvas(self, picture: Image.Image, margin: Pair = (0, 0)) -> UInt8[Tensor, "3 H W"]:
+    @property
+    def filter(self) -> Image.Resampling:
+        """By what pictures are resized."""
+        return _FILTERS[self.interpolation]
+
+    def resized(self, height: int, width: int) -> Pair:
+        """Height and width that a picture is resized to before the crop: as timm's evaluation transform."""
+        target = (int(self.size[0] / self.crop_pct), int(self.size[1] / self.crop_pct))
+        scale = max(target[0] / height, target[1] / width)
+        # the shorter side hits its target exactly, the other is cut to whole pixels: as torchvision's Resize
+        return max(target[0], int(height * scale + 1e-9)), max(target[1], int(width * scale + 1e-9))
+
+    def framed(self, picture: Image.Image, margin: Pair = (0, 0)) -> Image.Image:
         """The middle of the picture at the network's scale, with ``margin`` pixels more on every side.
 
         Without a margin these are the pixels of timm's evaluation transform, for inputs that are square.
         """
-        height, width = self.size
-        target = (int(height / self.crop_pct), int(width / self.crop_pct))
-        scale = max(target[0] / picture.height, target[1] / picture.width)
-        # the shorter side hits its target exactly, the other is cut to whole pixels: as torchvision's Resize
-        resized = (
-            max(target[1], int(picture.width * scale + 1e-9)),
-            max(target[0], int(picture.height * scale + 1e-9)),
-        )
-        wide, high = width + 2 * margin[1], height + 2 * margin[0]
-        if resized[0] < wide or resized[1] < high:  # a crop that keeps everything leaves no margin to move in
-            grow = max(wide / resized[0], high / resized[1])
-            resized = (max(wide, int(resized[0] * grow)), max(high, int(resized[1] * grow)))
-        if resized != picture.size:
-            picture = picture.resize(resized, _FILTERS[self.interpolation])
+        height, width = self.resized(picture.height, picture.width)
+        high, wide = self.size[0] + 2 * margin[0], self.size[1] + 2 * margin[1]
+        if height < high or width < wide:  # a crop that keeps everything leaves no margin to move in
+            grow = max(high / height, wide / width)
+            height, width = max(high, int(height * grow)), max(wide, int(width * grow))
+        if (width, height) != picture.size:
+            picture = picture.resize((width, height), self.filter)
+        top, left = self.crop_corner(height, width)
         # the middle first, then the margin: halves are rounded to even, and an odd margin would move the middle
-        left, top = round((resized[0] - width) / 2) - margin[1], round((resized[1] - height) / 2) - margin[0]
-        cropped = picture.convert("RGB").crop((left, top, left + wide, top + high))
-        # laid out by numpy: torch would start a pool of threads in each thread that reads
-        return torch.from_numpy(np.array(np.asarray(cropped).transpose(2, 0, 1), order="C"))
+        top, left = top - margin[0], left - margin[1]
+        return picture.crop((left, top, left + wide, top + high))
+
+    def crop_corner(self, height: int, width: int) -> Pair:
+        """Where the crop in the middle of a resized picture begins."""
+        return round((height - self.size[0]) / 2), round((width - self.size[1]) / 2)
+
+    def canvas(self, picture: Image.Image, margin: Pair = (0, 0)) -> UInt8[Tensor, "3 H W"]:
+        """The pixels of :meth:`framed`."""
+        return pixels_of(self.framed(picture, margin))
 
     def normaliser(self, device: torch.device | str = "cpu") -> Callable[[Tensor], Tensor]:
         """A function from pixels to values as the network knows them, with its constants on the device already."""
@@ -92,3 +104,9 @@ class Preparation:
     def normalise(self, canvas: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
         """Pixel values as the network knows them."""
         return self.normaliser(canvas.device)(canvas)
+
+
+def pixels_of(picture: Image.Image) -> UInt8[Tensor, "3 H W"]:
+    """Red, green and blue of a picture."""
+    # laid out by numpy: torch would start a pool of threads in each thread that reads
+    return torch.from_numpy(np.array(np.asarray(picture.convert("RGB")).transpose(2, 0, 1), order="C"))

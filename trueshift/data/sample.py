@@ -23,7 +23,7 @@ class EmbeddedSample:
         with (_FOLDER / "cifar10_test_400.csv").open() as file:
             rows = list(csv.DictReader(file))
         self.indices = [int(row["index"]) for row in rows]
-        self.labels = [int(row["label"]) for row in rows]
+        self.labels = np.array([int(row["label"]) for row in rows], np.int64)
         mosaic = np.asarray(Image.open(_FOLDER / "cifar10_test_400.png").convert("RGB"))
         tiles = mosaic.reshape(mosaic.shape[0] // _SIDE, _SIDE, mosaic.shape[1] // _SIDE, _SIDE, 3)
         self.pixels = tiles.transpose(0, 2, 1, 3, 4).reshape(-1, _SIDE, _SIDE, 3)
@@ -36,4 +36,4 @@ class EmbeddedSample:
         return f"{CIFAR10_CLASSES[self.labels[index]]} {self.indices[index]}"
 
     def __getitem__(self, index: int) -> Picture:
-        return Picture(Image.fromarray(self.pixels[index]), self.name(index), self.labels[index])
+        return Picture(Image.fromarray(self.pixels[index]), self.name(index), int(self.labels[index]))

@@ -1,0 +1,48 @@
+"""Some of the pictures of a source."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .source import ImageSource, Picture
+
+
+class Subset:
+    """The pictures of a source at some indices, in that order."""
+
+    def __init__(self, source: ImageSource, indices: Sequence[int] | np.ndarray) -> None:
+        self.source, self.indices = source, np.asarray(indices, np.int64)
+        if not len(self.indices):
+            raise ValueError(f"no images of {source.title} are left: needs at least one")
+        self.title = f"part of {source.title}"
+        self.classes = source.classes
+        if hasattr(source, "pixels"):  # held in memory: so are these
+            self.pixels = source.pixels[self.indices]
+            self.labels = np.asarray(source.labels)[self.indices]  # type: ignore[attr-defined]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def name(self, index: int) -> str:
+        """As the source calls it."""
+        return self.source.name(int(self.indices[index]))
+
+    def __getitem__(self, index: int) -> Picture:
+        return self.source[int(self.indices[index])]
+
+
+def evenly_spread(source: ImageSource, limit: int) -> ImageSource:
+    """At most ``limit`` pictures, spread over the whole source; 0 for all."""
+    if not limit or limit >= len(source):
+        return source
+    return Subset(source, np.arange(limit) * len(source) // limit)
+
+
+def hold_out(source: ImageSource, part: float) -> tuple[ImageSource, ImageSource]:
+    """Two sources without a picture in common: the rest, and the part that is held out, evenly spread."""
+    number = max(1, round(len(source) * part))
+    if number >= len(source):
+        raise ValueError(f"{source.title} has {len(source)} images: holding out {part:g} of them leaves none")
+    # at the middle of each stretch: a folder sorted by class loses the same part of each
+    out = (np.arange(number) * 2 + 1) * len(source) // (2 * number)
+    return Subset(source, np.setdiff1d(np.arange(len(source)), out)), Subset(source, out)

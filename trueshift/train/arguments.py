@@ -1,0 +1,57 @@
+"""The command line of training: recipes, and any value of a configuration over them."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .config import TrainConfig
+from .recipe import read_recipes
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command line asks for.
+
+    Args:
+        config: the whole configuration.
+        dry_run: try everything on made-up files, one step.
+        print_config: only show the configuration.
+    """
+
+    config: TrainConfig
+    text: str
+    dry_run: bool
+    print_config: bool
+
+
+def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Asked:
+    """Read a command line; what is wrong with it is told in a line."""
+    recipes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    recipes.add_argument("--config", action="append", default=[])
+    recipes.add_argument("--dry-run", "--dry_run", action="store_true", dest="dry_run")
+    recipes.add_argument("--print_config", "--print-config", action="store_true", dest="print_config")
+    given, rest = recipes.parse_known_args(arguments)
+    parser = _parser(program)
+    try:
+        values = parser.parse_object(read_recipes(given.config))
+        values = parser.parse_args(rest, namespace=values)
+        config: TrainConfig = TrainConfig(**vars(parser.instantiate(values)))
+    except argparse.ArgumentError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return Asked(config, parser.dump(values, skip_none=False), given.dry_run, given.print_config)
+
+
+def _parser(program: str) -> Any:
+    try:
+        from jsonargparse import ArgumentParser
+    except ImportError as error:
+        raise ImportError("training needs more than the core: pip install 'trueshift[train]'") from error
+    parser = ArgumentParser(prog=program, exit_on_error=False, usage=_USAGE, description=_ABOUT)
+    parser.add_class_arguments(TrainConfig)
+    return parser
+
+
+_USAGE = "trueshift train --config RECIPE [--config RECIPE ...] [--dry-run] [--print_config] [--NAME VALUE ...]"
+_ABOUT = """Train a network as a recipe says: a name of `trueshift recipes`, or a file. Later recipes win over earlier
+ones, the values below over all. --dry-run makes one step on made-up files, --print_config only shows the values."""

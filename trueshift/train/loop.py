@@ -1,0 +1,447 @@
+"""Training, from the first check to the final weights."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import TorchDynamoPlugin
+from rich.console import Console
+from rich.markup import escape
+from timm.utils import ModelEmaV3
+from torch import nn
+
+from ..eval.evaluate import EvalSettings, run_evaluation
+from ..eval.loading import load_subject
+from ..eval.processes import joined_processes
+from ..eval.protocols import find_protocols
+from ..eval.settings import inference_device
+from ..eval.subject import Request
+from ..files import json_text, writable_folder, write_whole
+from ..provenance import circumstances
+from ..report.console import print_evaluation, progress_bars
+from .accuracy import Accuracy, measure_accuracy, read_batches, resident_batches
+from .augment import Draws, TrainTransform
+from .checkpoint import CheckpointFolder, Snapshot, read_checkpoint
+from .config import TrainConfig, differences
+from .feed import Batch, Feed, Share
+from .loading import AugmentedPictures, LoaderFeed
+from .log import RunLog
+from .network import build_network, preparation_for, save_network
+from .objective import Objective
+from .optimization import build_optimizer, build_schedule
+from .order import BatchOrder
+from .progress import RunProgress
+from .resident import ResidentFeed, ResidentImages, only_the_loader_does, resident
+from .seeds import seed_everything
+from .stopping import StopRequest
+from .training_data import open_training_data
+from .watch import Diverged, LossWatch, first_not_finite
+
+_MIXED = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def train(config: TrainConfig, console: Console | None = None) -> int:
+    """Train as a configuration says; the exit code: 0, or that of the signal that stopped it.
+
+    Under ``torchrun`` every process calls this. Started again with the same output folder, it goes on.
+    """
+    with joined_processes(inference_device(config.device)) as (device, rank):
+        console = console if console and rank == 0 else Console(quiet=rank != 0)
+        try:
+            with StopRequest() as stop:
+                return Trainer(config, torch.device(device), console, stop).run()
+        finally:
+            AcceleratorState._reset_state(reset_partial_state=True)  # the next run may ask for another precision
+
+
+class Trainer:
+    """One run: what it is made of, then how it goes."""
+
+    def __init__(self, config: TrainConfig, device: torch.device, console: Console, stop: StopRequest) -> None:
+        if config.precision == "fp16" and device.type == "cpu":
+            raise ValueError("precision fp16 works on GPUs only: needs bf16 or float32 on a CPU")
+        self.config, self.console, self.stop = config, console, stop
+        self.folder = writable_folder(config.output)
+        self.share = Share(*((dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)))
+        self.main = self.share.rank == 0
+        with self._main_first():
+            self.data = open_training_data(config.data, config.evaluate, fetch=self.main)
+        self.protocols = find_protocols(list(config.evaluate.protocols)) if config.evaluate.protocols else []
+        self.order = BatchOrder(
+            len(self.data.train),
+            config.batch_size,
+            self.share.processes * config.accumulate,
+            config.seed,
+            getattr(self.data.train, "chunks", None),
+        )
+        if config.deterministic:
+            torch.use_deterministic_algorithms(True)
+
+        seed_everything(config.seed)
+        self.network = build_network(config, len(self.data.classes))
+        self.preparation = preparation_for(config, self.network)
+        if config.grad_checkpointing:
+            self.network.set_grad_checkpointing(True)  # type: ignore[operator]
+        if config.sync_batchnorm and self.share.processes > 1:
+            self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)
+        self.network.to(device)
+        self.average = ModelEmaV3(self.network, decay=config.ema_decay) if config.ema_decay else None
+        self.objective = Objective(config.augment, len(self.data.classes))
+
+        self.accelerator = Accelerator(
+            mixed_precision=_MIXED[config.precision],
+            cpu=device.type == "cpu",
+            dynamo_plugin=TorchDynamoPlugin(backend="inductor") if config.compile else None,
+        )
+        self.device = self.accelerator.device
+        optimizer = build_optimizer(config, self.network)
+        self.schedule = build_schedule(config, optimizer, self.order.steps)
+        self.model, self.optimizer = self.accelerator.prepare(self.network, optimizer)
+        self.feed, self.test_images = self._feed()
+
+        self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
+        self.watch = LossWatch()
+        self.step = self.epoch = self.step_in_epoch = 0
+        self.best = -1.0
+        self.unreadable: set[str] = set()
+
+    @contextmanager
+    def _main_first(self) -> Iterator[None]:
+        """What one process prepares for all, such as a download."""
+        if dist.is_initialized() and not self.main:
+            dist.barrier()
+        yield
+        if dist.is_initialized() and self.main:
+            dist.barrier()
+
+    def _feed(self) -> tuple[Feed, ResidentImages | None]:
+        config, draws = self.config, Draws(self.config.augment, self.config.seed)
+        for_loader = only_the_loader_does(config.augment)
+        small = resident(self.data.train) and resident(self.data.test)
+        if config.data.on_device == "yes" and (for_loader or not small):
+            why = f"augment.{for_loader[0]} works on single pictures" if for_loader else "the images are not small"
+            raise ValueError(f"data.on_device is yes, but {why}: needs 'auto' or 'no'")
+        on_device = config.data.on_device == "yes" or (
+            config.data.on_device == "auto" and self.device.type == "cuda" and small and not for_loader
+        )
+        if on_device:
+            images = ResidentImages(self.data.train, self.preparation, self.device)
+            feed: Feed = ResidentFeed(images, draws, self.order, self.share)
+            return feed, ResidentImages(self.data.test, self.preparation, self.device)
+        pictures = AugmentedPictures(self.data.train, TrainTransform(self.preparation, draws))
+        return LoaderFeed(pictures, self.order, self.share, self.device, config.data.workers), None
+
+    # -- the run --------------------------------------------------------------------------------------------------
+
+    @property
+    def total_steps(self) -> int:
+        """Of the whole run."""
+        steps = self.order.steps * self.config.schedule.epochs
+        return min(steps, self.config.max_steps) if self.config.max_steps else steps
+
+    def run(self) -> int:
+        """Go on from wherever the run is, to its end or until it is asked to stop."""
+        self._go_on()
+        settings = self.config.to_dict()
+        if self.main:
+            write_whole(self.folder / "config.json", json_text(settings))
+        self.log = RunLog(self.folder, self.config.log, settings, self.step) if self.main else None
+        began = time.monotonic()
+        try:
+            with RunProgress(self.console, self.total_steps, self.step) as self.progress:
+                self.progress.line(self._introduction())
+                while self.step < self.total_steps or self.step_in_epoch == self.order.steps:
+                    if not self._learn() or not self._measure():
+                        return self._stopped()
+                return self._finish(time.monotonic() - began)
+        finally:
+            if self.log is not None:
+                self.log.close()
+
+    def _introduction(self) -> str:
+        count = sum(parameter.numel() for parameter in self.network.parameters())
+        how = "on the device" if isinstance(self.feed, ResidentFeed) else f"{self.config.data.workers} workers"
+        return (
+            f"[bold]{escape(self.config.model.name)}[/], {count / 1e6:.2f} M parameters, {len(self.data.classes)} "
+            f"classes; {len(self.data.train):,} images of {self.preparation.size[0]} x {self.preparation.size[1]} "
+            f"({how}), {self.config.batch_size} in a step, {self.share.processes} process(es) on {self.device}, "
+            f"{self.config.precision}{', compiled' if self.config.compile else ''}; "
+            f"{'from step ' + str(self.step) if self.step else 'from the start'} to {self.total_steps}"
+        )
+
+    def _learn(self) -> bool:
+        """The rest of an epoch; False if it was asked to stop."""
+        last = min(self.order.steps, self.step_in_epoch + self.total_steps - self.step)
+        passes = self.feed.epoch(self.epoch, self.step_in_epoch)
+        since, first = time.monotonic(), self.step
+        self.model.train()
+        while self.step_in_epoch < last:
+            self._update(list(islice(passes, self.config.accumulate)))
+            self.progress.step(self.step)
+            if self.step % self.config.log.every_steps == 0 or self.step_in_epoch == last:
+                self._tell(time.monotonic() - since, self.step - first)
+                since, first = time.monotonic(), self.step
+            if self.stop.heard_by_any():
+                return False
+            every = self.config.checkpoint.every_steps
+            if every and self.step % every == 0 and self.step_in_epoch < last:
+                self._save()
+        return True
+
+    def _update(self, batches: list[Batch]) -> None:
+        """One step: gradients of some passes, clipped, followed."""
+        seed_everything(self.config.seed, self.step, self.share.rank)
+        self.schedule.step_update(self.step)
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(batches):
+            images, targets = self.objective.mixed(batch.images, batch.labels)
+            last = number == len(batches) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                loss = self.objective.loss(self.model(images), targets) / len(batches)
+                self.accelerator.backward(loss)
+            total += loss.detach()
+            self.unreadable.update(batch.unreadable)
+        clip = self.config.optimizer.clip_grad or float("inf")
+        norm = self.accelerator.clip_grad_norm_(self.network.parameters(), clip)
+        self.watch.note(self.step, total, norm if norm is not None else total.new_zeros(()))
+        self._stop_if_astray(batches, wait=False)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        self.step_in_epoch += 1
+        if self.average is not None:
+            self.average.update(self.network, self.step)
+
+    def _stop_if_astray(self, batches: list[Batch], wait: bool) -> None:
+        """On a CPU before the weights are touched; a GPU is a step or two ahead of what is known of it."""
+        step = self.watch.look(wait)
+        if step is None:
+            return
+        where = first_not_finite(self.network, batches[-1].images) if batches else "the weights were updated since"
+        report = {
+            "step": step,
+            "epoch": self.epoch,
+            "lr": self._rate(),
+            "where": where,
+            "losses": list(self.watch.recent),
+            "pictures": [self.data.train.name(int(index)) for batch in batches for index in batch.indices][:64],
+            "last_checkpoint": next((folder.name for folder in reversed(self.checkpoints.all())), None),
+        }
+        path = write_whole(self.folder / "diverged.json", json_text(report))
+        raise Diverged(
+            f"the loss of step {step} (epoch {self.epoch + 1}, learning rate {report['lr']:.2e}) is not finite: "
+            f"{where}. {path} has the losses before and the pictures. Checkpoints from before are kept: a lower "
+            "--optimizer.lr, a longer --schedule.warmup_epochs or --optimizer.clip_grad usually helps",
+            report,
+        )
+
+    def _rate(self) -> float:
+        return max(group["lr"] for group in self.optimizer.param_groups)
+
+    def _tell(self, seconds: float, steps: int) -> None:
+        """The losses since the last time, their mean over all processes, to log and screen."""
+        self._stop_if_astray([], wait=True)
+        taken = self.watch.taken()
+        losses = torch.tensor([entry["loss"] for entry in taken], dtype=torch.float64)
+        if dist.is_initialized():
+            dist.all_reduce(losses)
+        loss = losses.mean().item() / self.share.processes
+        speed = steps * self.config.batch_size / max(seconds, 1e-9)
+        left = (self.total_steps - self.step) * seconds / max(steps, 1)
+        self.progress.tell(self.step, self.epoch, loss, self._rate(), speed, left)
+        if self.log is not None:
+            values = {
+                "epoch": self.epoch,
+                "loss": loss,
+                "lr": self._rate(),
+                "grad_norm": taken[-1]["grad_norm"],
+                "images_per_second": round(speed, 1),
+                "seconds": round(seconds, 3),
+            }
+            self.log.write("train", self.step, values)
+            if self.unreadable:
+                self.log.write("unreadable", self.step, {"pictures": sorted(self.unreadable)})
+        for told in sorted(self.unreadable):
+            self.progress.line(f"[yellow]unreadable, another stands in for it: {escape(told)}[/]")
+        self.unreadable.clear()
+
+    def _measure(self) -> bool:
+        """Accuracy at the end of an epoch, and a checkpoint; False if it was asked to stop on the way."""
+        done = self.step >= self.total_steps
+        if not done and (self.epoch + 1) % self.config.evaluate.every_epochs:
+            self._next_epoch()
+            self._save()
+            return True
+        measured: dict[str, Accuracy] = {}
+        for name, model in self._candidates().items():
+            accuracy = self._accuracy(model)
+            if accuracy is None:
+                return False
+            measured[name] = accuracy
+        name, best = max(measured.items(), key=lambda item: item[1].top1)
+        values = {f"{kind}_{key}": value for kind, each in measured.items() for key, value in asdict(each).items()}
+        self.progress.line(
+            f"epoch {self.epoch + 1}: "
+            + ", ".join(f"{kind} top-1 {100 * each.top1:.2f} %" for kind, each in measured.items())
+            + f" on {best.images:,} images"
+        )
+        if self.log is not None:
+            self.log.write("test", self.step, {"epoch": self.epoch, **values})
+        if best.top1 > self.best:
+            self.best = best.top1
+            if self.main:
+                self._write_weights("best", self._candidates()[name])
+                about = {"step": self.step, "epoch": self.epoch, "weights": name, **asdict(best)}
+                write_whole(self.folder / "best" / "measured.json", json_text(about))
+        self._next_epoch()
+        self._save()
+        return True
+
+    def _next_epoch(self) -> None:
+        if self.step_in_epoch == self.order.steps:
+            self.epoch, self.step_in_epoch = self.epoch + 1, 0
+
+    def _candidates(self) -> dict[str, nn.Module]:
+        """The weights that are measured."""
+        return {"model": self.network, **({"ema": self.average.module} if self.average is not None else {})}
+
+    def _accuracy(self, model: nn.Module) -> Accuracy | None:
+        size, workers = self.config.evaluate.batch_size, self.config.data.workers
+        if self.test_images is not None:
+            batches = resident_batches(self.test_images, size, self.share)
+        else:
+            batches = read_batches(self.data.test, self.preparation, size, self.share, self.device, workers)
+        return measure_accuracy(
+            model, batches, self.device, self.accelerator.autocast, lambda: self.stop.signal is not None
+        )
+
+    # -- what is kept ---------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """A checkpoint, by the first process; the others wait for it."""
+        self._stop_if_astray([], wait=True)
+        if self.main:
+            self.checkpoints.save(self._snapshot())
+        if dist.is_initialized():
+            dist.barrier()
+
+    def _snapshot(self) -> Snapshot:
+        scaler = self.accelerator.scaler
+        return Snapshot(
+            step=self.step,
+            epoch=self.epoch,
+            step_in_epoch=self.step_in_epoch,
+            weights=dict(self.network.state_dict()),
+            average=dict(self.average.module.state_dict()) if self.average is not None else None,
+            state={
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": scaler.state_dict() if scaler is not None else None,
+                "best": self.best,
+            },
+            config=self.config.to_dict(),
+            data=self.data.identity,
+        )
+
+    def _go_on(self) -> None:
+        """From a checkpoint, if there is one to go on from."""
+        snapshot = self._found()
+        if snapshot is None:
+            return
+        self._refuse_another(snapshot)
+        self.network.load_state_dict(snapshot.weights)
+        if self.average is not None and snapshot.average is not None:
+            self.average.module.load_state_dict(snapshot.average)
+        self.optimizer.load_state_dict(snapshot.state["optimizer"])
+        if self.accelerator.scaler is not None and snapshot.state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(snapshot.state["scaler"])
+        self.best = snapshot.state["best"]
+        self.step, self.epoch, self.step_in_epoch = snapshot.step, snapshot.epoch, snapshot.step_in_epoch
+
+    def _found(self) -> Snapshot | None:
+        asked = self.config.resume
+        if asked == "never":
+            if self.checkpoints.all():
+                raise ValueError(
+                    f"{self.folder} holds checkpoints of an earlier run: needs another --output, or --resume auto"
+                )
+            return None
+        if asked != "auto":
+            return read_checkpoint(Path(asked))
+        snapshot, damaged = self.checkpoints.newest()
+        for told in damaged:
+            self.console.print(f"[yellow]{escape(told)}; an older one is used[/]", highlight=False, soft_wrap=True)
+        if damaged and snapshot is None:
+            raise ValueError(f"no checkpoint in {self.checkpoints.path} is whole: needs --resume never after moving it")
+        return snapshot
+
+    def _refuse_another(self, snapshot: Snapshot) -> None:
+        told = differences(snapshot.config, self.config.to_dict())
+        told += [
+            f"data: {before} {what} before, now {self.data.identity[what]}"
+            for what, before in snapshot.data.items()
+            if before != self.data.identity[what]
+        ]
+        if told:
+            raise ValueError(
+                f"the checkpoint of step {snapshot.step} in {self.folder} belongs to another configuration: "
+                + "; ".join(told)
+                + ". Give the same values, or another --output"
+            )
+
+    def _write_weights(self, name: str, model: nn.Module) -> None:
+        save_network(model, self.folder / name, self.preparation, self.data.classes)
+
+    # -- how it ends ----------------------------------------------------------------------------------------------
+
+    def _stopped(self) -> int:
+        self._save()
+        self.progress.line(f"Stopped at step {self.step}, all is saved: the same command goes on from there.")
+        return self.stop.exit_code
+
+    def _finish(self, seconds: float) -> int:
+        """Final weights, the protocols of the recipe, a summary."""
+        if self.main:
+            for name, model in self._candidates().items():
+                self._write_weights("final" if name == "model" else f"final_{name}", model)
+        summary: dict[str, Any] = {
+            **circumstances(self.config.seed, ("trueshift", "torch", "timm", "accelerate")),
+            "config": self.config.to_dict(),
+            "processes": self.share.processes,
+            "data": {"train": self.data.train.title, "test": self.data.test.title, **self.data.identity},
+            "steps": self.step,
+            "seconds": round(seconds, 1),
+            "best_top1": self.best,
+        }
+        if self.protocols:
+            summary["evaluation"] = self._evaluate()
+        if self.main:
+            write_whole(self.folder / "summary.json", json_text(summary))
+        self.progress.line(f"Done: weights in {self.folder / 'final'}, the best in {self.folder / 'best'}")
+        return 0
+
+    def _evaluate(self) -> dict[str, Any]:
+        """The protocols of the recipe on the final weights as they were written, in float32 as the paper's."""
+        if dist.is_initialized():
+            dist.barrier()  # the weights are there
+        subject = load_subject(str(self.folder / "final"), Request(device=str(self.device)))
+        subject = replace(subject, name=self.config.model.name, weights=f"trained, {self.step} steps")
+        settings = EvalSettings(
+            batch_size=self.config.evaluate.batch_size,
+            seed=self.config.seed,
+            device=str(self.device),
+            workers=max(1, self.config.data.workers),
+        )
+        with progress_bars(self.console) as progress:
+            result = run_evaluation(subject, self.data.test, self.protocols, settings, progress=progress)
+        if self.main:
+            write_whole(self.folder / "eval.json", json_text(result))
+            print_evaluation(self.console, result)
+        return result["measured"]

@@ -1,0 +1,51 @@
+"""Optimizer and learning rate: timm's, with rates scaled to the size of the batch."""
+
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from timm.scheduler.scheduler import Scheduler
+from torch import nn
+from torch.optim import Optimizer
+
+from .config import TrainConfig
+
+
+def rate_scale(config: TrainConfig) -> float:
+    """By which all learning rates grow: in proportion to the images in a step."""
+    return config.batch_size / config.optimizer.lr_batch_size if config.optimizer.lr_batch_size else 1.0
+
+
+def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
+    """timm's optimizer of that name, without weight decay where the network says so."""
+    asked = config.optimizer
+    try:
+        return create_optimizer_v2(
+            model,
+            asked.name,
+            lr=asked.lr * rate_scale(config),
+            weight_decay=asked.weight_decay,
+            layer_decay=asked.layer_decay,
+            **asked.arguments,
+        )
+    except (AssertionError, ValueError, TypeError) as error:
+        raise ValueError(f"optimizer {asked.name!r} cannot be made: {error}") from error
+
+
+def build_schedule(config: TrainConfig, optimizer: Optimizer, steps_per_epoch: int) -> Scheduler:
+    """The learning rate as a function of the step alone: ``schedule.step_update(step)`` sets it."""
+    asked, scale = config.schedule, rate_scale(config)
+    schedule, _ = create_scheduler_v2(
+        optimizer,
+        sched=asked.name,
+        num_epochs=asked.epochs - asked.cooldown_epochs,
+        warmup_epochs=asked.warmup_epochs,  # type: ignore[arg-type]
+        warmup_lr=asked.warmup_lr * scale,
+        min_lr=asked.min_lr * scale,
+        cooldown_epochs=asked.cooldown_epochs,
+        decay_rate=asked.decay_rate,
+        decay_epochs=asked.decay_epochs,  # type: ignore[arg-type]
+        k_decay=1.0,
+        step_on_epochs=False,
+        updates_per_epoch=steps_per_epoch,
+    )
+    assert schedule is not None
+    return schedule

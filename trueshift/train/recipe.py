@@ -1,0 +1,98 @@
+"""Recipes: YAML files with some values of a :class:`~trueshift.train.config.TrainConfig`.
+
+A recipe begins with comments that say what it is for, and may name others under ``base`` whose values it takes over.
+"""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+def list_recipes() -> list[str]:
+    """Names of the recipes that come with the package; bases begin with ``_`` and are left out."""
+    files = (file.relative_to(FOLDER) for file in FOLDER.rglob("*.yaml"))
+    return sorted(
+        file.with_suffix("").as_posix() for file in files if not any(part.startswith("_") for part in file.parts)
+    )
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file of a recipe: a path, or a name of :func:`list_recipes`."""
+    for file in (Path(name), FOLDER / f"{name}.yaml"):
+        if file.is_file():
+            return file
+    close = get_close_matches(str(name), list_recipes(), n=3)
+    meant = f"did you mean {', '.join(close)}?" if close else "needs a file, or one of `trueshift recipes`"
+    raise FileNotFoundError(f"there is no recipe {name}: {meant}")
+
+
+def read_recipe(name: str | Path) -> dict[str, Any]:
+    """The values of a recipe, those of its bases included."""
+    return _read(find_recipe(name), ())
+
+
+def read_recipes(names: Sequence[str | Path]) -> dict[str, Any]:
+    """The values of several recipes; later ones win."""
+    merged: dict[str, Any] = {}
+    for name in names:
+        merged = overlaid(merged, read_recipe(name))
+    return merged
+
+
+def _read(file: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    if file.resolve() in above:
+        raise ValueError(f"{file} is its own base")
+    try:
+        given = yaml.load(file.read_text(), Loader=_Loader) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{file} cannot be read as a recipe: {error}") from error
+    if not isinstance(given, dict):
+        raise ValueError(f"{file} holds a {type(given).__name__}: needs values by name, e.g. 'batch_size: 128'")
+    bases = given.pop("base", [])
+    merged: dict[str, Any] = {}
+    for base in [bases] if isinstance(bases, str) else bases:
+        merged = overlaid(merged, _read(_base(file, base), (*above, file.resolve())))
+    return overlaid(merged, given)
+
+
+def _base(file: Path, base: str) -> Path:
+    """Beside the recipe that names it, or among those of the package."""
+    beside = file.parent / f"{base}.yaml"
+    return beside if beside.is_file() else find_recipe(base)
+
+
+def overlaid(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both, value by value; where both have one, the upper counts."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = overlaid(merged[key], value) if both else value
+    return merged
+
+
+def about(name: str | Path) -> str:
+    """The comments a recipe begins with."""
+    lines = []
+    for line in find_recipe(name).read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").removeprefix(" "))
+    return "\n".join(lines)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-4 as a number, which YAML 1.1 takes for a word."""
+
+
+_Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
