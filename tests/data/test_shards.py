@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from trueshift.data import ImageSource, Preparation, TarShards, Unreadable, read_ahead
 from trueshift.data import packed as packed_module
+from trueshift.data import shards as shards_module
 
 
 @pytest.fixture(autouse=True)
@@ -322,7 +323,7 @@ def test_headers_are_read_once(tmp_path, cache, monkeypatch):
     first = TarShards(tmp_path, "train")
     (stored,) = (cache / "shards").iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(packed_module, "_read_headers", None)  # calling it would fail
+        patch.setattr(shards_module, "_read_headers", None)  # calling it would fail
         again = TarShards(tmp_path, "train")
     assert values(again) == values(first)
     assert [again.name(index) for index in range(9)] == [first.name(index) for index in range(9)]

@@ -1,6 +1,7 @@
 """Some of the pictures of a source."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,6 +20,9 @@ class Subset:
         if hasattr(source, "pixels"):  # held in memory: so are these
             self.pixels = source.pixels[self.indices]
             self.labels = np.asarray(source.labels)[self.indices]  # type: ignore[attr-defined]
+        if hasattr(source, "chunks") and (np.diff(self.indices) > 0).all():  # cheap to read together: so are these
+            ends = [0, *np.searchsorted(self.indices, [chunk.stop for chunk in source.chunks]).tolist()]
+            self.chunks = [range(*each) for each in pairwise(ends) if range(*each)]
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from .config import TrainConfig
 from .recipe import read_recipes
 
@@ -15,14 +17,19 @@ class Asked:
 
     Args:
         config: the whole configuration.
+        text: the same, as a recipe.
         dry_run: try everything on made-up files, one step.
         print_config: only show the configuration.
     """
 
     config: TrainConfig
-    text: str
     dry_run: bool
     print_config: bool
+
+    @property
+    def text(self) -> str:
+        """The configuration as a recipe that holds all of it."""
+        return yaml.safe_dump(self.config.to_dict(), sort_keys=False)
 
 
 def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Asked:
@@ -39,7 +46,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") 
         config: TrainConfig = TrainConfig(**vars(parser.instantiate(values)))
     except argparse.ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from error
-    return Asked(config, parser.dump(values, skip_none=False), given.dry_run, given.print_config)
+    return Asked(config, given.dry_run, given.print_config)
 
 
 def _parser(program: str) -> Any:

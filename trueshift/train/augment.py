@@ -30,11 +30,11 @@ class Draws:
 
     def mirrored(self, epoch: int, indices: int | np.ndarray) -> np.ndarray:
         """Whether each is flipped left to right."""
-        return uniform(self.seed, epoch, indices, _FLIP) < self.augment.flip
+        return np.asarray(uniform(self.seed, epoch, indices, _FLIP) < self.augment.flip)
 
     def upside_down(self, epoch: int, indices: int | np.ndarray) -> np.ndarray:
         """Whether each is flipped top to bottom."""
-        return uniform(self.seed, epoch, indices, _VERTICAL) < self.augment.vertical_flip
+        return np.asarray(uniform(self.seed, epoch, indices, _VERTICAL) < self.augment.vertical_flip)
 
     def shifts(self, epoch: int, indices: int | np.ndarray, size: Pair) -> np.ndarray:
         """Rows and columns by which each is shifted, as [..., 2]: any circular shift, all alike likely."""

@@ -54,30 +54,30 @@ class CheckpointFolder:
         self.path, self.keep = path, keep
 
     def all(self) -> list[Path]:
-        """Oldest first."""
-        found = self.path.glob("step_*") if self.path.is_dir() else []
-        return sorted(folder for folder in found if (folder / _ABOUT).is_file())
+        """Oldest first, damaged ones too; one that is being replaced comes before the one in its place."""
+        found = self.path.glob("step_[0-9]*") if self.path.is_dir() else []
+        return sorted(found, key=lambda folder: (folder.stem, not folder.suffix))
 
     def save(self, snapshot: Snapshot) -> Path:
         """Write a checkpoint; when it is whole, remove those that are too many."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._remove_drafts()
         target = self.path / f"step_{snapshot.step:08d}"
         draft = self.path / f".draft-{target.name}"
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._remove_drafts()
             self._write(snapshot, draft)
-            if target.exists():  # an older run of the same step: its place is taken
-                shutil.rmtree(target)
-            os.replace(draft, target)
-            _sync_folder(self.path)
+            self._put(draft, target)
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             raise self._not_saved(error, snapshot) from error
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        for old in self.all()[: -self.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        there = self.all()
+        here = there.index(target)
+        # those behind it are of steps that are made again
+        for other in [*there[: max(0, here + 1 - self.keep)], *there[here + 1 :]]:
+            shutil.rmtree(other, ignore_errors=True)
         return target
 
     def _write(self, snapshot: Snapshot, folder: Path) -> None:
@@ -103,8 +103,18 @@ class CheckpointFolder:
             "config": snapshot.config,
             "files": files,
         }
-        write_whole(folder / _ABOUT, json_text(about))
+        write_whole(folder / _ABOUT, json_text({**about, "digest": _digest_of(about)}))
         _sync_folder(folder)
+
+    def _put(self, draft: Path, target: Path) -> None:
+        """Give a draft its name; an older one of the same step goes only when that is done."""
+        aside = target.with_suffix(".replaced")
+        if target.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(target, aside)
+        os.replace(draft, target)
+        _sync_folder(self.path)
+        shutil.rmtree(aside, ignore_errors=True)
 
     def _remove_drafts(self) -> None:
         """What a killed process left."""
@@ -115,7 +125,7 @@ class CheckpointFolder:
         before = self.all()
         last = f"the last whole one is {before[-1].name}" if before else "there is none yet"
         need = sum(value.nbytes for value in snapshot.weights.values()) * (4 if snapshot.average else 3) / 2**20
-        remedy = f"free about {need:.0f} MiB" if error.errno == errno.ENOSPC else "make the folder writable"
+        remedy = f"free about {max(1, need):.0f} MiB" if error.errno == errno.ENOSPC else "make the folder writable"
         return OSError(
             error.errno,
             f"the checkpoint of step {snapshot.step} could not be written to {self.path} "
@@ -137,6 +147,8 @@ def read_checkpoint(folder: Path) -> Snapshot:
     """A checkpoint, every file of it checked."""
     try:
         about = json.loads((folder / _ABOUT).read_text())
+        if about.pop("digest") != _digest_of(about):
+            raise ValueError(f"{_ABOUT} has changed since it was written")
         files = about["files"]
         for name, digest in files.items():
             if _digest(folder / name) != digest:
@@ -163,6 +175,10 @@ def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _digest_of(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json_text(about).encode()).hexdigest()
 
 
 def _reason_behind(error: Exception, folder: Path) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -24,6 +24,7 @@ class Batch:
     unreadable: list[str] = field(default_factory=list)
 
 
+@runtime_checkable
 class Feed(Protocol):
     """Gives a process its share of an epoch, from any step on."""
 

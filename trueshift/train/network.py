@@ -8,6 +8,7 @@ import timm
 from torch import nn
 
 from ..data.prepare import Preparation
+from ..layers.tokenize import check_size
 from ..models import adapt, create_model, from_pretrained
 from ..models.backbone import Backbone
 from ..models.registry import resolve_name
@@ -67,6 +68,8 @@ def preparation_for(config: TrainConfig, model: nn.Module) -> Preparation:
         preparation = replace(preparation, crop_pct=config.data.crop_pct)
     if config.data.img_size is not None:
         preparation = replace(preparation, size=(config.data.img_size, config.data.img_size))
+    if isinstance(model, Backbone):
+        check_size(preparation.size, model.size_multiple)
     return preparation
 
 

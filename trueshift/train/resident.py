@@ -21,6 +21,7 @@ from .feed import Batch, Share
 from .order import BatchOrder
 
 LARGEST = 4 << 30  # bytes of pixels that are kept on a device
+_BITS = 22  # of Pillow's weights
 
 
 class ResidentImages:
@@ -43,9 +44,9 @@ class ResidentImages:
         return len(self.labels)
 
     def pictures(self, positions: Int[Tensor, " B"]) -> Float[Tensor, "B 3 H W"]:
-        """Whole levels from 0 to 255, as Pillow would resize and crop them: columns first, rounded in between."""
-        wide = (self.pixels[positions].float() @ self.columns.T).round_().clamp_(0, 255)
-        return (self.rows @ wide).round_().clamp_(0, 255)
+        """Whole levels from 0 to 255, as Pillow resizes and crops them: columns first, halves rounded up in between."""
+        wide = (self.pixels[positions].double() @ self.columns.T).add_(0.5).floor_().clamp_(0, 255)
+        return (self.rows @ wide).add_(0.5).floor_().clamp_(0, 255).float()
 
 
 def resident(source: ImageSource) -> bool:
@@ -60,15 +61,17 @@ def only_the_loader_does(augment: AugmentConfig) -> list[str]:
 
 
 def resize_matrices(size: tuple[int, int], preparation: Preparation) -> tuple[np.ndarray, np.ndarray]:
-    """What Pillow's resize and the crop do to columns of pixels, and to rows, as matrices."""
+    """What Pillow's resize and the crop do to columns of pixels, and to rows, as matrices.
 
+    Pillow computes in whole numbers, with weights of 22 bits. These are the same: in float64 no sum is rounded.
+    """
     target = preparation.resized(*size)
     corner = preparation.crop_corner(*target)
 
     def along(axis: int) -> np.ndarray:
-        each_pixel = Image.fromarray(np.eye(size[axis], dtype=np.float32))
+        each_pixel = Image.fromarray(np.eye(size[axis], dtype=np.int32) << _BITS)
         weights = np.asarray(each_pixel.resize((size[axis], target[axis]), preparation.filter))
-        return weights[corner[axis] : corner[axis] + preparation.size[axis]].copy()
+        return weights[corner[axis] : corner[axis] + preparation.size[axis]] / 2.0**_BITS
 
     return along(0), along(1)
 

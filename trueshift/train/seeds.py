@@ -25,12 +25,12 @@ def hashed(*numbers: int | np.ndarray) -> np.ndarray:
             state = (state ^ (state >> np.uint64(30))) * _MIX[0]
             state = (state ^ (state >> np.uint64(27))) * _MIX[1]
             state = state ^ (state >> np.uint64(31))
-    return state
+    return np.asarray(state)  # numbers alone give a scalar
 
 
 def uniform(*numbers: int | np.ndarray) -> np.ndarray:
     """A number in [0, 1) for each combination."""
-    return (hashed(*numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.asarray((hashed(*numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 def seed_everything(*numbers: int) -> None:

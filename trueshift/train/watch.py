@@ -83,7 +83,8 @@ def first_not_finite(model: nn.Module, images: Float[Tensor, "B C H W"]) -> str:
 
     def look(name: str) -> Any:
         def hook(module: nn.Module, given: Any, output: Any) -> None:
-            tensor = getattr(output, "values", output)
+            # of Tokens, their values; a Tensor has a method of that name
+            tensor = output if isinstance(output, Tensor) else getattr(output, "values", None)
             if not found and isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
                 found.append(name)
 

@@ -1,0 +1,105 @@
+"""Some pictures of a source: which, and that nothing else about them changes."""
+
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trueshift.data import EmbeddedSample
+from trueshift.data.source import ImageSource, Picture
+from trueshift.data.subset import Subset, evenly_spread, hold_out
+
+
+class Numbered:
+    """Pictures that hold their number; nothing in memory."""
+
+    title, classes = "numbers", ["even", "odd"]
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def name(self, index):
+        return f"number {index}"
+
+    def __getitem__(self, index):
+        return Picture(Image.new("RGB", (1, 1), (index,) * 3), self.name(index), index % 2)
+
+
+def numbers(source):
+    return [source[index].image.getpixel((0, 0))[0] for index in range(len(source))]
+
+
+@pytest.mark.parametrize(("count", "limit"), [(100, 10), (100, 7), (9, 8), (5, 1)])
+def test_a_limit_spreads_over_the_whole_source(count, limit):
+    taken = numbers(evenly_spread(Numbered(count), limit))
+    assert len(taken) == limit
+    steps = np.diff([*taken, count])
+    assert taken[0] == 0
+    assert count // limit <= steps.min() <= steps.max() <= -(-count // limit)
+
+
+@pytest.mark.parametrize("limit", [0, 10, 11])
+def test_no_limit_is_the_source_itself(limit):
+    source = Numbered(10)
+    assert evenly_spread(source, limit) is source
+
+
+@pytest.mark.parametrize(("count", "part"), [(100, 0.2), (100, 0.5), (101, 0.3), (10, 0.01), (3, 0.9 * 0.7)])
+def test_what_is_held_out_and_the_rest_are_all_pictures_once(count, part):
+    rest, out = hold_out(Numbered(count), part)
+    assert len(out) == max(1, round(count * part))
+    assert sorted(numbers(rest) + numbers(out)) == list(range(count))
+    assert numbers(rest) == sorted(numbers(rest))
+
+
+def test_each_stretch_of_a_source_loses_the_same_part():
+    _, out = hold_out(Numbered(100), 0.2)
+    assert np.histogram(numbers(out), bins=10, range=(0, 100))[0].tolist() == [2] * 10
+
+
+def test_holding_out_everything_is_refused():
+    with pytest.raises(ValueError, match="numbers has 2 images: holding out 0.9 of them leaves none"):
+        hold_out(Numbered(2), 0.9)
+    with pytest.raises(ValueError, match="no images of numbers are left"):
+        Subset(Numbered(2), [])
+
+
+def test_a_picture_keeps_its_name_and_class():
+    part = Subset(Numbered(10), [7, 2])
+    assert isinstance(part, ImageSource)
+    assert part.classes == ["even", "odd"]
+    assert [(part[index].name, part[index].label) for index in range(2)] == [("number 7", 1), ("number 2", 0)]
+    assert [part.name(index) for index in range(2)] == ["number 7", "number 2"]
+    assert not hasattr(part, "pixels")
+
+
+def test_pixels_in_memory_stay_in_memory():
+    sample = EmbeddedSample()
+    part = Subset(sample, [5, 399, 0])
+    assert np.array_equal(part.pixels, sample.pixels[[5, 399, 0]])
+    assert part.labels.tolist() == sample.labels[[5, 399, 0]].tolist()
+    for index in range(3):
+        assert np.array_equal(np.asarray(part[index].image), part.pixels[index])
+        assert part[index].label == part.labels[index]
+
+
+def test_it_can_be_sent_to_another_process():
+    part = pickle.loads(pickle.dumps(Subset(Numbered(10), [7, 2])))
+    assert numbers(part) == [7, 2]
+
+
+class Chunked(Numbered):
+    chunks = (range(0, 4), range(4, 5), range(5, 10))
+
+
+def test_chunks_that_are_cheap_to_read_together_stay_known():
+    rest, out = hold_out(Chunked(10), 0.3)
+    assert numbers(out) == [1, 5, 8]
+    assert rest.chunks == [range(0, 3), range(3, 4), range(4, 7)]
+    assert out.chunks == [range(0, 1), range(1, 3)]
+    assert not hasattr(Subset(Chunked(10), [7, 2]), "chunks")  # an order that jumps has none
+    assert not hasattr(Subset(Numbered(10), [2, 7]), "chunks")

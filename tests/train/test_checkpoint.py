@@ -1,0 +1,307 @@
+"""A checkpoint is whole or not there, whatever happens to the process, the disk or the file."""
+
+import errno
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from trueshift.train.checkpoint import CheckpointFolder, Snapshot, read_checkpoint
+
+FILES = ["about.json", "ema.safetensors", "model.safetensors", "training.pt"]
+
+
+def trained():
+    """A network with buffers of all kinds, an optimizer that has made steps."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    model.register_buffer("index", torch.arange(6).view(2, 3).T)  # integers, not contiguous
+    model.register_buffer("coarse", torch.randn(3).to(torch.bfloat16))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def snapshot(step=10, average=True):
+    model, optimizer = trained()
+    return Snapshot(
+        step=step,
+        epoch=2,
+        step_in_epoch=step % 7,
+        weights=dict(model.state_dict()),
+        average={key: value * 2 for key, value in model.state_dict().items()} if average else None,
+        state={"optimizer": optimizer.state_dict(), "scaler": None, "best": 0.75},
+        config={"optimizer": {"lr": 0.1, "arguments": {"betas": [0.9, 0.98]}}, "output": "é"},
+        data={"images": 40, "classes": 2},
+    )
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return CheckpointFolder(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_what_is_saved_comes_back_bit_for_bit(folder, average):
+    saved = snapshot(average=average)
+    path = folder.save(saved)
+    assert path.name == "step_00000010"
+    found, damaged = folder.newest()
+    assert damaged == []
+    assert same(vars(found), vars(saved))
+    assert same(vars(read_checkpoint(path)), vars(saved))
+    # the twin that must fail
+    saved.weights["index"][0, 0] += 1
+    assert not same(vars(found), vars(saved))
+
+
+def test_an_optimizer_goes_on_from_its_saved_state(folder):
+    model, optimizer = trained()
+    saved = snapshot()
+    saved.state["optimizer"] = optimizer.state_dict()
+    folder.save(saved)
+    fresh = torch.optim.AdamW(model.parameters(), lr=0.5)
+    fresh.load_state_dict(folder.newest()[0].state["optimizer"])
+    assert same(fresh.state_dict(), optimizer.state_dict())
+
+
+def test_only_the_newest_stay(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=3)
+    for step in (5, 20, 100, 3000, 40000):
+        folder.save(snapshot(step))
+    assert [path.name for path in folder.all()] == ["step_00000100", "step_00003000", "step_00040000"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in folder.all()]
+    assert folder.newest()[0].step == 40000
+
+
+def test_a_run_without_checkpoints_has_none(folder):
+    assert folder.all() == []
+    assert folder.newest() == (None, [])
+
+
+def test_the_same_step_again_takes_the_place_of_the_first(folder):
+    folder.save(snapshot(10))
+    again = snapshot(10)
+    again.epoch, again.step_in_epoch = 3, 0
+    folder.save(again)
+    assert same(vars(folder.newest()[0]), vars(again))
+    assert [path.name for path in folder.path.iterdir()] == ["step_00000010"]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_a_run_that_goes_back_gives_up_what_came_after(tmp_path, keep):
+    folder = CheckpointFolder(tmp_path, keep)
+    for step in (10, 20, 30):
+        folder.save(snapshot(step))
+    folder.save(snapshot(25))  # from step 20 on, as when 30 is damaged
+    assert folder.newest()[0].step == 25
+    assert [int(path.name[5:]) for path in folder.all()] == [10, 20, 25][-keep:]
+
+
+# a process that is killed
+
+
+class Killed(BaseException):
+    """Nothing catches it, nor is anything put in order behind it."""
+
+
+@pytest.fixture
+def killed_at(monkeypatch):
+    """The process ends at the n-th call of a function of os or shutil: nothing is removed any more."""
+
+    def arrange(module, name, number):
+        real, calls = getattr(module, name), [0]
+
+        def once(*arguments, **options):
+            calls[0] += 1
+            if calls[0] == number:
+                monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+                raise Killed
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(module, name, once)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "number"),
+    [
+        *((20, "fsync", number) for number in range(1, 7)),
+        *((20, "replace", number) for number in range(1, 3)),
+        *((10, "replace", number) for number in range(1, 4)),  # the same step again: the first is moved aside
+        (10, "fsync", 6),
+    ],
+)
+def test_killed_at_any_moment_there_is_a_whole_checkpoint(tmp_path, killed_at, monkeypatch, step, name, number):
+    folder = CheckpointFolder(tmp_path, keep=1)
+    folder.save(snapshot(10))
+    killed_at(os, name, number)
+    with pytest.raises(Killed):
+        folder.save(snapshot(step))
+    found, damaged = folder.newest()
+    assert found.step in (10, step)
+    assert damaged == []
+    monkeypatch.undo()
+    folder.save(snapshot(30))
+    assert not list(tmp_path.glob(".*"))
+    assert [path.name for path in folder.all()][-1] == "step_00000030"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_a_killed_process_left_is_ignored_and_removed(folder):
+    folder.save(snapshot(10))
+    draft = folder.path / ".draft-step_00000020"
+    shutil.copytree(folder.path / "step_00000010", draft)
+    (draft / "model.safetensors").unlink()
+    assert folder.newest()[0].step == 10
+    folder.save(snapshot(30))
+    assert sorted(path.name for path in folder.path.iterdir()) == ["step_00000010", "step_00000030"]
+
+
+# a file that is damaged
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-2])
+
+
+def flip_a_byte(file):
+    data = bytearray(file.read_bytes())
+    at = data.index(b"20") + 1 if file.suffix == ".json" else len(data) // 2  # "step": 20 becomes 21
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+def delete(file):
+    file.unlink()
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_byte, delete])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(folder, name, damage):
+    before = snapshot(10)
+    folder.save(before)
+    newest = folder.save(snapshot(20))
+    assert sorted(file.name for file in newest.iterdir()) == FILES
+    damage(newest / name)
+    found, (told,) = folder.newest()
+    assert same(vars(found), vars(before))
+    assert "step_00000020 is not a whole checkpoint" in told
+    if name != "about.json":
+        assert name in told
+    folder.save(snapshot(20))  # the run comes by again
+    assert folder.newest()[0].step == 20
+
+
+def test_if_all_are_damaged_all_are_told(folder):
+    for step in (10, 20):
+        truncate(folder.save(snapshot(step)) / "training.pt")
+    found, told = folder.newest()
+    assert found is None
+    assert ["step_00000020" in told[0], "step_00000010" in told[1]] == [True, True]
+
+
+class Bomb:
+    def __reduce__(self):
+        return print, ("it went off",)
+
+
+def test_a_checkpoint_from_elsewhere_cannot_run_code(folder, capsys):
+    foreign = snapshot()
+    foreign.state["optimizer"] = Bomb()
+    path = folder.save(foreign)
+    torch.load(path / "training.pt", weights_only=False)  # the twin: it would
+    assert "it went off" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="not a whole checkpoint"):
+        read_checkpoint(path)
+    assert not capsys.readouterr().out
+
+
+# a disk that is full, a folder that is closed
+
+
+def fails(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("os.fsync", FULL),
+        ("os.replace", FULL),
+        ("trueshift.train.checkpoint.save_file", FULL),
+        (
+            "trueshift.train.checkpoint.save_file",
+            SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        ),
+        ("torch.save", RuntimeError("PytorchStreamWriter failed writing file: No space left on device")),
+    ],
+    ids=["fsync", "replace", "save_file", "safetensors", "torch"],
+)
+@pytest.mark.parametrize("step", [10, 20])
+def test_a_full_disk_leaves_what_was_there_and_says_how_much_to_free(folder, monkeypatch, where, error, step):
+    before = snapshot(10)
+    folder.save(before)
+    monkeypatch.setattr(where, fails(error))
+    big = snapshot(step)
+    big.weights["big"] = torch.zeros(5 << 18)  # 5 MiB, and as much for the average and each of two moments
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        folder.save(big)
+    assert caught.value.errno == errno.ENOSPC
+    assert f"the checkpoint of step {step} could not be written" in str(caught.value)
+    assert "the last whole one is step_00000010: free about 20 MiB" in str(caught.value)
+    assert [path.name for path in folder.path.iterdir()] == ["step_00000010"]
+    assert same(vars(folder.newest()[0]), vars(before))
+
+
+def test_a_full_disk_is_known_by_its_free_bytes_too(folder, monkeypatch):
+    monkeypatch.setattr("torch.save", fails(RuntimeError("PytorchStreamWriter failed writing file data/1")))
+    with pytest.raises(OSError, match="Input/output error.*there is none yet") as caught:
+        folder.save(snapshot())
+    assert caught.value.errno == errno.EIO
+    usage = shutil.disk_usage(folder.path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=4096))
+    with pytest.raises(OSError, match="there is none yet: free about 1 MiB") as caught:
+        folder.save(snapshot())
+    assert caught.value.errno == errno.ENOSPC
+    assert not list(folder.path.iterdir())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_folder_that_cannot_be_written_to_is_named(folder, monkeypatch, first):
+    if not first:
+        folder.save(snapshot(10))
+    # a mounted folder that is read only, for root too
+    monkeypatch.setattr("pathlib.Path.mkdir", fails(OSError(errno.EROFS, "Read-only file system")))
+    last = "there is none yet" if first else "the last whole one is step_00000010"
+    with pytest.raises(OSError, match=f"Read-only file system.*{last}: make the folder writable") as caught:
+        folder.save(snapshot(20))
+    assert str(folder.path) in str(caught.value)
+    assert len(folder.all()) == (not first)

@@ -1,0 +1,216 @@
+"""Whole runs: what is learned does not depend on how often a run was killed, nor on how many processes share it."""
+
+import errno
+import json
+import signal
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_words, weights
+
+from trueshift import from_pretrained
+from trueshift.cli import DIVERGED, main
+from trueshift.eval.loading import load_subject
+from trueshift.train import Diverged, loop, train
+from trueshift.train.checkpoint import CheckpointFolder
+from trueshift.train.stopping import PREEMPTED
+
+EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_run_ends_with_the_same_bits(tmp_path, processes):
+    often = {"checkpoint__every_steps": 2, **EVERYTHING}
+    whole = Run(tmp_path / "whole", processes, **often)
+    step = Random(torch.seed()).randrange(2, 10)
+    killed = Run(tmp_path / "killed", processes, **often).wait_for(step).signal(signal.SIGKILL)
+    assert set(killed.ended()) == {-signal.SIGKILL}, step
+    told = Run(tmp_path / "killed", processes, **often).wait_for(min(step + 1, 11)).signal(signal.SIGTERM)
+    assert set(told.ended()) <= {PREEMPTED, 0}, step
+    assert set(Run(tmp_path / "killed", processes, **often).ended()) == {0}, step
+    assert set(whole.ended()) == {0}
+    for name in ("final", "final_ema"):
+        assert same(weights(tmp_path / "whole", name), weights(tmp_path / "killed", name)), step
+    assert losses(tmp_path / "whole") == losses(tmp_path / "killed"), step
+    assert len(losses(tmp_path / "whole")) == 12
+
+
+@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
+def test_any_number_of_processes_learns_the_same(tmp_path, name):
+    same_work = {"model__name": name, "model__drop_path_rate": 0, "augment__auto_augment": "rand-m9-mstd0.5-inc1"}
+    same_work |= {"augment__erasing": 0.5, "optimizer__lr": 0.01, "schedule__epochs": 1}
+    two = Run(tmp_path / "two", 2, **same_work)
+    run_here(tmp_path / "one", **same_work)
+    run_here(tmp_path / "accumulated", accumulate=2, **same_work)
+    assert set(two.ended()) == {0}
+    one = losses(tmp_path / "one")
+    for other in ("two", "accumulated"):
+        assert losses(tmp_path / other) == pytest.approx(one, rel=2e-5), other
+    run_here(tmp_path / "other_seed", seed=1, **same_work)
+    assert losses(tmp_path / "other_seed") != pytest.approx(one, rel=1e-3)
+
+
+def test_what_a_run_leaves_behind(tmp_path):
+    assert run_here(tmp_path, ema_decay=0.9, evaluate__protocols="[circular]", log__tensorboard="true") == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("best", "final", "final_ema", "checkpoints", "tensorboard"),
+        *("config.json", "log.jsonl", "summary.json", "eval.json"),
+    }
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert {"command", "commit", "machine", "versions", "seed", "config", "steps", "seconds"} <= summary.keys()
+    circular = summary["evaluation"]["circular"]
+    assert circular["consistency"]["rate"] == 1 and circular["bit_exact"]["rate"] == 1
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["step_00000006", "step_00000012"]
+    assert from_pretrained(tmp_path / "final").config.embed_dim == 16
+    subject = load_subject(str(tmp_path / "best"))
+    assert subject.classes is not None and subject.classes[3] == "cat" and not subject.assumed
+    measured = [entry for entry in log(tmp_path) if entry["kind"] == "test"]
+    assert [entry["epoch"] for entry in measured] == [0, 1]
+    best = max(max(entry["model_top1"], entry["ema_top1"]) for entry in measured)
+    assert json.loads((tmp_path / "best" / "measured.json").read_text())["top1"] == best
+
+
+def test_a_finished_run_started_again_changes_nothing(tmp_path):
+    run_here(tmp_path)
+    before = weights(tmp_path), losses(tmp_path)
+    assert run_here(tmp_path) == 0
+    assert same(weights(tmp_path), before[0])
+    assert losses(tmp_path) == before[1]
+
+
+def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, monkeypatch):
+    run_here(tmp_path / "whole", **EVERYTHING)
+    read = loop.read_batches
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        yield from read(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "read_batches", interrupted)
+        assert run_here(tmp_path / "stopped", **EVERYTHING) == PREEMPTED
+    assert not [entry for entry in log(tmp_path / "stopped") if entry["kind"] == "test"]
+    assert run_here(tmp_path / "stopped", **EVERYTHING) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+    assert [entry["epoch"] for entry in log(tmp_path / "stopped") if entry["kind"] == "test"] == [0, 1]
+
+
+def test_a_full_disk_costs_nothing_that_was_saved(tmp_path, monkeypatch):
+    run_here(tmp_path / "whole")
+    from trueshift.train import checkpoint
+
+    write, calls = checkpoint.save_file, []
+
+    def disk_fills_up(*arguments, **more):
+        calls.append(1)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(*arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save_file", disk_fills_up)
+        with pytest.raises(OSError, match=r"step 12 .*No space left.*step_00000006: free about"):
+            run_here(tmp_path / "full")
+    assert [path.name for path in (tmp_path / "full" / "checkpoints").iterdir()] == ["step_00000006"]
+    assert run_here(tmp_path / "full") == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "full"))
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path):
+    run_here(tmp_path, max_steps=2)
+    with pytest.raises(ValueError, match=r"another configuration: .*optimizer.lr: 0.05 before, now 0.01"):
+        run_here(tmp_path, optimizer__lr=0.01)
+    with pytest.raises(ValueError, match=r"images: 96.*|data: 96 images before, now 80"):
+        run_here(tmp_path, data__limit=80)
+    with pytest.raises(ValueError, match="another --output, or --resume auto"):
+        run_here(tmp_path, resume="never")
+    assert run_here(tmp_path, data__workers=1, evaluate__batch_size=4) == 0  # nothing that is learned depends on these
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, capsys):
+    run_here(tmp_path / "whole")
+    run_here(tmp_path / "damaged", checkpoint__every_steps=3, checkpoint__keep=4)
+    newest = CheckpointFolder(tmp_path / "damaged" / "checkpoints").all()[-1]
+    (newest / "model.safetensors").write_bytes(b"cut off")
+    config = tiny(tmp_path / "damaged", checkpoint__every_steps=3, checkpoint__keep=4)
+    assert train(config) == 0
+    assert "not a whole checkpoint" in capsys.readouterr().out
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "damaged"))
+
+
+def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path, monkeypatch, capsys):
+    loss, steps = loop.Objective.loss, []
+
+    def breaks_at_the_eighth(objective, logits, targets):
+        steps.append(1)
+        return loss(objective, logits, targets) * (float("nan") if len(steps) == 8 else 1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Objective, "loss", breaks_at_the_eighth)
+        with pytest.raises(Diverged, match=r"the loss of step 7 \(epoch 2.*every layer is finite") as caught:
+            run_here(tmp_path)
+    report = json.loads((tmp_path / "diverged.json").read_text())
+    assert report["step"] == 7 and report["last_checkpoint"] == "step_00000006" and len(report["pictures"]) == 16
+    assert [entry["step"] for entry in report["losses"]] == list(range(8))
+    assert caught.value.report["where"] == report["where"]
+    snapshot, damaged = CheckpointFolder(tmp_path / "checkpoints").newest()
+    assert snapshot is not None and not damaged and snapshot.step == 6
+    assert all(value.isfinite().all() for value in snapshot.weights.values())
+    assert main(["train", *tiny_words(tmp_path / "wild", optimizer__lr=1e30)]) == DIVERGED
+    assert "is not finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"data__holdout": 0}, "no split to measure on: .*holdout"),
+        ({"data__path": "nowhere"}, "there is no data at nowhere"),
+        ({"data__kind": "imagenet"}, "has 10 classes: this recipe is for imagenet, which has 1000"),
+        ({"batch_size": 97}, "fewer than a batch of 97"),
+        ({"batch_size": 16, "accumulate": 3}, "does not divide into 3 equal parts.*15 or 18"),
+        ({"model__name": "a_swin_tiy"}, "did you mean"),
+        ({"evaluate__protocols": "[circulr]"}, "circular"),
+        ({"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
+        ({"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single pictures"),
+        ({"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),
+        ({"data__img_size": 33}, "height 33: needs a multiple of"),
+        ({"resume": "somewhere"}, "somewhere is not a whole checkpoint"),
+    ],
+)
+def test_what_cannot_work_is_told_before_the_first_step(tmp_path, changes, told):
+    with pytest.raises((ValueError, OSError), match=told):
+        run_here(tmp_path, **changes)
+    assert not (tmp_path / "log.jsonl").exists()
+
+
+def test_an_unwritable_output_and_empty_data_are_told(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for words, told in (
+        (tiny_words(tmp_path / "file"), "is a file: needs a folder"),
+        (tiny_words(tmp_path / "run", data__path=tmp_path / "empty"), "has no images"),
+        ([*tiny_words(tmp_path / "run"), "--optimizer.lrr", "1"], "optimizer.lrr"),
+    ):
+        assert main(["train", *words]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_network_of_timm_trains_too(tmp_path):
+    config = tiny(tmp_path, max_steps=2)
+    assert train(replace(config, model=replace(config.model, name="resnet10t", arguments={}))) == 0
+    assert load_subject(str(tmp_path / "final")).num_classes == 10
+
+
+def test_activations_computed_again_learn_the_same(tmp_path):
+    run_here(tmp_path / "kept", **EVERYTHING)
+    run_here(tmp_path / "again", grad_checkpointing="true", **EVERYTHING)
+    assert losses(tmp_path / "again") == pytest.approx(losses(tmp_path / "kept"), rel=1e-5)
+
+
+def test_pixels_that_stay_on_the_device_learn_the_same(tmp_path):
+    changes = {"model__drop_path_rate": 0, "optimizer__lr": 0.01, "augment__circular_shift": "true"}
+    run_here(tmp_path / "read", data__on_device="no", **changes)
+    run_here(tmp_path / "resident", data__on_device="yes", **changes)
+    assert losses(tmp_path / "resident") == pytest.approx(losses(tmp_path / "read"), rel=1e-4)

@@ -1,0 +1,125 @@
+"""Small training runs, in this process or in processes that can be killed."""
+
+import json
+import os
+import socket
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from torch import Tensor
+
+from trueshift.train import TrainConfig, parse_arguments, train
+
+# a network of 0.02 M parameters, real images, all that makes a run random
+TINY = {
+    "model.name": "a_swin_mini",
+    "model.arguments": "{embed_dim: 16, depths: [1, 1], num_heads: [1, 2]}",
+    "data.path": "sample",
+    "data.holdout": "0.1",
+    "data.limit": "96",
+    "data.workers": "0",
+    "batch_size": "16",
+    "schedule.epochs": "2",
+    "evaluate.limit": "16",
+    "optimizer.lr": "0.05",
+    "log.every_steps": "1",
+    "log.tensorboard": "false",
+    "device": "cpu",
+}
+RANDOM = {
+    "model.drop_path_rate": "0.3",
+    "augment.auto_augment": "rand-m9-mstd0.5-inc1",
+    "augment.erasing": "0.5",
+    "augment.mixup": "0.8",
+    "augment.cutmix": "1.0",
+    "ema_decay": "0.9",
+}
+
+
+def tiny(output: Path, **changes: Any) -> TrainConfig:
+    """A configuration; ``a__b=1`` sets ``a.b``."""
+    return parse_arguments(tiny_words(output, **changes)).config
+
+
+def tiny_words(output: Path, **changes: Any) -> list[str]:
+    given = {key.replace("__", "."): str(value) for key, value in changes.items()}
+    values = {**TINY, "output": str(output), **given}
+    return [word for key, value in values.items() for word in (f"--{key}", value)]
+
+
+def run_here(output: Path, **changes: Any) -> int:
+    return train(tiny(output, **changes), Console(quiet=True))
+
+
+def _child(words: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    sys.exit(train(parse_arguments(words).config, Console(quiet=True)))
+
+
+# started once with everything imported, then copied for each run
+_CONTEXT = get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["training_runs"])
+
+
+class Run:
+    """A run in processes of its own, as torchrun would start them."""
+
+    def __init__(self, output: Path, processes: int = 1, **changes: Any) -> None:
+        self.output = output
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.children = []
+        for rank in range(processes):
+            shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+            environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(processes)}
+            arguments = (tiny_words(output, **changes), environment if processes > 1 else {})
+            child = _CONTEXT.Process(target=_child, args=arguments)
+            child.start()
+            self.children.append(child)
+
+    def wait_for(self, step: int) -> "Run":
+        """Until the log tells of a step."""
+        while not any(entry["step"] >= step for entry in log(self.output)):
+            assert any(child.is_alive() for child in self.children), "the run ended too early"
+            self.children[0].join(0.01)
+        return self
+
+    def signal(self, number: int) -> "Run":
+        for child in self.children:
+            os.kill(child.pid, number)
+        return self
+
+    def ended(self) -> list[int]:
+        for child in self.children:
+            child.join(240)
+        return [child.exitcode for child in self.children]
+
+
+def log(output: Path) -> list[dict[str, Any]]:
+    file = output / "log.jsonl"
+    entries = []
+    for line in file.read_text().splitlines() if file.exists() else []:
+        try:
+            entries.append(json.loads(line))
+        except ValueError:  # being written
+            continue
+    return entries
+
+
+def losses(output: Path) -> dict[int, float]:
+    return {entry["step"]: entry["loss"] for entry in log(output) if entry["kind"] == "train"}
+
+
+def weights(output: Path, name: str = "final") -> dict[str, Tensor]:
+    return load_file(output / name / "model.safetensors")
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
