@@ -10,7 +10,7 @@ from typing import Any
 
 from record import RESULTS, ROOT
 
-DOCUMENTS = ("README.md", "docs/paper_map.md", "docs/exactness.md", "docs/models.md", "docs/audit.md")
+DOCUMENTS = ("README.md", "docs/paper_map.md", "docs/exactness.md", "docs/models.md", "docs/audit.md", "docs/training.md")
 
 
 def load(name: str) -> dict[str, Any]:
@@ -66,6 +66,27 @@ def exactness() -> str:
             for row in recorded["result"]["rows"]
         ]
     return "\n".join(lines)
+
+
+def training_speed() -> str:
+    lines = [
+        "| model | bare | training | kept | Top-1 after each epoch | C-Cons. of the final weights | bit-identical |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    recorded: dict[str, Any] = {}
+    for name in ("training_speed_swin_tiny", "training_speed_a_swin_tiny"):
+        recorded = load(name)
+        for row in recorded["result"]["rows"]:
+            tests = [entry["model_top1"] for entry in row["log"] if entry["kind"] == "test"]
+            circular = row["evaluation"]["circular"]
+            lines.append(
+                f"| `{row['model']}` | {row['bare_median']:,.0f} img/s | {row['training_median']:,.0f} img/s "
+                f"| {100 * row['ratio']:.0f} % | {', '.join(f'{100 * top1:.1f}' for top1 in tests)} % "
+                f"| {100 * circular['consistency']['rate']:.2f} % | {100 * circular['bit_exact']['rate']:.2f} % |"
+            )
+    result = recorded["result"]
+    note = f"{result['precision']}, compiled, batch {result['batch']}, on {machine(recorded)}; consistency in float32 on "
+    return "\n".join([*lines, "", note + "10,000 test images. The logs are in `results/training_speed_*.json`."])
 
 
 def model_exactness() -> str:
@@ -155,6 +176,7 @@ def audit_overhead() -> str:
 
 TABLES = {
     "door": door,
+    "training_speed": training_speed,
     "frame_stability": frame_stability,
     "exactness": exactness,
     "model_exactness": model_exactness,

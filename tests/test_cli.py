@@ -110,3 +110,69 @@ def test_functions_become_commands(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "what to paint, at full length" in shown
     assert "100 % of them. (default: 3)" in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--help"],
+        ["-h", "--config", "a", "--config=b", "-1", "--x.y", "[1, 2]", "a b", ""],
+        ["cat", "--help", "--", "-x", "--"],
+    ],
+)
+def test_a_function_of_arguments_gets_all_words_as_they_are(words):
+    def send(*arguments: str) -> list[str]:
+        """Send words."""
+        return list(arguments)
+
+    parser = command_line("p", "about", {"other": lambda: None, "send": send})
+    given = parser.parse_args(["send", *words])
+    assert given.run(given) == words
+
+
+def test_an_argument_with_a_default_may_be_left_out(capsys):
+    def paint(picture: str = "cat", *, times: int = 3) -> str:
+        """Paint a picture.
+
+        Args:
+            picture: what to paint.
+            times: how often.
+        """
+        return f"{picture} {times}"
+
+    parser = command_line("p", "about", {"paint": paint})
+    for words, painted in (
+        ([], "cat 3"),
+        (["dog"], "dog 3"),
+        (["--times", "5"], "cat 5"),
+        (["dog", "--times", "5"], "dog 5"),
+    ):
+        given = parser.parse_args(["paint", *words])
+        assert given.run(given) == painted
+    with pytest.raises(SystemExit):
+        parser.parse_args(["paint", "dog", "cow"])
+    assert "cow" in capsys.readouterr().err
+
+
+def test_recipes_are_listed_and_told(capsys):
+    assert main(["recipes"]) == 0
+    listed = capsys.readouterr().out
+    assert "cifar10/a_swin_tiny_circular" in listed
+    assert "A-Swin-T on CIFAR-10, circular shifts." in listed
+    assert main(["recipes", "cifar100"]) == 0
+    assert {line.split("/")[0] for line in capsys.readouterr().out.splitlines()} == {"cifar100"}
+    assert main(["recipes", "cifar10/a_swin_tiny_circular"]) == 0
+    assert "trueshift train --config cifar10/a_swin_tiny_circular" in capsys.readouterr().out
+    assert main(["recipes", "cifar10/a_swin_tiny_circlar"]) == 2
+    assert "did you mean cifar10/a_swin_tiny_circular" in capsys.readouterr().err
+
+
+def test_a_configuration_is_shown_without_being_run(tmp_path, capsys):
+    assert main(["train", "--config", "cifar10/a_swin_tiny_circular", "--seed", "7", "--print_config"]) == 0
+    shown = capsys.readouterr().out
+    assert "seed: 7" in shown
+    assert "name: a_swin_tiny" in shown
+    assert not list(tmp_path.iterdir())
+    assert main(["train", "--config", "nothing"]) == 2
+    assert "there is no recipe nothing" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def command_line(program: str, about: str, commands: Mapping[str, Callable[..., 
 def _add_untouched(subparsers: Any, name: str, summary: str, function: Callable[..., Any]) -> None:
     # no word begins with the prefix of an option, so that all are taken as they are, --help too
     subparser = subparsers.add_parser(name, help=summary, add_help=False, prefix_chars="\0")
-    subparser.add_argument("arguments", nargs="*")
+    subparser.add_argument("arguments", nargs=argparse.REMAINDER)
     subparser.set_defaults(run=lambda given: function(*given.arguments))
 
 

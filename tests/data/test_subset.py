@@ -62,7 +62,7 @@ def test_each_stretch_of_a_source_loses_the_same_part():
 
 
 def test_holding_out_everything_is_refused():
-    with pytest.raises(ValueError, match="numbers has 2 images: holding out 0.9 of them leaves none"):
+    with pytest.raises(ValueError, match=r"numbers has 2 images: holding out 0.9 of them leaves none"):
         hold_out(Numbered(2), 0.9)
     with pytest.raises(ValueError, match="no images of numbers are left"):
         Subset(Numbered(2), [])

@@ -50,7 +50,9 @@ def test_neighbours_know_nothing_of_each_other(place):
 def test_arrays_are_the_same_numbers_at_once():
     epochs, pictures = np.meshgrid(np.arange(3), np.arange(50))
     together = hashed(11, epochs, pictures, 2)
-    alone = [int(hashed(11, int(epoch), int(picture), 2)) for epoch, picture in zip(epochs.flat, pictures.flat)]
+    alone = [
+        int(hashed(11, int(epoch), int(picture), 2)) for epoch, picture in zip(epochs.flat, pictures.flat, strict=True)
+    ]
     assert together.ravel().tolist() == alone
     assert len(set(alone)) == len(alone)
     assert [float(uniform(1, number)) for number in range(5)] == uniform(1, np.arange(5)).tolist()
@@ -77,11 +79,23 @@ def test_generators_are_put_back_exactly():
         assert generators() != before
     assert generators() == before
     draw()
-    with pytest.raises(KeyError), seeded(1, 2, 3):
+    with seeded(1, 2, 3):
         assert draw() == first
-        raise KeyError
     with seeded(1, 2, 4):
         assert not set(draw()) & set(first)
+
+
+def test_generators_are_put_back_after_an_error_too():
+    before = generators()
+
+    def fail():
+        with seeded(1):
+            draw()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert generators() == before
 
 
 def test_the_same_seeds_give_the_same_numbers_again():
@@ -146,7 +160,9 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_a_picture_is_changed_by_its_epoch_and_number_alone(way):
     def epochs(change, numbers=(12,), count=8):
-        return [change(SAMPLE[12].image, epoch, number) for epoch in range(count) for number in numbers][:: len(numbers)]
+        return [change(SAMPLE[12].image, epoch, number) for epoch in range(count) for number in numbers][
+            :: len(numbers)
+        ]
 
     before = epochs(transform(**way))
     assert {tuple(pixels.shape) for pixels in before} == {(3, 24, 24)}
@@ -214,7 +230,7 @@ def erased(images, seeds, probability=1.0):
 
 
 def test_a_rectangle_of_noise_and_the_rest_bit_for_bit():
-    count = 300
+    count = 150
     images = torch.full((count, 3, 40, 40), 100.0)
     changed = erased(images, range(count)) != images
     assert torch.equal(changed.any(1), changed.all(1))  # all colours of a pixel, or none
@@ -227,8 +243,8 @@ def test_a_rectangle_of_noise_and_the_rest_bit_for_bit():
     assert 0.015 < parts.min() < 0.05
     assert 0.25 < parts.max() < 0.35
     noise = erased(images, range(count))[changed]
-    assert abs(noise.mean()) < 0.02
-    assert abs(noise.std() - 1) < 0.02
+    assert abs(noise.mean()) < 0.03
+    assert abs(noise.std() - 1) < 0.03
 
 
 def test_the_seed_alone_decides_whatever_else_is_in_the_batch():
@@ -242,10 +258,10 @@ def test_the_seed_alone_decides_whatever_else_is_in_the_batch():
 
 
 def test_as_often_as_asked():
-    images = torch.randn(2000, 1, 8, 8)
+    images = torch.randn(1000, 1, 8, 8)
     for probability in (0.0, 0.3, 1.0):
-        changed = (erased(images, hashed(9, np.arange(2000)).tolist(), probability) != images).flatten(1).any(1)
-        assert abs(changed.float().mean() - probability) <= 5 * np.sqrt(probability * (1 - probability) / 2000)
+        changed = (erased(images, hashed(9, np.arange(1000)).tolist(), probability) != images).flatten(1).any(1)
+        assert abs(changed.float().mean() - probability) <= 5 * np.sqrt(probability * (1 - probability) / 1000)
 
 
 def test_an_image_too_small_for_a_rectangle_stays():

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from functools import cache
 
 import pytest
 import torch
@@ -27,15 +28,22 @@ def trained():
     return model, optimizer
 
 
-def snapshot(step=10, average=True):
+@cache
+def _trained_once():
     model, optimizer = trained()
+    return model.state_dict(), optimizer.state_dict()
+
+
+def snapshot(step=10, average=True):
+    state, optimizer = _trained_once()
+    weights = {key: value + step for key, value in state.items()}
     return Snapshot(
         step=step,
         epoch=2,
         step_in_epoch=step % 7,
-        weights=dict(model.state_dict()),
-        average={key: value * 2 for key, value in model.state_dict().items()} if average else None,
-        state={"optimizer": optimizer.state_dict(), "scaler": None, "best": 0.75},
+        weights=weights,
+        average={key: value * 2 for key, value in weights.items()} if average else None,
+        state={"optimizer": optimizer, "scaler": None, "best": 0.75},
         config={"optimizer": {"lr": 0.1, "arguments": {"betas": [0.9, 0.98]}}, "output": "é"},
         data={"images": 40, "classes": 2},
     )
@@ -283,7 +291,7 @@ def test_a_full_disk_leaves_what_was_there_and_says_how_much_to_free(folder, mon
 
 def test_a_full_disk_is_known_by_its_free_bytes_too(folder, monkeypatch):
     monkeypatch.setattr("torch.save", fails(RuntimeError("PytorchStreamWriter failed writing file data/1")))
-    with pytest.raises(OSError, match="Input/output error.*there is none yet") as caught:
+    with pytest.raises(OSError, match=r"Input/output error.*there is none yet") as caught:
         folder.save(snapshot())
     assert caught.value.errno == errno.EIO
     usage = shutil.disk_usage(folder.path)

@@ -170,6 +170,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
         ({"data__kind": "imagenet"}, "has 10 classes: this recipe is for imagenet, which has 1000"),
         ({"batch_size": 97}, "fewer than a batch of 97"),
         ({"batch_size": 16, "accumulate": 3}, "does not divide into 3 equal parts.*15 or 18"),
+        ({"batch_size": 15, "augment__mixup": 0.8}, "mixup and cutmix need an even number of images in each, e.g. 14"),
         ({"model__name": "a_swin_tiy"}, "did you mean"),
         ({"evaluate__protocols": "[circulr]"}, "circular"),
         ({"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
@@ -198,7 +199,7 @@ def test_an_unwritable_output_and_empty_data_are_told(tmp_path, capsys):
 
 
 def test_a_network_of_timm_trains_too(tmp_path):
-    config = tiny(tmp_path, max_steps=2)
+    config = tiny(tmp_path, max_steps=2, data__img_size=32)
     assert train(replace(config, model=replace(config.model, name="resnet10t", arguments={}))) == 0
     assert load_subject(str(tmp_path / "final")).num_classes == 10
 
@@ -214,3 +215,32 @@ def test_pixels_that_stay_on_the_device_learn_the_same(tmp_path):
     run_here(tmp_path / "read", data__on_device="no", **changes)
     run_here(tmp_path / "resident", data__on_device="yes", **changes)
     assert losses(tmp_path / "resident") == pytest.approx(losses(tmp_path / "read"), rel=1e-4)
+
+
+def test_where_compiling_fails_the_run_goes_on_without(tmp_path, monkeypatch):
+    def no_compiler(network):
+        class Broken(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.network = network
+
+            def forward(self, images):
+                self.network(images)  # batch norm moves, then it breaks
+                raise RuntimeError("no kernel found to launch")
+
+        return Broken()
+
+    changes = {
+        "model__name": "cvt_mini",
+        "model__arguments": "{}",
+        "max_steps": 1,
+        "batch_size": 4,
+        "evaluate__limit": 4,
+    }
+    run_here(tmp_path / "plain", **changes)
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    assert run_here(tmp_path / "broken", compile="true", **changes) == 0
+    assert same(weights(tmp_path / "plain"), weights(tmp_path / "broken"))
+    assert (
+        "no kernel found" in next(entry for entry in log(tmp_path / "broken") if entry["kind"] == "compiler")["failed"]
+    )

@@ -66,6 +66,8 @@ def test_what_diverged_tells_travels_with_it():
 
 # where it began
 
+SMALL = {"embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "num_classes": 10}
+
 
 def layers():
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2))
@@ -105,7 +107,7 @@ def test_then_the_layers_in_the_order_they_are_passed(name):
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
 def test_a_layer_of_a_network_is_named(name):
-    model = create_model(name, num_classes=10).eval()
+    model = create_model(name, **SMALL).eval()
     names = [layer for layer, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
     picked = names[len(names) // 2]
     with torch.no_grad():
@@ -120,6 +122,6 @@ def test_tokens_are_looked_into():
         def forward(self, tokens):
             return replace(tokens, values=tokens.values * inf)
 
-    model = create_model("a_swin_mini", num_classes=10).eval()
+    model = create_model("a_swin_mini", **SMALL).eval()
     model.layers[0].downsample = Overflow()
     assert first_not_finite(model, torch.rand(1, 3, 32, 32)) == "the output of layers.0.downsample is not finite"

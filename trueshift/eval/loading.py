@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data import Preparation
 from ..models import create_model, from_pretrained
-from ..models.registry import CIFAR_MEAN, CIFAR_STD, list_models, resolve_name
+from ..models.registry import CIFAR_MEAN, CIFAR_STD, is_ours, list_models
 from .subject import Request, Subject, imagenet_names, subject_of
 
 _WHERE = (
@@ -69,15 +69,7 @@ def _loader(model: str, request: Request) -> Callable[[str, Request], Subject]:
 
 
 def _is_registered(model: str) -> bool:
-    return _is_ours(model) or timm.is_model(model.split(".")[0])
-
-
-def _is_ours(model: str) -> bool:
-    try:
-        resolve_name(model.partition(".")[0])
-    except ValueError:
-        return False
-    return True
+    return is_ours(model) or timm.is_model(model.split(".")[0])
 
 
 def _from_registry(model: str, request: Request) -> Subject:
@@ -93,7 +85,7 @@ def _from_registry(model: str, request: Request) -> Subject:
 
 
 def _creator(model: str) -> Callable[..., Any]:
-    return create_model if _is_ours(model) else timm.create_model
+    return create_model if is_ours(model) else timm.create_model
 
 
 def _resized(module: Any, request: Request) -> nn.Module:
@@ -129,7 +121,7 @@ def _from_folder(model: str, request: Request) -> Subject:
     if request.random_weights:
         made = _resized(timm.create_model(where, pretrained=False), request)
         return subject_of(made, name, f"random, seed {request.seed}", request, random=True)
-    module: Any = from_pretrained(folder) if _is_ours(read["architecture"]) else timm.create_model(where, True)
+    module: Any = from_pretrained(folder) if is_ours(read["architecture"]) else timm.create_model(where, True)
     return subject_of(_resized(module, request), name, f"folder {name}", request)
 
 

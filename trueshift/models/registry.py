@@ -19,7 +19,7 @@ from . import cvt, mvit_v2, swin, swin_v2
 from .backbone import Backbone, FeatureMaps
 from .cvt_keys import rename_cvt_keys
 
-__all__ = ["create_model", "list_models", "name_of", "resolve_name"]  # timm adds the names of the models
+__all__ = ["create_model", "is_ours", "list_models", "name_of", "resolve_name"]  # timm adds the names of the models
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 FAMILIES: dict[type[Backbone], dict[str, dict[str, Any]]] = {
@@ -179,6 +179,12 @@ def resolve_name(name: str) -> str:
         meant = f"did you mean {', '.join(close)}?" if close else "trueshift.list_models() has them all"
         raise ValueError(f"no model is called {name!r}: {meant}")
     return full
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name, with or without a tag, is one of these models."""
+    base = name.partition(".")[0]
+    return ALIASES.get(base, base) in ENTRYPOINTS
 
 
 def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:

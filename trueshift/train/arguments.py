@@ -2,13 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import yaml
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
 from .config import TrainConfig
-from .recipe import read_recipes
+from .recipe import read_recipes, recipe_text
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,6 @@ class Asked:
 
     Args:
         config: the whole configuration.
-        text: the same, as a recipe.
         dry_run: try everything on made-up files, one step.
         print_config: only show the configuration.
     """
@@ -29,7 +26,7 @@ class Asked:
     @property
     def text(self) -> str:
         """The configuration as a recipe that holds all of it."""
-        return yaml.safe_dump(self.config.to_dict(), sort_keys=False)
+        return recipe_text(self.config.to_dict())
 
 
 def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Asked:
@@ -43,10 +40,23 @@ def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") 
     try:
         values = parser.parse_object(read_recipes(given.config))
         values = parser.parse_args(rest, namespace=values)
+        _refuse_gaps(values.as_dict(), TrainConfig)
         config: TrainConfig = TrainConfig(**vars(parser.instantiate(values)))
     except argparse.ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from error
     return Asked(config, given.dry_run, given.print_config)
+
+
+def _refuse_gaps(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
+    """The parser takes nothing for a value, and a value for a section."""
+    for key, hint in get_type_hints(kind).items():
+        value = values[key]
+        if value is None and type(None) not in get_args(hint):
+            raise ValueError(f"{prefix}{key} is empty: needs a value, or to be left out")
+        if is_dataclass(hint):
+            if not isinstance(value, dict):
+                raise ValueError(f"{prefix}{key} is {value!r}: needs values by name, such as {fields(hint)[0].name}")
+            _refuse_gaps(value, hint, f"{prefix}{key}.")
 
 
 def _parser(program: str) -> Any:
@@ -54,7 +64,7 @@ def _parser(program: str) -> Any:
         from jsonargparse import ArgumentParser
     except ImportError as error:
         raise ImportError("training needs more than the core: pip install 'trueshift[train]'") from error
-    parser = ArgumentParser(prog=program, exit_on_error=False, usage=_USAGE, description=_ABOUT)
+    parser = ArgumentParser(prog=program, exit_on_error=False, usage=_USAGE, description=_ABOUT, allow_abbrev=False)
     parser.add_class_arguments(TrainConfig)
     return parser
 

@@ -242,6 +242,12 @@ class TrainConfig:
             ("batch_size", self.batch_size, 1),
             ("accumulate", self.accumulate, 1),
             ("schedule.epochs", self.schedule.epochs, 1),
+            ("schedule.warmup_epochs", self.schedule.warmup_epochs, 0),
+            ("schedule.cooldown_epochs", self.schedule.cooldown_epochs, 0),
+            ("schedule.warmup_lr", self.schedule.warmup_lr, 0),
+            ("schedule.min_lr", self.schedule.min_lr, 0),
+            ("optimizer.lr_batch_size", self.optimizer.lr_batch_size, 0),
+            ("optimizer.clip_grad", self.optimizer.clip_grad, 0),
             ("evaluate.every_epochs", self.evaluate.every_epochs, 1),
             ("evaluate.batch_size", self.evaluate.batch_size, 1),
             ("checkpoint.keep", self.checkpoint.keep, 1),
@@ -257,7 +263,11 @@ class TrainConfig:
                 raise ValueError(f"{name} is {value}: needs at least {least}")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay is {self.ema_decay}: needs at least 0 and less than 1, e.g. 0.9999")
-        if self.schedule.warmup_epochs + self.schedule.cooldown_epochs > self.schedule.epochs:
+        for name in _PARTS:
+            if not 0 <= getattr(self.augment, name) <= 1:
+                raise ValueError(f"augment.{name} is {getattr(self.augment, name)}: needs a part of 1, e.g. 0.5")
+        moving = self.schedule.epochs - self.schedule.cooldown_epochs
+        if moving < max(1, self.schedule.warmup_epochs):
             raise ValueError(
                 f"schedule.warmup_epochs {self.schedule.warmup_epochs} and cooldown_epochs "
                 f"{self.schedule.cooldown_epochs} do not fit into {self.schedule.epochs} epochs: make them shorter, "
@@ -272,6 +282,10 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """In plain values, for a file."""
         return _plain(asdict(self))
+
+
+# of augment: how often, or how much
+_PARTS = ("flip", "vertical_flip", "erasing", "mix_probability", "switch_probability", "label_smoothing")
 
 
 def _plain(value: Any) -> Any:
@@ -313,5 +327,5 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def _leaves(value: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for key, each in value.items():
-        found += _leaves(each, f"{prefix}{key}.") if isinstance(each, dict) and each else [(prefix + key, each)]
+        found += _leaves(each, f"{prefix}{key}.") if isinstance(each, dict) else [(prefix + key, each)]
     return found

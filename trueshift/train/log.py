@@ -1,8 +1,10 @@
 """The log of a run: lines of JSON, TensorBoard and Weights & Biases if asked for."""
 
 import json
+from math import isfinite
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from ..files import write_whole
 from .config import LogConfig
@@ -18,9 +20,9 @@ class RunLog:
     def __init__(self, folder: Path, config: LogConfig, settings: dict[str, Any], step: int = 0) -> None:
         self.path = folder / "log.jsonl"
         self._forget_after(step)
-        self._file = self.path.open("a")
-        self._tensorboard = _tensorboard(folder, step) if config.tensorboard else None
         self._wandb = _wandb(folder, config.wandb, settings) if config.wandb else None
+        self._tensorboard = _tensorboard(folder, step) if config.tensorboard else None
+        self._file = self.path.open("a")
 
     def _forget_after(self, step: int) -> None:
         if self.path.exists():
@@ -29,7 +31,11 @@ class RunLog:
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """One entry, on disk when this returns."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        # JSON has no infinity, which a gradient in fp16 may be
+        plain = {
+            key: None if isinstance(value, float) and not isfinite(value) else value for key, value in values.items()
+        }
+        self._file.write(json.dumps({"kind": kind, "step": step, **plain}, allow_nan=False) + "\n")
         self._file.flush()
         numbers = {f"{kind}/{key}": value for key, value in values.items() if isinstance(value, int | float)}
         if self._tensorboard is not None:
@@ -69,5 +75,8 @@ def _wandb(folder: Path, project: str, settings: dict[str, Any]) -> Any:
         import wandb
     except ImportError as error:
         raise ImportError("Weights & Biases is not installed: pip install wandb, or leave out --log.wandb") from error
-    # the same run goes on under the same name
-    return wandb.init(project=project, id=folder.resolve().name, dir=str(folder), config=settings, resume="allow")
+    kept = folder / "wandb_id.txt"  # the same run goes on; folders of other data sets have the same name
+    if not kept.exists():
+        write_whole(kept, uuid4().hex)
+    name = "/".join(folder.resolve().parts[-2:])
+    return wandb.init(project=project, id=kept.read_text(), name=name, dir=str(folder), config=settings, resume="allow")

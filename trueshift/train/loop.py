@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import TorchDynamoPlugin
 from rich.console import Console
 from rich.markup import escape
 from timm.utils import ModelEmaV3
-from torch import nn
+from torch import Tensor, nn
 
 from ..eval.evaluate import EvalSettings, run_evaluation
 from ..eval.loading import load_subject
@@ -82,6 +81,11 @@ class Trainer:
             config.seed,
             getattr(self.data.train, "chunks", None),
         )
+        if (config.augment.mixup or config.augment.cutmix) and self.order.batch_size // self.order.parts % 2:
+            raise ValueError(
+                f"batch_size {config.batch_size} in {self.order.parts} parts: mixup and cutmix need an even number of "
+                f"images in each, e.g. {2 * self.order.parts * max(1, config.batch_size // (2 * self.order.parts))}"
+            )
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
 
@@ -99,12 +103,14 @@ class Trainer:
         self.accelerator = Accelerator(
             mixed_precision=_MIXED[config.precision],
             cpu=device.type == "cpu",
-            dynamo_plugin=TorchDynamoPlugin(backend="inductor") if config.compile else None,
         )
         self.device = self.accelerator.device
         optimizer = build_optimizer(config, self.network)
         self.schedule = build_schedule(config, optimizer, self.order.steps)
-        self.model, self.optimizer = self.accelerator.prepare(self.network, optimizer)
+        # compiled first, so that accelerate's autocast is entered outside of the compiled graph
+        self.model = self.accelerator.prepare_model(torch.compile(self.network) if config.compile else self.network)
+        self.optimizer = self.accelerator.prepare_optimizer(optimizer)
+        self.compiler_untried = config.compile
         self.feed, self.test_images = self._feed()
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
@@ -198,8 +204,24 @@ class Trainer:
 
     def _update(self, batches: list[Batch]) -> None:
         """One step: gradients of some passes, clipped, followed."""
-        seed_everything(self.config.seed, self.step, self.share.rank)
         self.schedule.step_update(self.step)
+        loss = self._gradients_at_first(batches) if self.compiler_untried else self._gradients(batches)
+        clip = self.config.optimizer.clip_grad or float("inf")
+        norm = self.accelerator.clip_grad_norm_(self.network.parameters(), clip)
+        self.watch.note(self.step, loss, norm if norm is not None else loss.new_zeros(()))
+        self._stop_if_astray(batches, wait=False)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        self.step_in_epoch += 1
+        if self.average is not None:
+            self.average.update(self.network, self.step)
+        for batch in batches:
+            self.unreadable.update(batch.unreadable)
+
+    def _gradients(self, batches: list[Batch]) -> Tensor:
+        """Forward and backward; the mean loss of this process."""
+        seed_everything(self.config.seed, self.step, self.share.rank)
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches):
             images, targets = self.objective.mixed(batch.images, batch.labels)
@@ -208,17 +230,26 @@ class Trainer:
                 loss = self.objective.loss(self.model(images), targets) / len(batches)
                 self.accelerator.backward(loss)
             total += loss.detach()
-            self.unreadable.update(batch.unreadable)
-        clip = self.config.optimizer.clip_grad or float("inf")
-        norm = self.accelerator.clip_grad_norm_(self.network.parameters(), clip)
-        self.watch.note(self.step, total, norm if norm is not None else total.new_zeros(()))
-        self._stop_if_astray(batches, wait=False)
-        self.optimizer.step()
+        return total
+
+    def _gradients_at_first(self, batches: list[Batch]) -> Tensor:
+        """The same; where this torch cannot compile the network, the run goes on without."""
+        self.compiler_untried = False
+        buffers = [buffer.clone() for buffer in self.network.buffers()]
+        try:
+            return self._gradients(batches)
+        except Exception as error:  # compilers fail in many ways
+            reason = (str(error).strip().splitlines() or [""])[-1][:200]
+            told = f"torch.compile does not work here ({type(error).__name__}: {reason}): going on without it"
+        self.progress.line(f"[yellow]{escape(told)}[/]")
+        if self.log is not None:
+            self.log.write("compiler", self.step, {"failed": told})
         self.optimizer.zero_grad()
-        self.step += 1
-        self.step_in_epoch += 1
-        if self.average is not None:
-            self.average.update(self.network, self.step)
+        for buffer, before in zip(self.network.buffers(), buffers, strict=True):
+            buffer.copy_(before)  # batch norm had moved on
+        self.model = self.accelerator.prepare_model(self.network)
+        self.model.train()
+        return self._gradients(batches)
 
     def _stop_if_astray(self, batches: list[Batch], wait: bool) -> None:
         """On a CPU before the weights are touched; a GPU is a step or two ahead of what is known of it."""

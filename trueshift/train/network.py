@@ -1,6 +1,6 @@
 """The network that is trained: built by name, from published weights or from another run's."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from ..data.prepare import Preparation
 from ..layers.tokenize import check_size
 from ..models import adapt, create_model, from_pretrained
 from ..models.backbone import Backbone
-from ..models.registry import resolve_name
+from ..models.config import BackboneConfig
+from ..models.registry import is_ours, resolve_name
 from ..models.saving import name_of, save_pretrained
 from .config import TrainConfig
 
@@ -32,33 +33,42 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
             model.reset_classifier(num_classes)
         return model.train()
     if not is_ours(asked.name):
+        if ":" not in asked.name and not timm.is_model(asked.name.partition(".")[0]):
+            resolve_name(asked.name)  # says what may have been meant
         given.pop("padding", None)
-        return timm.create_model(asked.name, pretrained=asked.pretrained, num_classes=num_classes, **given).train()
+        return _of_timm(asked.name, asked.pretrained, num_classes, given)
     return create_model(asked.name, asked.pretrained, num_classes=num_classes, **given).train()
 
 
-def is_ours(name: str) -> bool:
-    """Whether a network is one of trueshift's; an unknown name is refused."""
-    if timm.is_model(name.split(".")[0]) and not name.startswith("a_"):
-        try:
-            resolve_name(name.split(".")[0])
-        except ValueError:
-            return False
-        return True
-    return bool(resolve_name(name.split(".")[0]))
+def _of_timm(name: str, pretrained: bool, num_classes: int, given: dict[str, Any]) -> nn.Module:
+    """A network of timm's; a convolutional one takes any size and is not told of it."""
+    try:
+        model: Any = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, **given)
+    except TypeError:
+        given = {key: value for key, value in given.items() if key != "img_size"}
+        model = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, **given)
+    model.made_with = given  # timm does not remember it, and a saved network needs it
+    return model.train()
 
 
 def _from_folder(name: str, folder: Path, changes: dict[str, Any]) -> Backbone:
     """Weights of another run; the ordinary network is adapted if the adaptive one is asked for."""
-    wanted = resolve_name(name)
-    model = from_pretrained(folder)
-    if name_of(model) == wanted.removeprefix("a_") and wanted != name_of(model):
-        model = adapt(model, **changes)
-    elif changes:
-        model = from_pretrained(folder, **changes)
-    if name_of(model) != wanted:
-        raise ValueError(f"{folder} holds a {name_of(model)}: needs {wanted}, or the ordinary network to adapt")
-    return model
+    wanted, model = resolve_name(name), from_pretrained(folder)
+    held = name_of(model)
+    asked = create_model(wanted, **changes).config
+    if held.removeprefix("a_") == wanted.removeprefix("a_") or _structure(model.config) == _structure(asked):
+        if held.startswith("a_") == wanted.startswith("a_"):
+            return from_pretrained(folder, **changes) if changes else model
+        if wanted.startswith("a_"):
+            return adapt(model, **{key: getattr(asked, key) for key in changes})
+    raise ValueError(f"{folder} holds a {held}: needs {wanted}, or the ordinary network to adapt")
+
+
+def _structure(config: BackboneConfig) -> tuple[type, dict[str, Any]]:
+    """What the weights depend on: a network of other sizes than those with names is known by these."""
+    usual = {field.name for field in fields(BackboneConfig)}
+    own = [field.name for field in fields(config) if field.name not in usual and not field.name.endswith("_rate")]
+    return type(config), {name: getattr(config, name) for name in own}
 
 
 def preparation_for(config: TrainConfig, model: nn.Module) -> Preparation:
@@ -91,7 +101,6 @@ def save_network(model: nn.Module, folder: Path, preparation: Preparation, class
     from timm.models import save_for_hf
 
     folder.mkdir(parents=True, exist_ok=True)
-    save_for_hf(
-        model, str(folder), {"num_classes": len(classes), "label_names": list(classes)}, safe_serialization=True
-    )
+    about = {"num_classes": len(classes), "label_names": list(classes)}
+    save_for_hf(model, str(folder), about, getattr(model, "made_with", None), safe_serialization=True)
     return folder

@@ -54,7 +54,7 @@ def _read(file: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ValueError(f"{file} cannot be read as a recipe: {error}") from error
     if not isinstance(given, dict):
         raise ValueError(f"{file} holds a {type(given).__name__}: needs values by name, e.g. 'batch_size: 128'")
-    bases = given.pop("base", [])
+    bases = given.pop("base", None) or []
     merged: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases:
         merged = overlaid(merged, _read(_base(file, base), (*above, file.resolve())))
@@ -63,8 +63,10 @@ def _read(file: Path, above: tuple[Path, ...]) -> dict[str, Any]:
 
 def _base(file: Path, base: str) -> Path:
     """Beside the recipe that names it, or among those of the package."""
-    beside = file.parent / f"{base}.yaml"
-    return beside if beside.is_file() else find_recipe(base)
+    for beside in (file.parent / f"{base}.yaml", file.parent / base):
+        if beside.is_file():
+            return beside
+    return find_recipe(base)
 
 
 def overlaid(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -96,3 +98,15 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
     list("-+.0123456789"),
 )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what the loader reads: a word such as '1e5' in quotes."""
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def recipe_text(values: dict[str, Any]) -> str:
+    """Values as a recipe."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False)

@@ -1,0 +1,48 @@
+"""Every recipe can be tried: the network, the pipeline on files of the right layout, a step, what comes after."""
+
+import pytest
+from rich.console import Console
+
+from trueshift.data import open_data
+from trueshift.train import dry_run, list_recipes, parse_arguments
+from trueshift.train.dry_run import write_cifar, write_image_folders
+
+
+def tried(*words: str) -> int:
+    return dry_run(
+        parse_arguments([*words, "--device", "cpu", "--log.tensorboard", "false"]).config, Console(quiet=True)
+    )
+
+
+def test_a_recipe_with_all_kinds_of_augmentation(tmp_path):
+    """The mini stands in for the tiny network: what differs between recipes otherwise is the same."""
+    assert tried(
+        *("--config", "cifar10/a_swin_tiny_standard", "--config", "options/swin_augmentation"),
+        *("--model.name", "a_swin_mini", "--output", str(tmp_path / "untouched")),
+    ) == 0  # fmt: skip
+    assert not (tmp_path / "untouched").exists()
+
+
+def test_fine_tuning_is_tried_without_the_run_it_starts_from():
+    assert tried("--config", "cifar10/cvt_13_adapted_10_epochs", "--model.name", "a_cvt_mini") == 0
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_made_up_cifar_is_read_as_the_real_one(tmp_path, classes):
+    write_cifar(tmp_path, classes)
+    for split in ("train", "test"):
+        source = open_data(tmp_path, split)
+        assert source.classes is not None and len(source.classes) == classes and len(source) >= 16
+
+
+def test_made_up_folders_are_read_as_imagenet(tmp_path):
+    write_image_folders(tmp_path, 3)
+    assert open_data(tmp_path, "train").classes == open_data(tmp_path, "test").classes
+    assert len(open_data(tmp_path, "test")) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe(name):
+    base = ["--config", "cifar10/a_swin_tiny_standard"] if name.startswith("options/") else []
+    assert tried(*base, "--config", name) == 0

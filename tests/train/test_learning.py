@@ -1,0 +1,43 @@
+"""Training learns: a small network on real images, by the commands a user would type."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from training_runs import losses, same, tiny_words, weights
+
+ROOT = Path(__file__).parents[2]
+
+
+def typed(*words: str) -> None:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env={**os.environ})
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.slow
+def test_a_small_network_learns_and_stays_consistent(tmp_path):
+    typed(
+        *("-m", "trueshift", "train", "--model.name", "a_swin_mini", "--data.path", "sample", "--data.holdout", "0.2"),
+        *("--batch_size", "32", "--schedule.epochs", "20", "--schedule.warmup_epochs", "2", "--optimizer.lr", "1e-3"),
+        *("--optimizer.lr_batch_size", "0", "--evaluate.protocols", "[circular]", "--evaluate.every_epochs", "20"),
+        *("--data.on_device", "yes", "--device", "cpu", "--output", str(tmp_path)),
+    )
+    learned = losses(tmp_path)
+    assert learned[max(learned)] < 1.2 < 2.0 < learned[min(learned)]  # 2.3 is chance
+    measured = json.loads((tmp_path / "eval.json").read_text())["measured"]["circular"]
+    # on the 80 images it was not shown; chance is 10 %, and its interval is far below
+    assert measured["top1"]["low"] > 0.12
+    assert measured["consistency"]["rate"] == 1 and measured["bit_exact"]["rate"] == 1
+
+
+@pytest.mark.slow
+def test_torchrun_starts_a_run_and_goes_on_with_it(tmp_path):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trueshift", "train")
+    for folder, steps in (("parts", 5), ("parts", 0), ("whole", 0)):
+        typed(*torchrun, *tiny_words(tmp_path / folder, max_steps=steps))
+    assert same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+    assert torch.isfinite(torch.tensor(list(losses(tmp_path / "whole").values()))).all()

@@ -1,0 +1,236 @@
+"""The network that is trained: by name, from another run, and back from the folder it is written to."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import timm
+import torch
+
+import trueshift
+from trueshift.data import Preparation
+from trueshift.eval.loading import load_subject
+from trueshift.models.backbone import Backbone
+from trueshift.models.registry import name_of, resolve_name
+from trueshift.train.config import DataConfig, ModelConfig, TrainConfig
+from trueshift.train.network import build_network, is_ours, preparation_for, save_network
+
+SMALL = {"embed_dim": 16, "depths": [1, 1], "num_heads": [1, 2]}
+CLASSES = ["ant", "bee", "cat", "dog", "eel"]
+
+
+def configured(name, data=None, **model):
+    return TrainConfig(model=ModelConfig(name=name, **model), data=data or DataConfig())
+
+
+def built(name, classes=5, data=None, **model):
+    arguments = {**SMALL, **model.pop("arguments", {})} if "swin_mini" in name else model.pop("arguments", {})
+    return build_network(configured(name, data, arguments=arguments, **model), classes)
+
+
+def same(one, other):
+    one, other = one.state_dict(), other.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.fixture
+def ordinary(tmp_path):
+    """An ordinary network in a folder, with weights of its own."""
+    model = built("swin_mini")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    return model, str(model.save_pretrained(tmp_path / "ordinary"))
+
+
+# by name
+
+
+@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini_patch2_window4_32"])
+def test_ours_by_name(name):
+    model = build_network(configured(name), 5)
+    assert isinstance(model, Backbone)
+    assert name_of(model) == resolve_name(name)
+    assert model.training
+    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)
+
+
+def test_timms_by_name():
+    model = built("resnet18")
+    assert type(model).__module__.startswith("timm")
+    assert model.training
+    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)
+
+
+def test_ours_win_where_timm_has_the_name_too():
+    assert timm.is_model("swin_tiny_patch4_window7_224")
+    assert is_ours("swin_tiny_patch4_window7_224")
+    assert is_ours("a_swin_tiny")
+    assert is_ours("swin_tiny_patch4_window7_224.ms_in1k")
+    assert not is_ours("resnet18")
+    assert not is_ours("resnet18.a1_in1k")
+
+
+@pytest.mark.parametrize("name", ["a_swin_minni", "a_resnet18", "nothing_like_it"])
+def test_an_unknown_name_is_refused(name):
+    with pytest.raises(ValueError, match=f"no model is called '{name}'"):
+        built(name)
+
+
+def test_what_is_asked_for_is_passed_on():
+    model = built("swin_mini", padding="circular", drop_path_rate=0.3, data=DataConfig(img_size=64))
+    assert model.config.choices.padding_mode == "circular"
+    assert model.config.drop_path_rate == 0.3
+    assert model.config.size == (64, 64)
+    assert built("swin_mini").config.choices.padding_mode == "zeros"
+    ablation = {"criterion": {"align": "fixed"}, "anchor": False}
+    choices = built("a_swin_mini", arguments=ablation).config.choices
+    assert not choices.anchored
+    assert not choices.adaptive("align")
+    assert built("test_vit", drop_path_rate=0.2).blocks[-1].drop_path1.drop_prob == pytest.approx(0.2)
+
+
+def test_the_same_seed_makes_the_same_network():
+    torch.manual_seed(3)
+    first = built("a_swin_mini")
+    torch.manual_seed(3)
+    assert same(first, built("a_swin_mini"))
+    assert not same(first, built("a_swin_mini"))
+
+
+# from another run
+
+
+def test_the_same_network_goes_on(ordinary):
+    model, folder = ordinary
+    again = built("swin_mini", start_from=folder)
+    assert same(again, model)
+    assert again.training
+    assert type(again) is type(model)
+
+
+def test_an_ordinary_network_is_adapted(ordinary):
+    model, folder = ordinary
+    adapted = built("a_swin_mini", start_from=folder, padding="circular", drop_path_rate=0.25)
+    assert adapted.config.choices.adaptive("tokenize", "align", "merge")
+    assert adapted.config.depths == (1, 1)
+    assert same(adapted, model)
+    assert adapted.training
+    assert adapted.config.drop_path_rate == 0.25
+    assert adapted.config.choices.padding_mode == "circular"
+    images, adapted = torch.rand(2, 3, 32, 32), adapted.eval()
+    assert torch.equal(adapted(images), adapted(images.roll((3, 5), (2, 3))))
+    assert not torch.equal(model.eval()(images), model(images.roll((3, 5), (2, 3))))
+
+
+def test_what_is_asked_for_counts_for_a_network_from_a_folder_too(ordinary):
+    model, folder = ordinary
+    again = built("swin_mini", start_from=folder, padding="circular", drop_path_rate=0.25)
+    assert same(again, model)
+    assert again.config.drop_path_rate == 0.25
+    assert again.config.choices.padding_mode == "circular"
+
+
+@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
+def test_another_number_of_classes_has_a_new_head(ordinary, name):
+    model, folder = ordinary
+    again = built(name, classes=7, start_from=folder)
+    assert again.num_classes == 7
+    assert again(torch.rand(1, 3, 32, 32)).shape == (1, 7)
+    assert again.head.fc.weight.abs().max() < 1  # those of the folder are normal
+    for key, value in model.state_dict().items():
+        if not key.startswith("head.fc"):
+            assert torch.equal(again.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("name", ["a_cvt_mini", "swinv2_mini", "swin_mini"])
+def test_another_architecture_is_refused(ordinary, name):
+    wanted = resolve_name(name)
+    with pytest.raises(ValueError, match=rf"holds a swin_\S+: needs {wanted}, or the ordinary network to adapt"):
+        build_network(configured(name, start_from=ordinary[1]), 5)
+
+
+def test_a_network_of_the_usual_sizes_needs_no_more_than_its_name(tmp_path):
+    model = trueshift.create_model("swin_mini", num_classes=5)
+    model.save_pretrained(tmp_path)
+    assert same(build_network(configured("a_swin_mini", start_from=str(tmp_path)), 5), model)
+
+
+def test_an_adaptive_network_is_no_start_for_an_ordinary_one(tmp_path):
+    folder = str(built("a_swin_mini").save_pretrained(tmp_path))
+    assert built("a_swin_mini", start_from=folder)
+    with pytest.raises(ValueError, match="holds a a_swin"):
+        built("swin_mini", start_from=folder)
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        built("swin_mini", start_from=str(tmp_path / "nowhere" / "at" / "all"))
+
+
+# how pictures are prepared
+
+
+def test_pictures_are_prepared_as_the_network_wants_or_as_told():
+    model = built("a_swin_mini")
+    own = preparation_for(configured("a_swin_mini"), model)
+    assert own == Preparation.from_config(model.pretrained_cfg)
+    assert own.size == (32, 32)
+    told = preparation_for(configured("a_swin_mini", DataConfig(crop_pct=0.5, img_size=64)), model)
+    assert told == replace(own, crop_pct=0.5, size=(64, 64))
+    assert preparation_for(configured("test_resnet"), built("test_resnet")).size == (160, 160)
+
+
+# to a folder and back
+
+TOLD = Preparation((32, 32), 0.6, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bilinear")
+
+
+@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
+def test_ours_come_back_with_how_pictures_were_prepared(tmp_path, name):
+    model = built(name, padding="circular", drop_path_rate=0.3)
+    save_network(model, tmp_path / "final", TOLD, CLASSES)
+    again = trueshift.from_pretrained(tmp_path / "final")
+    assert same(again, model)
+    assert again.config.choices.padding_mode == "circular"
+    assert again.config.drop_path_rate == 0.3
+    assert Preparation.from_config(again.pretrained_cfg) == TOLD
+    subject = load_subject(str(tmp_path / "final"))
+    assert subject.preparation == TOLD
+    assert subject.classes == CLASSES
+    by_timm = timm.create_model(f"local-dir:{tmp_path / 'final'}", pretrained=True)
+    assert same(by_timm, model)
+    save_network(built(name), tmp_path / "final", TOLD, CLASSES)  # over itself, as the best is
+    assert not same(trueshift.from_pretrained(tmp_path / "final"), model)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "arguments"),
+    [
+        ("test_resnet", None, {}),
+        ("test_vit", DataConfig(img_size=64), {}),
+        ("test_vit", None, {"depth": 2, "global_pool": "avg"}),
+    ],
+)
+def test_timms_come_back_with_how_pictures_were_prepared(tmp_path, name, data, arguments):
+    model = built(name, data=data, arguments=arguments)
+    told = replace(TOLD, size=preparation_for(configured(name, data), model).size)
+    save_network(model, tmp_path / "final", told, CLASSES)
+    again = timm.create_model(f"local-dir:{tmp_path / 'final'}", pretrained=True)
+    assert same(again, model)
+    images = torch.rand(2, 3, *told.size)
+    assert torch.equal(again.eval()(images), model.eval()(images))
+    assert Preparation.from_config(again.pretrained_cfg) == told
+    config = json.loads((tmp_path / "final" / "config.json").read_text())
+    assert (config["num_classes"], config["label_names"]) == (5, CLASSES)
+    subject = load_subject(str(tmp_path / "final"))
+    assert subject.preparation == told
+    assert subject.classes == CLASSES
+
+
+def test_saving_leaves_the_network_as_it_was(tmp_path):
+    model = built("a_swin_mini")
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    save_network(model, tmp_path, TOLD, CLASSES)
+    assert model.training
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())

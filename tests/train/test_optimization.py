@@ -1,0 +1,189 @@
+"""Learning rates: in proportion to the batch, a function of the step alone, smaller where and when it is asked for."""
+
+from dataclasses import replace
+from itertools import pairwise
+from math import cos, pi
+
+import pytest
+import torch
+from torch import nn
+
+from trueshift import create_model
+from trueshift.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from trueshift.train.optimization import build_optimizer, build_schedule, rate_scale
+
+STEPS = 10  # in an epoch
+CURVES = ["cosine", "tanh", "poly", "step"]
+
+
+def configured(batch_size=1024, epochs=20, **given):
+    """Values of optimizer and schedule by name; `schedule_name` for the one that both have."""
+    names = {"name": given.pop("schedule_name", "cosine")}
+    schedule = {key: given.pop(key) for key in list(given) if key in ScheduleConfig.__dataclass_fields__}
+    return TrainConfig(
+        optimizer=OptimizerConfig(**{"lr": 1e-3, "lr_batch_size": 1024, **given}),
+        schedule=ScheduleConfig(epochs=epochs, **names, **schedule),
+        batch_size=batch_size,
+    )
+
+
+def rates(config, steps=None):
+    """The learning rate of every step of a run."""
+    optimizer = build_optimizer(config, nn.Linear(3, 2))
+    schedule = build_schedule(config, optimizer, STEPS)
+    found = []
+    for step in steps if steps is not None else range(config.schedule.epochs * STEPS):
+        schedule.step_update(step)
+        found.append(optimizer.param_groups[0]["lr"])
+    return found
+
+
+@pytest.mark.parametrize(("batch", "at", "scale"), [(48, 1024, 48 / 1024), (1024, 1024, 1), (2048, 512, 4), (48, 0, 1)])
+def test_all_rates_grow_with_the_batch(batch, at, scale):
+    given = {"warmup_epochs": 2, "warmup_lr": 1e-6, "min_lr": 1e-5, "cooldown_epochs": 2}
+    config = configured(batch, lr_batch_size=at, **given)
+    assert rate_scale(config) == scale
+    assert rates(config) == pytest.approx([rate * scale for rate in rates(configured(**given))])
+
+
+def test_a_warm_up_a_curve_and_a_cooldown():
+    found = rates(configured(warmup_epochs=4, warmup_lr=1e-6, min_lr=1e-5, cooldown_epochs=3))
+    assert found[0] == pytest.approx(1e-6)
+    grown = [after - before for before, after in pairwise(found[:40])]
+    assert grown == pytest.approx([(1e-3 - 1e-6) / 40] * 39)
+    assert max(found) == found[39] <= 1e-3
+    # the curve began at the first step, as timm's: it is 4 of 17 epochs down when the warm-up ends
+    assert found[40] == pytest.approx(1e-5 + (1e-3 - 1e-5) * (1 + cos(pi * 4 / 17)) / 2)
+    assert all(after < before for before, after in pairwise(found[40:170]))
+    assert found[169] == pytest.approx(1e-5, rel=0.01)
+    assert found[170:] == [pytest.approx(1e-5)] * 30
+
+
+def test_without_a_warm_up_it_starts_at_the_top():
+    found = rates(configured(min_lr=1e-5))
+    assert found[0] == 1e-3
+    assert found[100] == pytest.approx((1e-3 + 1e-5) / 2)
+    assert 1e-5 < found[-1] < 1.1e-5
+
+
+def test_part_of_an_epoch_can_be_a_warm_up():
+    found = rates(configured(warmup_epochs=0.5, warmup_lr=0.0))
+    assert found[0] == 0
+    assert found[:5] == pytest.approx([1e-3 * step / 5 for step in range(5)])
+    assert found[5] == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_step_alone_decides_whatever_was_asked_before(name, warmup):
+    config = configured(schedule_name=name, warmup_epochs=warmup, warmup_lr=1e-6, min_lr=1e-5, cooldown_epochs=2)
+    whole = rates(config)
+    for step in (0, 1, 29, 30, 31, 100, 179, 180, 199):
+        assert rates(config, [step]) == [whole[step]]
+        assert rates(config, [150, step])[1] == whole[step]
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_every_curve_falls_from_the_highest_rate(name):
+    found = rates(configured(schedule_name=name, min_lr=1e-5, decay_rate=0.5, decay_epochs=5))
+    assert found[0] == pytest.approx(1e-3, rel=0.01)
+    assert all(after <= before for before, after in pairwise(found))
+    assert found[-1] < 0.3 * found[0]
+    assert min(found) > 0
+
+
+@pytest.mark.parametrize("name", ["cosine", "tanh", "poly"])
+def test_every_curve_with_an_end_stays_there_for_the_cooldown(name):
+    found = rates(configured(schedule_name=name, min_lr=1e-5, cooldown_epochs=4))
+    assert found[160:] == [pytest.approx(1e-5)] * 40
+    assert found[150] > 1e-5
+
+
+def test_known_curves():
+    line = rates(configured(schedule_name="poly", min_lr=1e-5))
+    assert line == pytest.approx([1e-5 + (1e-3 - 1e-5) * (1 - step / 200) for step in range(200)])
+    stairs = rates(configured(schedule_name="step", decay_rate=0.1, decay_epochs=5))
+    assert stairs == pytest.approx([1e-3 * 0.1 ** (step // 50) for step in range(200)])
+
+
+def test_a_rate_that_is_put_back_with_the_optimizer_changes_nothing():
+    config = configured(warmup_epochs=3)
+    first, second = (build_optimizer(config, nn.Linear(3, 2)) for _ in range(2))
+    schedules = [build_schedule(config, optimizer, STEPS) for optimizer in (first, second)]
+    schedules[0].step_update(77)
+    second.load_state_dict(first.state_dict())
+    for schedule in schedules:
+        schedule.step_update(78)
+    assert first.param_groups[0]["lr"] == second.param_groups[0]["lr"] == rates(config, [78])[0]
+
+
+# which weights
+
+
+@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini", "swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
+def test_biases_norms_and_positions_do_not_decay(name):
+    model = create_model(name, num_classes=10)
+    optimizer = build_optimizer(configured(weight_decay=0.05), model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decayed, free = set(), set()
+    for group in optimizer.param_groups:
+        assert group["weight_decay"] in (0, 0.05)
+        (decayed if group["weight_decay"] else free).update(names[id(parameter)] for parameter in group["params"])
+    assert decayed | free == set(names.values())
+    assert not decayed & free
+    words = ("rel_pos", "relative_position", "cpb_mlp")
+    positions = {each for each in names.values() if any(word in each for word in words)}
+    assert bool(positions) == (name != "a_cvt_mini")
+    assert positions <= free
+    assert {each for each in names.values() if each.endswith("bias")} <= free
+    norms = [key for key, module in model.named_modules() if isinstance(module, nn.LayerNorm | nn.BatchNorm2d)]
+    assert {f"{norm}.weight" for norm in norms if f"{norm}.weight" in names.values()} <= free
+    assert {each for each in decayed if "weight" not in each} == set()
+    assert "head.fc.weight" in decayed
+
+
+def test_earlier_layers_learn_more_slowly():
+    model = create_model("swin_mini", num_classes=10)
+    config = configured(layer_decay=0.5, warmup_epochs=2, warmup_lr=1e-6)
+    optimizer = build_optimizer(config, model)
+    schedule = build_schedule(config, optimizer, STEPS)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    def rate(prefix):
+        (found,) = {
+            group["lr"]
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if names[id(parameter)].startswith(prefix)
+        }
+        return found
+
+    layers = ["patch_embed.", "layers.0.blocks.0.", "layers.0.blocks.1.", "layers.1.blocks.0.", "head."]
+    for step in (0, 5, 60):
+        schedule.step_update(step)
+        found = [rate(layer) for layer in layers]
+        assert found == sorted(found)
+        assert len(set(found)) == len(found)
+        assert found[2] == pytest.approx(2 * found[1])
+        assert found[-1] == pytest.approx(rates(configured(warmup_epochs=2, warmup_lr=1e-6), [step])[0])
+
+
+def test_an_optimizer_takes_its_own_arguments():
+    optimizer = build_optimizer(configured(arguments={"betas": [0.9, 0.98], "eps": 1e-6}), nn.Linear(3, 2))
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert list(optimizer.defaults["betas"]) == [0.9, 0.98]
+    assert optimizer.defaults["eps"] == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "adamwww"}, "optimizer 'adamwww' cannot be made"),
+        ({"arguments": {"no_such": 1}}, "optimizer 'adamw' cannot be made.*no_such"),
+        ({"lr": -1.0}, "optimizer 'adamw' cannot be made.*learning rate"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_is_refused_by_name(given, told):
+    config = replace(configured(), optimizer=replace(OptimizerConfig(), **given))
+    with pytest.raises(ValueError, match=told):
+        build_optimizer(config, nn.Linear(3, 2))

@@ -1,0 +1,341 @@
+"""What a run can be told: every value explained, the last word winning, and what cannot be meant refused by name."""
+
+import inspect
+import re
+from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
+
+import pytest
+
+from trueshift.train import TrainConfig, arguments, config, list_recipes, parse_arguments
+from trueshift.train.config import AugmentConfig, DataConfig, ModelConfig, ScheduleConfig, differences
+from trueshift.train.recipe import about, overlaid, read_recipe
+
+DATACLASSES = [kind for kind in vars(config).values() if inspect.isclass(kind) and is_dataclass(kind)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_parser():
+    """Making a parser takes longer than using it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arguments, "_parser", cache(arguments._parser))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Write a recipe; its name is what `--config` takes."""
+
+    def write(text, name="mine"):
+        file = tmp_path / f"{name}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        return str(file)
+
+    return write
+
+
+def parsed(*words):
+    return parse_arguments(words).config
+
+
+@pytest.mark.parametrize("kind", DATACLASSES, ids=lambda kind: kind.__name__)
+def test_every_value_is_explained(kind):
+    explained = re.findall(r"^    (\w+): \S", inspect.getdoc(kind).partition("Args:\n")[2], re.MULTILINE)
+    assert explained == [field.name for field in fields(kind)]
+
+
+def test_all_parts_of_a_configuration_are_looked_at():
+    assert len(DATACLASSES) == 9
+    assert TrainConfig in DATACLASSES
+
+
+# the last word wins
+
+
+def test_options_win_over_later_recipes_over_earlier_ones_over_bases(recipe):
+    base = "batch_size: 1\nseed: 1\naccumulate: 1\noptimizer: {lr: 1, weight_decay: 1, arguments: {eps: 1, betas: 1}}"
+    recipe(base, "below")
+    recipe("seed: 2\noptimizer: {lr: 2}", "second_base")
+    first = recipe("base: [below, second_base]\naccumulate: 3\noptimizer: {weight_decay: 3, arguments: {eps: 3}}", "a")
+    second = recipe("optimizer: {weight_decay: 4}\nmax_steps: 4", "b")
+    found = parsed("--config", first, "--config", second, "--max_steps", "5", "--optimizer.arguments.eps", "5")
+    assert (found.batch_size, found.seed, found.accumulate, found.max_steps) == (1, 2, 3, 5)
+    assert (found.optimizer.lr, found.optimizer.weight_decay) == (2, 4)
+    assert found.optimizer.arguments == {"eps": 5, "betas": 1}
+    assert found.schedule == ScheduleConfig()
+    # wherever the options stand
+    assert parsed("--max_steps", "5", "--config", first, "--optimizer.arguments.eps", "5", "--config", second) == found
+
+
+def test_a_value_over_a_section_and_the_other_way_round():
+    assert overlaid({"a": {"b": 1}}, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+    assert overlaid({"a": {"b": 1}}, {"a": 3}) == {"a": 3}
+    assert overlaid({"a": 3}, {"a": {"b": 1}}) == {"a": {"b": 1}}
+    below = {"a": {"b": 1}}
+    overlaid(below, {"a": {"b": 2}})
+    assert below == {"a": {"b": 1}}
+
+
+def test_a_base_is_found_beside_the_recipe_that_names_it(recipe):
+    recipe("batch_size: 7", "inside/below")
+    for base in ("below", "below.yaml", "../inside/below.yaml", "./below"):
+        assert read_recipe(recipe(f"base: {base}", "inside/above")) == {"batch_size": 7}
+    assert read_recipe(recipe("base: cifar10/a_swin_tiny_circular")) == read_recipe("cifar10/a_swin_tiny_circular")
+    assert read_recipe(recipe("base:\nbatch_size: 3")) == {"batch_size": 3}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--config", "imagenet/mvitv2_tiny_standard"],
+        ["--config", "ablations/a_swin_tiny_no_a_wsa", "--optimizer.lr", "1e-7"],
+        ["--augment.crop_scale", "[0.08, 1]", "--evaluate.protocols", "[circular, flips]"],
+        ["--optimizer.arguments", "{betas: [0.9, 0.98], eps: 1e-6}", "--log.wandb", "on", "--output", "1e5"],
+    ],
+)
+def test_a_configuration_that_is_shown_is_a_recipe_for_itself(recipe, words):
+    asked = parse_arguments([*words, "--print_config"])
+    assert asked.print_config
+    assert parsed("--config", recipe(asked.text)) == asked.config
+
+
+@pytest.mark.parametrize("written", ["1e-4", "1E-4", "1.0e-4", ".1e-3", "1.e-4", "0.0001", "+1e-4"])
+def test_small_numbers_are_numbers(recipe, written):
+    assert read_recipe(recipe(f"optimizer: {{lr: {written}}}")) == {"optimizer": {"lr": 1e-4}}
+    assert read_recipe(recipe(f"optimizer:\n  lr: {written}")) == {"optimizer": {"lr": 1e-4}}
+
+
+def test_words_stay_words(recipe):
+    text = "a: rand-m9-mstd0.5-inc1\nb: e5\nc: 1e\nd: '1e-4'\ne: 12\nf: runs/1e-4"
+    assert read_recipe(recipe(text)) == {
+        "a": "rand-m9-mstd0.5-inc1",
+        "b": "e5",
+        "c": "1e",
+        "d": "1e-4",
+        "e": 12,
+        "f": "runs/1e-4",
+    }
+
+
+def test_what_is_asked_beside_the_values():
+    asked = parse_arguments(["--dry-run", "--seed", "3"])
+    assert asked.dry_run
+    assert not asked.print_config
+    assert asked.config.seed == 3
+    assert not parse_arguments([]).dry_run
+
+
+def test_help_tells_every_value(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for name in ("--optimizer.lr", "--augment.circular_shift", "--config", "--dry-run", "--resume"):
+        assert name in shown
+    assert "the highest learning rate, at lr_batch_size images in a step" in " ".join(shown.split())
+
+
+# what cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("batch_siz: 3", "batch_siz"),
+        ("optimizer: {learning_rate: 3}", "learning_rate"),
+        ("batch_size: many", "batch_size.*many"),
+        ("data: {workers: 1.5}", "data.workers.*1.5"),
+        ("precision: fp8", "precision.*'float32', 'bf16', 'fp16'.*fp8"),
+        ("schedule: {name: multistep}", "schedule.name.*multistep"),
+        ("augment: {crop_scale: 0.5}", "augment.crop_scale"),
+        ("optimizer: 5", "optimizer is 5: needs values by name, such as name"),
+        ("optimizer:", "optimizer is empty"),
+        ("optimizer: {lr: }", "optimizer.lr is empty"),
+        ("batch_size:", "batch_size is empty"),
+        ("base: mine", "mine.yaml is its own base"),
+        ("base: [x: :", "mine.yaml cannot be read as a recipe"),
+        ("- 1", "mine.yaml holds a list: needs values by name"),
+        ("just words", "mine.yaml holds a str"),
+    ],
+)
+def test_a_recipe_that_cannot_be_meant_is_refused_by_name(recipe, text, told):
+    with pytest.raises(ValueError, match=told):
+        parsed("--config", recipe(text))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--batch_siz", "3"], "batch_siz"),
+        (["--batch", "64"], "--batch"),  # no part of a name stands for it
+        (["--batch_size", "many"], "batch_size.*many"),
+        (["--batch_size", "null"], "batch_size"),
+        (["cifar10/a_swin_tiny_circular"], "cifar10/a_swin_tiny_circular"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused_by_name(words, told):
+    with pytest.raises(ValueError, match=told):
+        parsed(*words)
+
+
+def test_bases_in_a_circle_are_refused(recipe):
+    recipe("base: second", "first")
+    with pytest.raises(ValueError, match="is its own base"):
+        parsed("--config", recipe("base: first", "second"))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("cifar10/a_swin_tiny_circlar", "did you mean cifar10/a_swin_tiny_circular"),
+        ("nothing/like/it.yaml", "needs a file, or one of `trueshift recipes`"),
+    ],
+)
+def test_a_recipe_that_is_not_there(recipe, name, told):
+    with pytest.raises(FileNotFoundError, match=f"there is no recipe {name}: {told}"):
+        parsed("--config", name)
+    with pytest.raises(FileNotFoundError, match=f"there is no recipe {name}: {told}"):
+        parsed("--config", recipe(f"base: {name}"))
+
+
+def test_a_recipe_that_is_no_text(tmp_path):
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"mine.yaml cannot be read as a recipe"):
+        parsed("--config", "mine.yaml")
+
+
+def made(values):
+    """A configuration with values at dotted names."""
+    sections, plain = {}, TrainConfig()
+    for name, value in values.items():
+        section, _, last = name.rpartition(".")
+        sections.setdefault(section, {})[last] = value
+    own = sections.pop("", {})
+    return replace(plain, **own, **{name: replace(getattr(plain, name), **given) for name, given in sections.items()})
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"batch_size": 0}, "batch_size is 0: needs at least 1"),
+        ({"accumulate": 0}, "accumulate is 0"),
+        ({"schedule.epochs": 0}, "schedule.epochs is 0"),
+        ({"evaluate.every_epochs": 0}, "evaluate.every_epochs is 0"),
+        ({"evaluate.batch_size": 0}, "evaluate.batch_size is 0"),
+        ({"checkpoint.keep": 0}, "checkpoint.keep is 0"),
+        ({"checkpoint.every_steps": -1}, "checkpoint.every_steps is -1: needs at least 0"),
+        ({"log.every_steps": 0}, "log.every_steps is 0"),
+        ({"data.workers": -1}, "data.workers is -1"),
+        ({"data.limit": -1}, "data.limit is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"max_steps": -1}, "max_steps is -1"),
+        ({"ema_decay": 1.0}, "ema_decay is 1.0: needs at least 0 and less than 1"),
+        ({"schedule.epochs": 5, "schedule.warmup_epochs": 6.0}, "do not fit into 5 epochs"),
+        ({"schedule.epochs": 5, "schedule.warmup_epochs": 3.0, "schedule.cooldown_epochs": 3}, "do not fit"),
+        ({"schedule.epochs": 5, "schedule.cooldown_epochs": 5}, "do not fit into 5 epochs"),
+        ({"schedule.warmup_epochs": -1.0}, "schedule.warmup_epochs is -1"),
+        ({"schedule.cooldown_epochs": -1}, "schedule.cooldown_epochs is -1"),
+        ({"schedule.warmup_lr": -1.0}, "schedule.warmup_lr is -1"),
+        ({"schedule.min_lr": -1.0}, "schedule.min_lr is -1"),
+        ({"optimizer.lr_batch_size": -1}, "optimizer.lr_batch_size is -1"),
+        ({"optimizer.clip_grad": -1.0}, "optimizer.clip_grad is -1"),
+        ({"data.holdout": 1.0}, "data.holdout is 1.0: needs a part of the images"),
+        ({"augment.crop_scale": (0.8, 0.2)}, "augment.crop_scale is (0.8, 0.2)"),
+        ({"augment.crop_scale": (0.0, 1.0)}, "augment.crop_scale"),
+        ({"augment.flip": 50.0}, "augment.flip is 50.0: needs a part of 1"),
+        ({"augment.erasing": -0.1}, "augment.erasing is -0.1"),
+        ({"augment.label_smoothing": 1.5}, "augment.label_smoothing is 1.5"),
+    ],
+)
+def test_values_that_make_no_training_are_refused(values, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        made(values)
+
+
+def test_values_at_the_edge_are_taken():
+    assert made({"schedule.epochs": 5, "schedule.warmup_epochs": 5.0})
+    assert made({"schedule.epochs": 5, "schedule.warmup_epochs": 2.0, "schedule.cooldown_epochs": 3})
+    assert made({"augment.flip": 1.0, "augment.crop_scale": (1.0, 1.0), "optimizer.clip_grad": 0.0, "seed": 0})
+
+
+# what makes another training
+
+
+def before_and_now(**changes):
+    before = TrainConfig()
+    now = replace(before, **changes)
+    return differences(before.to_dict(), now.to_dict())
+
+
+def test_the_same_values_are_the_same_training():
+    assert before_and_now() == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"output": "elsewhere", "device": "cuda", "resume": "never", "compile": True, "max_steps": 3},
+        {"data": DataConfig(path="there", workers=0, on_device="no", download=True)},
+        {"grad_checkpointing": True},
+        {"log": config.LogConfig(1, False, "on")},
+        {"checkpoint": config.CheckpointConfig(1, 1), "evaluate": config.EvaluateConfig(2, 3, ("circular",), 4)},
+    ],
+)
+def test_what_the_weights_do_not_depend_on_may_change(changes):
+    assert before_and_now(**changes) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seed": 3}, ["seed: 0 before, now 3"]),
+        ({"data": DataConfig(img_size=32)}, ["data.img_size: None before, now 32"]),
+        (
+            {"augment": AugmentConfig(crop_scale=(0.5, 1.0), flip=0.0)},
+            ["augment.crop_scale: None before, now [0.5, 1.0]", "augment.flip: 0.5 before, now 0.0"],
+        ),
+        ({"model": ModelConfig(arguments={"anchor": False})}, ["model.arguments.anchor: None before, now False"]),
+        (
+            {"model": ModelConfig(arguments={"criterion": {"merge": "fixed"}})},
+            ["model.arguments.criterion.merge: None before, now fixed"],
+        ),
+    ],
+)
+def test_what_makes_another_training_is_told_in_words(changes, told):
+    assert before_and_now(**changes) == told
+    back = [f"{line.split(':')[0]}: {line.split('now ')[1]} before, now" for line in told]
+    other = differences(replace(TrainConfig(), **changes).to_dict(), TrainConfig().to_dict())
+    assert [line.rsplit(" ", 1)[0] for line in other] == back
+
+
+def test_every_value_that_is_not_free_counts():
+    """No field can be forgotten: one more, and it makes another training until it is said to be without effect."""
+    plain = TrainConfig().to_dict()
+    free = {"output", "resume", "device", "log", "checkpoint", "evaluate", "grad_checkpointing", "compile", "max_steps"}
+    free_data = {"path", "download", "workers", "on_device"}
+    for name, value in plain.items():
+        for inner in value if isinstance(value, dict) else [None]:
+            changed = {**plain, name: {**value, inner: "other"} if inner else "other"}
+            expected = (
+                name in free or (name, inner) == ("model", "start_from") or (name == "data" and inner in free_data)
+            )
+            assert bool(differences(plain, changed)) is not expected, (name, inner)
+
+
+def test_plain_values_are_those_of_the_configuration():
+    asked = parsed("--config", "imagenet/a_mvitv2_tiny_standard", "--augment.crop_scale", "[0.5, 1]")
+    plain = asked.to_dict()
+    assert plain["augment"]["crop_scale"] == [0.5, 1.0]
+    assert plain["evaluate"]["protocols"] == ["imagenet-standard"]
+    assert plain["optimizer"] == asdict(asked.optimizer)
+
+
+def test_all_recipes_say_what_they_are():
+    assert all(about(name) for name in list_recipes())
