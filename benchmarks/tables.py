@@ -10,7 +10,7 @@ from typing import Any
 
 from record import RESULTS, ROOT
 
-DOCUMENTS = ("README.md", "docs/paper_map.md", "docs/exactness.md", "docs/models.md", "docs/audit.md", "docs/training.md")
+DOCUMENTS = ("README.md", *(f"docs/{name}.md" for name in ("paper_map", "exactness", "models", "audit", "training")))
 
 
 def load(name: str) -> dict[str, Any]:
@@ -85,8 +85,11 @@ def training_speed() -> str:
                 f"| {100 * circular['consistency']['rate']:.2f} % | {100 * circular['bit_exact']['rate']:.2f} % |"
             )
     result = recorded["result"]
-    note = f"{result['precision']}, compiled, batch {result['batch']}, on {machine(recorded)}; consistency in float32 on "
-    return "\n".join([*lines, "", note + "10,000 test images. The logs are in `results/training_speed_*.json`."])
+    note = (
+        f"{result['precision']}, compiled, batch {result['batch']}, on {machine(recorded)}; consistency in float32 on "
+        "10,000 test images. The logs are in `results/training_speed_*.json`."
+    )
+    return "\n".join([*lines, "", note])
 
 
 def model_exactness() -> str:

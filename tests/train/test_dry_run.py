@@ -32,7 +32,9 @@ def test_made_up_cifar_is_read_as_the_real_one(tmp_path, classes):
     write_cifar(tmp_path, classes)
     for split in ("train", "test"):
         source = open_data(tmp_path, split)
-        assert source.classes is not None and len(source.classes) == classes and len(source) >= 16
+        assert source.classes is not None
+        assert len(source.classes) == classes
+        assert len(source) >= 16
 
 
 def test_made_up_folders_are_read_as_imagenet(tmp_path):

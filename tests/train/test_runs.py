@@ -22,13 +22,14 @@ EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_run_ends_with_the_same_bits(tmp_path, processes):
-    often = {"checkpoint__every_steps": 2, **EVERYTHING}
+    often = {"checkpoint__every_steps": 3, "evaluate__every_epochs": 2, **EVERYTHING}
     whole = Run(tmp_path / "whole", processes, **often)
     step = Random(torch.seed()).randrange(2, 10)
     killed = Run(tmp_path / "killed", processes, **often).wait_for(step).signal(signal.SIGKILL)
     assert set(killed.ended()) == {-signal.SIGKILL}, step
-    told = Run(tmp_path / "killed", processes, **often).wait_for(min(step + 1, 11)).signal(signal.SIGTERM)
-    assert set(told.ended()) <= {PREEMPTED, 0}, step
+    if processes == 1:
+        told = Run(tmp_path / "killed", processes, **often).wait_for(min(step + 1, 11)).signal(signal.SIGTERM)
+        assert set(told.ended()) <= {PREEMPTED, 0}, step
     assert set(Run(tmp_path / "killed", processes, **often).ended()) == {0}, step
     assert set(whole.ended()) == {0}
     for name in ("final", "final_ema"):
@@ -37,7 +38,7 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path, processes):
     assert len(losses(tmp_path / "whole")) == 12
 
 
-@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
+@pytest.mark.parametrize("name", ["swin_mini", pytest.param("a_swin_mini", marks=pytest.mark.slow)])
 def test_any_number_of_processes_learns_the_same(tmp_path, name):
     same_work = {"model__name": name, "model__drop_path_rate": 0, "augment__auto_augment": "rand-m9-mstd0.5-inc1"}
     same_work |= {"augment__erasing": 0.5, "optimizer__lr": 0.01, "schedule__epochs": 1}
@@ -61,11 +62,14 @@ def test_what_a_run_leaves_behind(tmp_path):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert {"command", "commit", "machine", "versions", "seed", "config", "steps", "seconds"} <= summary.keys()
     circular = summary["evaluation"]["circular"]
-    assert circular["consistency"]["rate"] == 1 and circular["bit_exact"]["rate"] == 1
+    assert circular["consistency"]["rate"] == 1
+    assert circular["bit_exact"]["rate"] == 1
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["step_00000006", "step_00000012"]
     assert from_pretrained(tmp_path / "final").config.embed_dim == 16
     subject = load_subject(str(tmp_path / "best"))
-    assert subject.classes is not None and subject.classes[3] == "cat" and not subject.assumed
+    assert subject.classes is not None
+    assert subject.classes[3] == "cat"
+    assert not subject.assumed
     measured = [entry for entry in log(tmp_path) if entry["kind"] == "test"]
     assert [entry["epoch"] for entry in measured] == [0, 1]
     best = max(max(entry["model_top1"], entry["ema_top1"]) for entry in measured)
@@ -152,11 +156,15 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
         with pytest.raises(Diverged, match=r"the loss of step 7 \(epoch 2.*every layer is finite") as caught:
             run_here(tmp_path)
     report = json.loads((tmp_path / "diverged.json").read_text())
-    assert report["step"] == 7 and report["last_checkpoint"] == "step_00000006" and len(report["pictures"]) == 16
+    assert report["step"] == 7
+    assert report["last_checkpoint"] == "step_00000006"
+    assert len(report["pictures"]) == 16
     assert [entry["step"] for entry in report["losses"]] == list(range(8))
     assert caught.value.report["where"] == report["where"]
     snapshot, damaged = CheckpointFolder(tmp_path / "checkpoints").newest()
-    assert snapshot is not None and not damaged and snapshot.step == 6
+    assert snapshot is not None
+    assert not damaged
+    assert snapshot.step == 6
     assert all(value.isfinite().all() for value in snapshot.weights.values())
     assert main(["train", *tiny_words(tmp_path / "wild", optimizer__lr=1e30)]) == DIVERGED
     assert "is not finite" in capsys.readouterr().err
@@ -173,6 +181,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
         ({"batch_size": 15, "augment__mixup": 0.8}, "mixup and cutmix need an even number of images in each, e.g. 14"),
         ({"model__name": "a_swin_tiy"}, "did you mean"),
         ({"evaluate__protocols": "[circulr]"}, "circular"),
+        ({"sync_batchnorm": "true"}, "works on GPUs only"),
         ({"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
         ({"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single pictures"),
         ({"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,18 +26,17 @@ from ..files import json_text, writable_folder, write_whole
 from ..provenance import circumstances
 from ..report.console import print_evaluation, progress_bars
 from .accuracy import Accuracy, measure_accuracy, read_batches, resident_batches
-from .augment import Draws, TrainTransform
-from .checkpoint import CheckpointFolder, Snapshot, read_checkpoint
-from .config import TrainConfig, differences
-from .feed import Batch, Feed, Share
-from .loading import AugmentedPictures, LoaderFeed
+from .checkpoint import CheckpointFolder, Snapshot
+from .config import TrainConfig
+from .feed import Batch, Share
+from .feeding import build_feed
 from .log import RunLog
 from .network import build_network, preparation_for, save_network
 from .objective import Objective
 from .optimization import build_optimizer, build_schedule
 from .order import BatchOrder
 from .progress import RunProgress
-from .resident import ResidentFeed, ResidentImages, only_the_loader_does, resident
+from .resuming import snapshot_to_go_on_from
 from .seeds import seed_everything
 from .stopping import StopRequest
 from .training_data import open_training_data
@@ -54,10 +52,12 @@ def train(config: TrainConfig, console: Console | None = None) -> int:
     """
     with joined_processes(inference_device(config.device)) as (device, rank):
         console = console if console and rank == 0 else Console(quiet=rank != 0)
+        before = torch.are_deterministic_algorithms_enabled()
         try:
             with StopRequest() as stop:
                 return Trainer(config, torch.device(device), console, stop).run()
         finally:
+            torch.use_deterministic_algorithms(before)
             AcceleratorState._reset_state(reset_partial_state=True)  # the next run may ask for another precision
 
 
@@ -67,6 +67,8 @@ class Trainer:
     def __init__(self, config: TrainConfig, device: torch.device, console: Console, stop: StopRequest) -> None:
         if config.precision == "fp16" and device.type == "cpu":
             raise ValueError("precision fp16 works on GPUs only: needs bf16 or float32 on a CPU")
+        if config.sync_batchnorm and device.type == "cpu":
+            raise ValueError("sync_batchnorm works on GPUs only: leave it out on a CPU")
         self.config, self.console, self.stop = config, console, stop
         self.folder = writable_folder(config.output)
         self.share = Share(*((dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)))
@@ -100,10 +102,7 @@ class Trainer:
         self.average = ModelEmaV3(self.network, decay=config.ema_decay) if config.ema_decay else None
         self.objective = Objective(config.augment, len(self.data.classes))
 
-        self.accelerator = Accelerator(
-            mixed_precision=_MIXED[config.precision],
-            cpu=device.type == "cpu",
-        )
+        self.accelerator = Accelerator(mixed_precision=_MIXED[config.precision], cpu=device.type == "cpu")
         self.device = self.accelerator.device
         optimizer = build_optimizer(config, self.network)
         self.schedule = build_schedule(config, optimizer, self.order.steps)
@@ -111,7 +110,9 @@ class Trainer:
         self.model = self.accelerator.prepare_model(torch.compile(self.network) if config.compile else self.network)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.compiler_untried = config.compile
-        self.feed, self.test_images = self._feed()
+        self.feed, self.test_images = build_feed(
+            config, self.data, self.preparation, self.order, self.share, self.device
+        )
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
         self.watch = LossWatch()
@@ -127,23 +128,6 @@ class Trainer:
         yield
         if dist.is_initialized() and self.main:
             dist.barrier()
-
-    def _feed(self) -> tuple[Feed, ResidentImages | None]:
-        config, draws = self.config, Draws(self.config.augment, self.config.seed)
-        for_loader = only_the_loader_does(config.augment)
-        small = resident(self.data.train) and resident(self.data.test)
-        if config.data.on_device == "yes" and (for_loader or not small):
-            why = f"augment.{for_loader[0]} works on single pictures" if for_loader else "the images are not small"
-            raise ValueError(f"data.on_device is yes, but {why}: needs 'auto' or 'no'")
-        on_device = config.data.on_device == "yes" or (
-            config.data.on_device == "auto" and self.device.type == "cuda" and small and not for_loader
-        )
-        if on_device:
-            images = ResidentImages(self.data.train, self.preparation, self.device)
-            feed: Feed = ResidentFeed(images, draws, self.order, self.share)
-            return feed, ResidentImages(self.data.test, self.preparation, self.device)
-        pictures = AugmentedPictures(self.data.train, TrainTransform(self.preparation, draws))
-        return LoaderFeed(pictures, self.order, self.share, self.device, config.data.workers), None
 
     # -- the run --------------------------------------------------------------------------------------------------
 
@@ -174,7 +158,7 @@ class Trainer:
 
     def _introduction(self) -> str:
         count = sum(parameter.numel() for parameter in self.network.parameters())
-        how = "on the device" if isinstance(self.feed, ResidentFeed) else f"{self.config.data.workers} workers"
+        how = "on the device" if self.test_images is not None else f"{self.config.data.workers} workers"
         return (
             f"[bold]{escape(self.config.model.name)}[/], {count / 1e6:.2f} M parameters, {len(self.data.classes)} "
             f"classes; {len(self.data.train):,} images of {self.preparation.size[0]} x {self.preparation.size[1]} "
@@ -383,10 +367,11 @@ class Trainer:
 
     def _go_on(self) -> None:
         """From a checkpoint, if there is one to go on from."""
-        snapshot = self._found()
+        snapshot, passed_over = snapshot_to_go_on_from(self.checkpoints, self.config, self.data.identity)
+        for told in passed_over:
+            self.console.print(f"[yellow]{escape(told)}; an older one is used[/]", highlight=False, soft_wrap=True)
         if snapshot is None:
             return
-        self._refuse_another(snapshot)
         self.network.load_state_dict(snapshot.weights)
         if self.average is not None and snapshot.average is not None:
             self.average.module.load_state_dict(snapshot.average)
@@ -395,37 +380,6 @@ class Trainer:
             self.accelerator.scaler.load_state_dict(snapshot.state["scaler"])
         self.best = snapshot.state["best"]
         self.step, self.epoch, self.step_in_epoch = snapshot.step, snapshot.epoch, snapshot.step_in_epoch
-
-    def _found(self) -> Snapshot | None:
-        asked = self.config.resume
-        if asked == "never":
-            if self.checkpoints.all():
-                raise ValueError(
-                    f"{self.folder} holds checkpoints of an earlier run: needs another --output, or --resume auto"
-                )
-            return None
-        if asked != "auto":
-            return read_checkpoint(Path(asked))
-        snapshot, damaged = self.checkpoints.newest()
-        for told in damaged:
-            self.console.print(f"[yellow]{escape(told)}; an older one is used[/]", highlight=False, soft_wrap=True)
-        if damaged and snapshot is None:
-            raise ValueError(f"no checkpoint in {self.checkpoints.path} is whole: needs --resume never after moving it")
-        return snapshot
-
-    def _refuse_another(self, snapshot: Snapshot) -> None:
-        told = differences(snapshot.config, self.config.to_dict())
-        told += [
-            f"data: {before} {what} before, now {self.data.identity[what]}"
-            for what, before in snapshot.data.items()
-            if before != self.data.identity[what]
-        ]
-        if told:
-            raise ValueError(
-                f"the checkpoint of step {snapshot.step} in {self.folder} belongs to another configuration: "
-                + "; ".join(told)
-                + ". Give the same values, or another --output"
-            )
 
     def _write_weights(self, name: str, model: nn.Module) -> None:
         save_network(model, self.folder / name, self.preparation, self.data.classes)
