@@ -64,7 +64,7 @@ def _child(words: list[str], environment: dict[str, str]) -> None:
 
 # started once with everything imported, then copied for each run
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["training_runs"])
+_CONTEXT.set_forkserver_preload(["trueshift.train"])
 
 
 class Run:
