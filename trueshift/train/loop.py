@@ -1,12 +1,14 @@
 """Training, from the first check to the final weights."""
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
@@ -116,6 +118,7 @@ class Trainer:
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
         self.watch = LossWatch()
+        self.shown: deque[tuple[int, np.ndarray]] = deque(maxlen=64)  # pictures of the last steps
         self.step = self.epoch = self.step_in_epoch = 0
         self.best = -1.0
         self.unreadable: set[str] = set()
@@ -177,8 +180,7 @@ class Trainer:
             self._update(list(islice(passes, self.config.accumulate)))
             self.progress.step(self.step)
             if self.step % self.config.log.every_steps == 0 or self.step_in_epoch == last:
-                self._tell(time.monotonic() - since, self.step - first)
-                since, first = time.monotonic(), self.step
+                since, first = self._tell(since, first), self.step
             if self.stop.heard_by_any():
                 return False
             every = self.config.checkpoint.every_steps
@@ -193,7 +195,8 @@ class Trainer:
         clip = self.config.optimizer.clip_grad or float("inf")
         norm = self.accelerator.clip_grad_norm_(self.network.parameters(), clip)
         self.watch.note(self.step, loss, norm if norm is not None else loss.new_zeros(()))
-        self._stop_if_astray(batches, wait=False)
+        self.shown.append((self.step, np.concatenate([batch.indices for batch in batches])))
+        self._stop_if_astray(wait=False, images=batches[-1].images)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
@@ -235,19 +238,20 @@ class Trainer:
         self.model.train()
         return self._gradients(batches)
 
-    def _stop_if_astray(self, batches: list[Batch], wait: bool) -> None:
+    def _stop_if_astray(self, wait: bool, images: Tensor | None = None) -> None:
         """On a CPU before the weights are touched; a GPU is a step or two ahead of what is known of it."""
         step = self.watch.look(wait)
         if step is None:
             return
-        where = first_not_finite(self.network, batches[-1].images) if batches else "the weights were updated since"
+        where = first_not_finite(self.network, images)
+        pictures: Sequence[int] | np.ndarray = next((indices for shown, indices in self.shown if shown == step), [])
         report = {
             "step": step,
             "epoch": self.epoch,
             "lr": self._rate(),
             "where": where,
             "losses": list(self.watch.recent),
-            "pictures": [self.data.train.name(int(index)) for batch in batches for index in batch.indices][:64],
+            "pictures": [self.data.train.name(int(index)) for index in pictures],
             "last_checkpoint": next((folder.name for folder in reversed(self.checkpoints.all())), None),
         }
         path = write_whole(self.folder / "diverged.json", json_text(report))
@@ -261,9 +265,11 @@ class Trainer:
     def _rate(self) -> float:
         return max(group["lr"] for group in self.optimizer.param_groups)
 
-    def _tell(self, seconds: float, steps: int) -> None:
-        """The losses since the last time, their mean over all processes, to log and screen."""
-        self._stop_if_astray([], wait=True)
+    def _tell(self, since: float, first: int) -> float:
+        """The losses since the last time, their mean over all processes, to log and screen; gives the time."""
+        self._stop_if_astray(wait=True)
+        now, steps = time.monotonic(), self.step - first  # after the wait: a GPU is behind what it was told
+        seconds = now - since
         taken = self.watch.taken()
         losses = torch.tensor([entry["loss"] for entry in taken], dtype=torch.float64)
         if dist.is_initialized():
@@ -287,6 +293,7 @@ class Trainer:
         for told in sorted(self.unreadable):
             self.progress.line(f"[yellow]unreadable, another stands in for it: {escape(told)}[/]")
         self.unreadable.clear()
+        return now
 
     def _measure(self) -> bool:
         """Accuracy at the end of an epoch, and a checkpoint; False if it was asked to stop on the way."""
@@ -342,7 +349,7 @@ class Trainer:
 
     def _save(self) -> None:
         """A checkpoint, by the first process; the others wait for it."""
-        self._stop_if_astray([], wait=True)
+        self._stop_if_astray(wait=True)
         if self.main:
             self.checkpoints.save(self._snapshot())
         if dist.is_initialized():

@@ -72,13 +72,15 @@ class LossWatch:
         return taken
 
 
-def first_not_finite(model: nn.Module, images: Float[Tensor, "B C H W"]) -> str:
+def first_not_finite(model: nn.Module, images: Float[Tensor, "B C H W"] | None) -> str:
     """In words, where numbers first stop being finite: in the input, a weight, or the output of a layer."""
-    if not bool(images.isfinite().all()):
+    if images is not None and not bool(images.isfinite().all()):
         return "the images hold values that are not finite"
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.is_floating_point() and not bool(value.isfinite().all()):
             return f"the weight {name} is not finite"
+    if images is None:
+        return "the weights are finite"
     found: list[str] = []
 
     def look(name: str) -> Any:
