@@ -90,8 +90,8 @@ def training_speed() -> str:
     result = recorded["result"]
     note = (
         f"{result['precision']}, compiled, batch {result['batch']}, on {machine(recorded)}; consistency in float32 on "
-        "10,000 test images. Training's speed is the slope of time over steps in its log, since the clock of these runs "
-        "did not wait for the last step of an interval. The logs are in `results/training_speed_*.json`."
+        "10,000 test images. Training's speed is the slope of time over steps in its log, since the clock of these "
+        "runs did not wait for the last step of an interval. The logs are in `results/training_speed_*.json`."
     )
     return "\n".join([*lines, "", note])
 
