@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from rich.console import Console
 
@@ -162,20 +163,27 @@ def evaluate(
 
 def train(*arguments: str) -> int:
     """Train a network by a recipe, from one GPU to many nodes; started again, it goes on."""
-    from .train import Diverged, dry_run, parse_arguments  # needs the extra `train`
-    from .train import train as run_training
-
-    asked = parse_arguments(arguments)
+    training = _training()
+    asked = training.parse_arguments(arguments)
     if asked.print_config:
         print(asked.text, end="")
         return 0
     if asked.dry_run:
-        return dry_run(asked.config)
+        return training.dry_run(asked.config)
     try:
-        return run_training(asked.config)
-    except Diverged as error:
+        return training.train(asked.config)
+    except training.Diverged as error:
         print(f"trueshift: {error}", file=sys.stderr)
         return DIVERGED
+
+
+def _training() -> ModuleType:
+    """Imported when asked for: it needs more than the other commands."""
+    try:
+        from . import train
+    except ModuleNotFoundError as error:
+        raise ImportError(f"training needs more than the core ({error}): pip install 'trueshift[train]'") from error
+    return train
 
 
 def recipes(name: str = "") -> int:
@@ -184,17 +192,16 @@ def recipes(name: str = "") -> int:
     Args:
         name: a recipe, or a part of the names to list.
     """
-    from .train.recipe import about, find_recipe, list_recipes
-
+    recipe = _training().recipe
     console = Console()
-    if name in list_recipes():
-        console.print(find_recipe(name).read_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    if name in recipe.list_recipes():
+        console.print(recipe.find_recipe(name).read_text(), markup=False, highlight=False, soft_wrap=True, end="")
         return 0
-    found = [each for each in list_recipes() if name in each]
+    found = [each for each in recipe.list_recipes() if name in each]
     if not found:
-        find_recipe(name)  # says what may have been meant
+        recipe.find_recipe(name)  # says what may have been meant
     for each in found:
-        console.print(f"{each:44} {about(each).splitlines()[0]}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{each:44} {recipe.about(each).splitlines()[0]}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

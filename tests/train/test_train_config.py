@@ -260,8 +260,8 @@ def test_values_that_make_no_training_are_refused(values, told):
 
 
 def test_values_at_the_edge_are_taken():
-    assert made({"schedule.epochs": 5, "schedule.warmup_epochs": 5.0})
-    assert made({"schedule.epochs": 5, "schedule.warmup_epochs": 2.0, "schedule.cooldown_epochs": 3})
+    assert made({"schedule.epochs": 5, "schedule.warmup_epochs": 5.0, "schedule.curve_after_warmup": False})
+    assert made({"schedule.epochs": 5, "schedule.warmup_epochs": 1.5, "schedule.cooldown_epochs": 3})
     assert made({"augment.flip": 1.0, "augment.crop_scale": (1.0, 1.0), "optimizer.clip_grad": 0.0, "seed": 0})
 
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
+from jsonargparse import ArgumentParser
+
 from .config import TrainConfig
 from .recipe import read_recipes, recipe_text
 
@@ -60,10 +62,6 @@ def _refuse_gaps(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
 
 
 def _parser(program: str) -> Any:
-    try:
-        from jsonargparse import ArgumentParser
-    except ImportError as error:
-        raise ImportError("training needs more than the core: pip install 'trueshift[train]'") from error
     parser = ArgumentParser(prog=program, exit_on_error=False, usage=_USAGE, description=_ABOUT, allow_abbrev=False)
     parser.add_class_arguments(TrainConfig)
     return parser

@@ -13,7 +13,7 @@ class ModelConfig:
         pretrained: start from published weights.
         start_from: start from a folder written by save_pretrained, such as the final/ of another run. If the network
             named is adaptive and the folder holds the ordinary one, it is adapted.
-        padding: of convolutions, circular or zeros.
+        padding: of convolutions, circular or zeros; timm's own networks have no such choice.
         drop_path_rate: stochastic depth; by default the network's own.
         arguments: further arguments of create_model, such as criterion or anchor.
     """
@@ -124,6 +124,8 @@ class ScheduleConfig:
         name: any scheduler of timm's that follows a curve: cosine, tanh, linear (poly of power 1), poly, step.
         warmup_epochs: of a learning rate that grows from warmup_lr.
         warmup_lr: where it starts, at lr_batch_size.
+        curve_after_warmup: the curve begins where the warm-up ends; otherwise both begin at once, and the learning rate
+            drops a little where it joins the curve.
         min_lr: where it ends, at lr_batch_size.
         cooldown_epochs: at min_lr, at the end.
         decay_rate: of step and poly.
@@ -134,6 +136,7 @@ class ScheduleConfig:
     name: Literal["cosine", "tanh", "poly", "step"] = "cosine"
     warmup_epochs: float = 0.0
     warmup_lr: float = 0.0
+    curve_after_warmup: bool = True
     min_lr: float = 0.0
     cooldown_epochs: int = 0
     decay_rate: float = 1.0
@@ -261,13 +264,18 @@ class TrainConfig:
         ):
             if value < least:
                 raise ValueError(f"{name} is {value}: needs at least {least}")
+        if self.seed >= 1 << 63:
+            raise ValueError(f"seed is {self.seed}: needs less than 2**63")
+        if self.schedule.decay_epochs <= 0:
+            raise ValueError(f"schedule.decay_epochs is {self.schedule.decay_epochs}: needs more than 0, e.g. 30")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay is {self.ema_decay}: needs at least 0 and less than 1, e.g. 0.9999")
         for name in _PARTS:
             if not 0 <= getattr(self.augment, name) <= 1:
                 raise ValueError(f"augment.{name} is {getattr(self.augment, name)}: needs a part of 1, e.g. 0.5")
         moving = self.schedule.epochs - self.schedule.cooldown_epochs
-        if moving < max(1, self.schedule.warmup_epochs):
+        warming = self.schedule.warmup_epochs
+        if moving < max(1, warming) or (self.schedule.curve_after_warmup and moving <= warming):
             raise ValueError(
                 f"schedule.warmup_epochs {self.schedule.warmup_epochs} and cooldown_epochs "
                 f"{self.schedule.cooldown_epochs} do not fit into {self.schedule.epochs} epochs: make them shorter, "

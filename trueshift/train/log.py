@@ -30,7 +30,7 @@ class RunLog:
             write_whole(self.path, "".join(f"{line}\n" for line in kept))
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One entry, on disk when this returns."""
+        """One entry; a killed process does not lose it."""
         # JSON has no infinity, which a gradient in fp16 may be
         plain = {
             key: None if isinstance(value, float) and not isfinite(value) else value for key, value in values.items()

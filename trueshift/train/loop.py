@@ -243,7 +243,8 @@ class Trainer:
         step = self.watch.look(wait)
         if step is None:
             return
-        where = first_not_finite(self.network, images)
+        with self.accelerator.autocast():  # what overflows may do so in this precision only
+            where = first_not_finite(self.network, images)
         pictures: Sequence[int] | np.ndarray = next((indices for shown, indices in self.shown if shown == step), [])
         report = {
             "step": step,

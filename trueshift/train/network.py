@@ -1,10 +1,13 @@
 """The network that is trained: built by name, from published weights or from another run's."""
 
+import os
+import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import timm
+from timm.models import save_for_hf
 from torch import nn
 
 from ..data.prepare import Preparation
@@ -98,9 +101,10 @@ def save_network(model: nn.Module, folder: Path, preparation: Preparation, class
     }
     if isinstance(model, Backbone):
         return save_pretrained(model, folder, num_classes=len(classes), label_names=list(classes))
-    from timm.models import save_for_hf
-
     folder.mkdir(parents=True, exist_ok=True)
     about = {"num_classes": len(classes), "label_names": list(classes)}
-    save_for_hf(model, str(folder), about, getattr(model, "made_with", None), safe_serialization=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as draft:
+        save_for_hf(model, draft, about, getattr(model, "made_with", None), safe_serialization=True)
+        for written in Path(draft).iterdir():
+            os.replace(written, folder / written.name)
     return folder
