@@ -34,6 +34,10 @@ VARIATIONS = (
     "merge, norm after",
     "merge, depthwise",
     "anchored convolution",
+    "anchored attention",
+    "stages, convolutional",
+    "align, one window high",
+    "align, p = 1",
 )
 
 
