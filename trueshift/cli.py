@@ -52,7 +52,8 @@ def audit(
     Args:
         model: a name of trueshift's or timm's, a transformers repository or folder, a folder of save_pretrained, a
             checkpoint (with --architecture), an .onnx file, or package.module:factory.
-        data: 'sample' (real images that come with the package), a folder of images, or a folder of CIFAR files.
+        data: 'sample' (real images that come with the package), a folder of images, CIFAR files, tar shards, parquet
+            files or a compact archive.
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, or another model.
         limit: images at most, evenly spread over the data; 0 for all.
         shifts: random shifts of each image, at least 2; 0 for every shift there is.
@@ -64,7 +65,7 @@ def audit(
         precision: float32, or bf16 for autocast.
         batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU.
         seed: of the shifts, and of random weights.
-        split: test or train, for CIFAR files.
+        split: test or train, where the data has both.
         random_weights: audit the initialisation, where weights cannot be had.
         architecture: the network a checkpoint belongs to.
         img_size: height and width of the input, where the model does not say.
@@ -123,7 +124,8 @@ def evaluate(
 
     Args:
         model: as for audit.
-        data: a folder of images with a folder for each class, a folder of CIFAR files, or 'sample'.
+        data: a folder of images with a folder for each class, CIFAR files, tar shards, parquet files, a compact
+            archive, or 'sample'.
         protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips.
         output: folder for eval.json, and for the answers so far, from which it goes on when started again.
         shifts: of each image, at least 2: the paper draws a pair. 0 for every shift there is.
@@ -133,7 +135,7 @@ def evaluate(
         batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU.
         workers: threads that read images.
         seed: of the shifts, and of random weights.
-        split: test or train, for CIFAR files.
+        split: test or train, where the data has both.
         random_weights: measure the initialisation, where weights cannot be had.
         architecture: the network a checkpoint belongs to.
         img_size: height and width of the input, where the model does not say.

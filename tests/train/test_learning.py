@@ -46,6 +46,9 @@ def test_a_small_network_learns_and_stays_consistent(tmp_path):
 def test_torchrun_starts_a_run_and_goes_on_with_it(tmp_path):
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trueshift", "train")
     for folder, steps in (("parts", 5), ("parts", 0), ("whole", 0)):
-        typed(*torchrun, *tiny_words(tmp_path / folder, max_steps=steps))
+        typed(*torchrun, *tiny_words(tmp_path / folder, max_steps=steps, evaluate__protocols="[circular]"))
     assert same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
     assert torch.isfinite(torch.tensor(list(losses(tmp_path / "whole").values()))).all()
+    measured = [json.loads((tmp_path / folder / "eval.json").read_text()) for folder in ("parts", "whole")]
+    assert measured[0]["measured"] == measured[1]["measured"]
+    assert measured[0]["processes"] == 2
