@@ -174,6 +174,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
     [
         ({"data__holdout": 0}, "no split to measure on: .*holdout"),
         ({"data__path": "nowhere"}, "there is no data at nowhere"),
+        ({"data__path": "nowhere", "data__kind": "cifar10"}, "trueshift download cifar10 --folder nowhere"),
         ({"data__kind": "imagenet"}, "has 10 classes: this recipe is for imagenet, which has 1000"),
         ({"batch_size": 97}, "fewer than a batch of 97"),
         ({"batch_size": 16, "accumulate": 3}, "does not divide into 3 equal parts.*15 or 18"),

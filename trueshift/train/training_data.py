@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data import ImageSource, open_data
-from ..data.download import download
+from ..data.download import SOURCES, download
 from ..data.sample import EmbeddedSample
 from ..data.subset import evenly_spread, hold_out
 from .config import DataConfig, EvaluateConfig
@@ -35,6 +35,11 @@ def open_training_data(config: DataConfig, evaluate: EvaluateConfig | None = Non
     """
     if config.download and fetch:
         download(config.kind, Path(config.path))
+    elif config.kind in SOURCES and not Path(config.path).exists():
+        raise FileNotFoundError(
+            f"there is no data at {config.path}: `trueshift download {config.kind} --folder {config.path}` fetches it, "
+            "or name where it is with --data.path"
+        )
     train = open_data(config.path, config.train_split)
     if config.holdout:
         train, test = hold_out(train, config.holdout)
