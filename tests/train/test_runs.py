@@ -15,6 +15,7 @@ from trueshift.cli import DIVERGED, main
 from trueshift.eval.loading import load_subject
 from trueshift.train import Diverged, loop, train
 from trueshift.train.checkpoint import CheckpointFolder
+from trueshift.train.dry_run import write_image_folders
 from trueshift.train.stopping import PREEMPTED
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
@@ -181,6 +182,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
         ({"batch_size": 15, "augment__mixup": 0.8}, "mixup and cutmix need an even number of images in each, e.g. 14"),
         ({"model__name": "a_swin_tiy"}, "did you mean"),
         ({"evaluate__protocols": "[circulr]"}, "circular"),
+        ({"model__name": "resnet10t", "model__padding": "circular"}, "cannot be padded circularly"),
         ({"sync_batchnorm": "true"}, "works on GPUs only"),
         ({"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
         ({"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single pictures"),
@@ -211,6 +213,17 @@ def test_a_network_of_timm_trains_too(tmp_path):
     config = tiny(tmp_path, max_steps=2, data__img_size=32)
     assert train(replace(config, model=replace(config.model, name="resnet10t", arguments={}))) == 0
     assert load_subject(str(tmp_path / "final")).num_classes == 10
+
+
+def test_pictures_that_cannot_be_measured_on_are_named(tmp_path):
+    write_image_folders(tmp_path / "data", classes=2)
+    (tmp_path / "data" / "val" / "n00000001" / "broken.png").write_bytes(b"no picture")
+    changes = {"data__path": tmp_path / "data", "data__holdout": 0, "batch_size": 2, "max_steps": 1}
+    assert run_here(tmp_path / "run", **changes) == 0
+    (told,) = [entry for entry in log(tmp_path / "run") if entry["kind"] == "unreadable"]
+    assert told["instead"] == "it is not measured on"
+    assert "broken.png" in told["pictures"][0]
+    assert next(entry for entry in log(tmp_path / "run") if entry["kind"] == "test")["model_images"] == 2
 
 
 def test_activations_computed_again_learn_the_same(tmp_path):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..data import ImageSource, Preparation, Prepared, read_ahead
+from ..data import ImageSource, Preparation, Prepared, Unreadable, read_ahead
 from .feed import Share
 from .resident import ResidentImages
 
@@ -66,9 +66,15 @@ def resident_batches(images: ResidentImages, batch_size: int, share: Share) -> I
 
 
 def read_batches(
-    source: ImageSource, preparation: Preparation, batch_size: int, share: Share, device: torch.device, workers: int
+    source: ImageSource,
+    preparation: Preparation,
+    batch_size: int,
+    share: Share,
+    device: torch.device,
+    workers: int,
+    left_out: set[str],
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pictures that are read; those that cannot be are left out."""
+    """Pictures that are read; those that cannot be, or have no class, are left out and named in ``left_out``."""
     normalise = preparation.normaliser(device)
     mine = range(share.rank, len(source), share.processes)
     pictures = read_ahead(source, mine, preparation, workers=max(1, workers), for_gpu=device.type == "cuda")
@@ -81,7 +87,11 @@ def read_batches(
         return normalise(canvases.to(device, non_blocking=True)), labels.to(device)
 
     for picture in pictures:
-        if isinstance(picture, Prepared) and picture.label is not None:
+        if isinstance(picture, Unreadable):
+            left_out.add(f"{picture.name}: {picture.reason}")
+        elif picture.label is None:
+            left_out.add(f"{picture.name}: it has no class")
+        else:
             waiting.append(picture)
         if len(waiting) == batch_size:
             yield together()

@@ -1,5 +1,6 @@
 """Training, from the first check to the final weights."""
 
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -225,6 +226,8 @@ class Trainer:
         buffers = [buffer.clone() for buffer in self.network.buffers()]
         try:
             return self._gradients(batches)
+        except torch.OutOfMemoryError:  # no fault of the compiler's
+            raise
         except Exception as error:  # compilers fail in many ways
             reason = (str(error).strip().splitlines() or [""])[-1][:200]
             told = f"torch.compile does not work here ({type(error).__name__}: {reason}): going on without it"
@@ -289,12 +292,18 @@ class Trainer:
                 "seconds": round(seconds, 3),
             }
             self.log.write("train", self.step, values)
-            if self.unreadable:
-                self.log.write("unreadable", self.step, {"pictures": sorted(self.unreadable)})
-        for told in sorted(self.unreadable):
-            self.progress.line(f"[yellow]unreadable, another stands in for it: {escape(told)}[/]")
-        self.unreadable.clear()
+        self._tell_unreadable("another stands in for it")
         return now
+
+    def _tell_unreadable(self, instead: str) -> None:
+        """Pictures that could not be read; processes without a screen of their own tell of theirs as an error."""
+        for told in sorted(self.unreadable):
+            self.progress.line(f"[yellow]unreadable, {instead}: {escape(told)}[/]")
+            if not self.main:
+                print(f"unreadable, {instead}: {told}", file=sys.stderr, flush=True)
+        if self.unreadable and self.log is not None:
+            self.log.write("unreadable", self.step, {"pictures": sorted(self.unreadable), "instead": instead})
+        self.unreadable.clear()
 
     def _measure(self) -> bool:
         """Accuracy at the end of an epoch, and a checkpoint; False if it was asked to stop on the way."""
@@ -341,10 +350,13 @@ class Trainer:
         if self.test_images is not None:
             batches = resident_batches(self.test_images, size, self.share)
         else:
-            batches = read_batches(self.data.test, self.preparation, size, self.share, self.device, workers)
-        return measure_accuracy(
+            where = (self.preparation, size, self.share, self.device, workers)
+            batches = read_batches(self.data.test, *where, self.unreadable)
+        accuracy = measure_accuracy(
             model, batches, self.device, self.accelerator.autocast, lambda: self.stop.signal is not None
         )
+        self._tell_unreadable("it is not measured on")
+        return accuracy
 
     # -- what is kept ---------------------------------------------------------------------------------------------
 

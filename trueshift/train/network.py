@@ -38,7 +38,8 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
     if not is_ours(asked.name):
         if ":" not in asked.name and not timm.is_model(asked.name.partition(".")[0]):
             resolve_name(asked.name)  # says what may have been meant
-        given.pop("padding", None)
+        if given.pop("padding", None) == "circular":
+            raise ValueError(f"{asked.name} of timm's cannot be padded circularly: needs --model.padding null")
         return _of_timm(asked.name, asked.pretrained, num_classes, given)
     return create_model(asked.name, asked.pretrained, num_classes=num_classes, **given).train()
 
