@@ -19,6 +19,7 @@ FLOORS = (
     "layers",
     "canonical",
     "models",
+    "tasks",
     "fit",
     "explain",
     "onnx_export",

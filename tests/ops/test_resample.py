@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from trueshift.ops.grid import TokenGrid, Tokens, place
-from trueshift.ops.resample import resample
+from trueshift.ops.resample import resample, start_at
 from trueshift.ops.shift import circular_shift
 
 
@@ -64,4 +64,29 @@ def test_gradcheck(mode):
     onto = grid(2, (8, 12), torch.tensor([[3, 1]]), batch=1)
     assert torch.autograd.gradcheck(
         lambda v: resample(Tokens(v, grid(4, (8, 12), batch=1)), onto, mode).values, (values,)
+    )
+
+
+@pytest.mark.parametrize(("source", "target"), [(8, 4), (8, 1), (4, 4), (16, 2)])
+def test_grids_with_one_origin_give_the_same_values_the_cheap_way(source, target):
+    origin = torch.tensor([[3, 7], [0, 21]])
+    tokens = Tokens(torch.rand(2, 32 // source, 48 // source, 3), grid(source, (32, 48), origin))
+    cheap = resample(tokens, grid(target, (32, 48), origin)).values
+    torch.testing.assert_close(cheap, resample(tokens, grid(target, (32, 48), origin.clone())).values)
+
+
+def test_start_at_moves_values_and_grid_together():
+    tokens = Tokens(torch.rand(2, 4, 6, 3), grid(4, (16, 24), torch.tensor([[1, 2], [3, 0]])))
+    there = torch.tensor([[13, 22], [7, 8]])
+    moved = start_at(tokens, there)
+    assert moved.grid.origin is there
+    assert torch.equal(place(moved), place(tokens))
+
+
+def test_gradcheck_of_the_cheap_way():
+    values = torch.rand(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+    origin = torch.tensor([[3, 1]])
+    onto = grid(2, (8, 12), origin, batch=1)
+    assert torch.autograd.gradcheck(
+        lambda v: resample(Tokens(v, grid(4, (8, 12), origin, batch=1)), onto).values, (values,)
     )

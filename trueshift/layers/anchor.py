@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..criteria import Candidates
 from ..ops.content import origin_keys
 from ..ops.grid import Tokens
+from ..ops.plain import plain_norm
 from ..ops.seam import seam_near, seam_scores
 from ..ops.select import Choice, choose
 from ..ops.shift import circular_shift, circular_take
@@ -50,12 +51,16 @@ class Anchor(nn.Module):
     """Roll the tokens so that the one with the largest norm is the first.
 
     Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid.
+
+    Tokens that are anchored already need no exact scores (:mod:`trueshift.ops.plain`).
     """
 
     def choose(self, tokens: Tokens) -> Choice:
         """Which token becomes the first."""
         values = tokens.values
         with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
+            if tokens.grid.anchored:
+                return choose((plain_norm(values),), None)
             return choose((token_norm(values),), lambda: origin_keys(values))
 
     def forward(self, tokens: Tokens) -> Tokens:

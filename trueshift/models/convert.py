@@ -44,10 +44,15 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Backbone:
     Shift law: logits of the twin do not change when the image moves, bit for bit.
     """
     family, config, state = _read(model)
+    return _rebuild(model, family, adapted_config(config, **changes), state)
+
+
+def adapted_config(config: Any, **changes: Any) -> Any:
+    """The configuration of a network's adaptive twin."""
     changes = {"criterion": "max_norm", "anchor": None, "padding": None, **changes}
     if isinstance(config, MvitV2Config) and "positions" not in changes:
         changes["positions"] = "shortest" if _has_linear_tables(config) else "circular"
-    return _rebuild(model, family, replace(config, **changes), state)
+    return replace(config, **changes)
 
 
 def revert(model: Backbone, **changes: Any) -> Backbone:
@@ -63,10 +68,15 @@ def revert(model: Backbone, **changes: Any) -> Backbone:
     if not isinstance(model, Backbone):
         raise TypeError(f"a {type(model).__name__} cannot be reverted: needs one of trueshift's own models")
     family, config, state = _read(model)
+    return _rebuild(model, family, reverted_config(config, **changes), state)
+
+
+def reverted_config(config: Any, **changes: Any) -> Any:
+    """The configuration of a network's ordinary twin."""
     changes = {"criterion": "fixed", "anchor": None, "padding": None, **changes}
     if isinstance(config, MvitV2Config) and "positions" not in changes:
         changes["positions"] = "linear" if _has_linear_tables(config) else "circular"
-    return _rebuild(model, family, replace(config, **changes), state)
+    return replace(config, **changes)
 
 
 def _has_linear_tables(config: MvitV2Config) -> bool:
@@ -76,7 +86,7 @@ def _has_linear_tables(config: MvitV2Config) -> bool:
 def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
     """Family, configuration and weights of a network, in our terms."""
     if isinstance(model, Backbone):
-        return type(model), model.config, _without_criteria(model.state_dict())
+        return type(model), model.config, without_criteria(model.state_dict())
     if isinstance(model, Mapping):
         if is_microsoft(model):
             state = rename_cvt_keys(model)
@@ -91,7 +101,7 @@ def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
     raise TypeError(f"a {type(model).__name__} cannot be adapted: needs {SUPPORTED}")
 
 
-def _without_criteria(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_criteria(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the network itself."""
     return {key: value for key, value in state.items() if "criterion." not in key}
 

@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from timm.models._hub import save_config_for_hf
-from torch import Tensor
+from torch import Tensor, nn
 
 from .backbone import Backbone
 from .choices import describe
@@ -30,25 +31,34 @@ def save_pretrained(model: Backbone, directory: str | Path, **model_config: Any)
     Args:
         model_config: further entries for the configuration, such as ``label_names``.
     """
+    arguments = arguments_of(model)  # before anything is written: a criterion may have no name
+
+    def write_config(path: Path) -> None:
+        model.pretrained_cfg = {**model.pretrained_cfg, "architecture": name_of(model)}
+        save_config_for_hf(model, path, dict(model_config), arguments)  # type: ignore[arg-type]
+
+    return write_model(directory, model.state_dict(), write_config)
+
+
+def write_model(directory: str | Path, weights: Mapping[str, Tensor], write_config: Callable[[Path], None]) -> Path:
+    """Weights and configuration, drafted beside their place and moved there when both are on the disk."""
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(f"{directory} is a file: needs a folder to save to")
     directory.mkdir(parents=True, exist_ok=True)
-    arguments = _arguments(model)  # before anything is written: a criterion may have no name
-    tensors = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
+    tensors = {key: value.detach().contiguous() for key, value in weights.items()}
     with tempfile.TemporaryDirectory(dir=directory, prefix=".saving-") as draft:
-        weights, config = Path(draft) / WEIGHTS, Path(draft) / CONFIG
-        save_file(tensors, weights, metadata={"format": "pt"})
-        model.pretrained_cfg = {**model.pretrained_cfg, "architecture": name_of(model)}
-        save_config_for_hf(model, config, dict(model_config), arguments)  # type: ignore[arg-type]
-        for written in (weights, config):
+        drafts = (Path(draft) / WEIGHTS, Path(draft) / CONFIG)
+        save_file(tensors, drafts[0], metadata={"format": "pt"})
+        write_config(drafts[1])
+        for written in drafts:
             with written.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(written, directory / written.name)
     return directory
 
 
-def _arguments(model: Backbone) -> dict[str, Any]:
+def arguments_of(model: Backbone) -> dict[str, Any]:
     """The fields of the configuration in which a model differs from the variant whose name it takes."""
     name = name_of(model)
     variant = FAMILIES[type(model)][name.removeprefix("a_")]
@@ -71,23 +81,35 @@ def from_pretrained(source: str | Path, **changes: Any) -> Backbone:
         changes: arguments of :func:`~trueshift.models.registry.create_model` to set otherwise; those that change
             the shape of the weights are refused by them.
     """
-    config_file, weights_file = _fetch(source, CONFIG), _fetch(source, WEIGHTS)
-    try:
-        config = json.loads(config_file.read_text())
-        name = resolve_name(config["architecture"])
-        arguments = config.get("model_args", {})
-        given = config.get("pretrained_cfg", {})
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{config_file} is not the configuration of a model ({error}): save the model again"
-        ) from error
+    config_file, weights_file = fetch(source, CONFIG), fetch(source, WEIGHTS)
+    config = read_config(config_file)
+    name = resolve_name(config["architecture"])
+    arguments, given = config.get("model_args", {}), config.get("pretrained_cfg", {})
     model = create_model(name, **{"num_classes": config.get("num_classes"), **arguments, **changes})
     model.pretrained_cfg = {**model.pretrained_cfg, **given, "architecture": name}
-    _load(model, weights_file)
+    load_weights(model, weights_file, name_of(model))
     return model.eval()
 
 
-def _fetch(source: str | Path, name: str) -> Path:
+def read_config(path: Path) -> dict[str, Any]:
+    """What a model's ``config.json`` says; it names an architecture at least."""
+    config = read_json(path)
+    if not isinstance(config.get("architecture"), str):
+        raise ValueError(f"{path} is not the configuration of a model (no architecture): save the model again")
+    return config
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds a dictionary."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: needs a folder written by save_pretrained")
+    try:
+        return dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:  # also text that is not UTF-8
+        raise ValueError(f"{path} is not the configuration of a model ({error}): save the model again") from error
+
+
+def fetch(source: str | Path, name: str) -> Path:
     """One file of a folder, or of a repository on the Hub."""
     if Path(source).is_dir():
         path = Path(source) / name
@@ -103,19 +125,24 @@ def _fetch(source: str | Path, name: str) -> Path:
         raise FileNotFoundError(f"{name} of {repository!r} could not be had from the Hub: {error}") from error
 
 
-def _load(model: Backbone, path: Path) -> None:
-    """Weights from a safetensors file, all of them or none."""
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file."""
     try:
-        state = load_file(path)
+        return load_file(path)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a complete safetensors file ({error}): copy or save it again") from error
-    problems = _misfits(model.state_dict(), state)
+
+
+def load_weights(model: nn.Module, path: Path, name: str) -> None:
+    """Weights from a safetensors file, all of them or none."""
+    state = read_weights(path)
+    problems = misfits(model.state_dict(), state)
     if problems:
-        raise ValueError(f"{path} does not fit {name_of(model)}: " + "; ".join(problems))
+        raise ValueError(f"{path} does not fit {name}: " + "; ".join(problems))
     model.load_state_dict(state)
 
 
-def _misfits(wanted: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
+def misfits(wanted: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
     """In words, how weights differ from those that are needed."""
 
     def some(keys: list[str]) -> str:

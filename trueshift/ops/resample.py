@@ -1,10 +1,12 @@
 """Interpolate tokens from their grid to another one of the same image: all the geometry a decoder needs."""
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
+from .enlarge import enlarge
 from .grid import TokenGrid, Tokens
+from .shift import circular_shift
 
 
 def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
@@ -13,6 +15,9 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
     A token at ``origin`` with stride ``s`` covers the pixels ``origin .. origin + s - 1`` and has its centre at
     ``origin + (s - 1) / 2``. With both grids at origin 0 this is ``F.interpolate(align_corners=False)``, but for
     the border, where the image continues on the other side.
+
+    Grids that share one ``origin`` (the tensor itself, as :func:`start_at` gives it) are the cheap case: the weights
+    are the same for every image (:mod:`trueshift.ops.enlarge`).
 
     Shift law: if tokens and grid move with the image, so does the result, bit for bit.
 
@@ -26,11 +31,29 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
         )
     if mode not in ("bilinear", "nearest"):
         raise ValueError(f"mode {mode!r}: needs 'bilinear' or 'nearest'")
+    if mode == "bilinear" and tokens.grid.origin is onto.origin and _divides(onto, tokens.grid):
+        return Tokens(enlarge(tokens.values, onto.shape), onto) if tokens.grid.stride != onto.stride else tokens
     values = tokens.values
     for axis in (0, 1):
         lower, twice = _cells(tokens.grid, onto, axis)
         values = _interpolate(values, lower, twice, tokens.grid.stride[axis], axis + 1, mode)
     return Tokens(values, onto)
+
+
+def start_at(tokens: Tokens, origin: Int[Tensor, "B 2"]) -> Tokens:
+    """The same tokens on the same grid, rolled so that the first one stands at ``origin``, one of the grid's own.
+
+    Shift law: if the origin moves with the image, the values are the same whatever the shift.
+    """
+    rows, columns = tokens.grid.stride
+    away = origin - tokens.grid.origin
+    offset = torch.stack([away[:, 0] // rows, away[:, 1] // columns], 1)
+    grid = TokenGrid(tokens.grid.stride, origin, tokens.grid.image_size, tokens.grid.anchored)
+    return Tokens(circular_shift(tokens.values, offset), grid)
+
+
+def _divides(fine: TokenGrid, coarse: TokenGrid) -> bool:
+    return all(whole % part == 0 for whole, part in zip(coarse.stride, fine.stride, strict=True))
 
 
 def _cells(source: TokenGrid, target: TokenGrid, axis: int) -> tuple[Int64[Tensor, "B n"], Int64[Tensor, "B n"]]:

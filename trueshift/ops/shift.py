@@ -128,6 +128,9 @@ def circular_pad(x: Shaped[Tensor, "B H W *rest"], rows: Pair, columns: Pair) ->
 
     Shift law: a window that starts at position n of the padded image holds what it would hold on the circle.
     """
+    once = max(rows) <= x.shape[1] and max(columns) <= x.shape[2]
+    if once and not torch.compiler.is_compiling():
+        return _CircularPad.apply(x, rows, columns) if any((*rows, *columns)) else x
     for dim, (before, after) in ((2, columns), (1, rows)):
         size = x.shape[dim]
         pieces = [x.narrow(dim, size - before % size, before % size), *[x] * (before // size), x]
@@ -135,3 +138,52 @@ def circular_pad(x: Shaped[Tensor, "B H W *rest"], rows: Pair, columns: Pair) ->
         pieces = [piece for piece in pieces if piece.shape[dim]]
         x = torch.cat(pieces, dim) if len(pieces) > 1 else x
     return x
+
+
+class _CircularPad(torch.autograd.Function):
+    """Padding in one copy; autograd would make several, and of each border a tensor as large as the image."""
+
+    @staticmethod
+    def forward(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
+        (top, bottom), (left, right) = rows, columns
+        height, width = x.shape[1:3]
+        padded = x.new_empty(x.shape[0], top + height + bottom, left + width + right, *x.shape[3:])
+        middle = padded[:, top : top + height]
+        middle[:, :, left : left + width] = x
+        middle[:, :, :left] = x[:, :, width - left :]
+        middle[:, :, left + width :] = x[:, :, :right]
+        padded[:, :top] = middle[:, height - top :]
+        padded[:, top + height :] = middle[:, :bottom]
+        return padded
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.rows, ctx.columns = inputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _CircularFold.apply(grads[0], ctx.rows, ctx.columns), None, None
+
+
+class _CircularFold(torch.autograd.Function):
+    """The transpose of padding: what stands in the border is added to where it came from."""
+
+    @staticmethod
+    def forward(padded: Tensor, rows: Pair, columns: Pair) -> Tensor:
+        (top, bottom), (left, right) = rows, columns
+        height, width = padded.shape[1] - top - bottom, padded.shape[2] - left - right
+        wide = padded[:, top : top + height].clone(memory_format=torch.contiguous_format)
+        wide[:, height - top :] += padded[:, :top]
+        wide[:, :bottom] += padded[:, top + height :]
+        folded = wide[:, :, left : left + width]
+        folded[:, :, width - left :] += wide[:, :, :left]
+        folded[:, :, :right] += wide[:, :, left + width :]
+        return folded
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.rows, ctx.columns = inputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _CircularPad.apply(grads[0], ctx.rows, ctx.columns), None, None

@@ -1,0 +1,142 @@
+"""Weights of UperNet: those of segmentation_models_pytorch, of its twins, and in folders."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from model_checks import perturb_norms
+from safetensors.torch import save_file
+from test_upernet import moved_wrongly, small
+
+import trueshift as ts
+from trueshift.tasks import from_smp
+from trueshift.tasks.convert import rename_smp_keys
+
+smp = pytest.importorskip("segmentation_models_pytorch")
+THEIRS = {"swin_tiny_patch4_window7_224": 224, "swinv2_tiny_window8_256": 256, "mvitv2_tiny": 224}
+
+
+def theirs(name="swin_tiny_patch4_window7_224", **arguments):
+    asked = {"encoder_weights": None, "classes": 7, "decoder_channels": 16, **arguments}
+    return perturb_norms(smp.UPerNet(f"tu-{name}", **asked)).eval()
+
+
+@pytest.mark.parametrize(("name", "size"), THEIRS.items())
+@torch.no_grad()
+def test_the_ordinary_network_is_theirs(name, size):
+    reference, images = theirs(name), torch.randn(1, 3, size, size)
+    ours = from_smp(reference)
+    before = reference.segmentation_head[0](reference.decoder(reference.encoder(images)))
+    assert not ours.adaptive
+    torch.testing.assert_close(ours.in_own_frame(images)[0], before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours(images), reference(images), rtol=1e-4, atol=1e-4)
+
+
+def test_every_weight_has_a_name_of_ours():
+    reference = theirs()
+    renamed = rename_smp_keys(reference.state_dict())
+    ours = ts.UperNet("swin_tiny", 7, channels=16, auxiliary=False)
+    assert renamed.keys() == ours.state_dict().keys()
+    assert all(torch.equal(renamed[key], value) for key, value in from_smp(reference).state_dict().items())
+
+
+def test_a_published_folder(tmp_path):
+    reference = theirs()
+    save_file(reference.state_dict(), tmp_path / "model.safetensors")
+    about = {"encoder_name": "tu-swin_tiny_patch4_window7_224", "decoder_channels": 16, "classes": 7}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    images = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(from_smp(tmp_path)(images), reference(images), rtol=1e-4, atol=1e-4)
+
+
+def test_theirs_adapted_moves_with_the_image():
+    twin = ts.adapt(theirs())
+    assert twin.adaptive
+    assert not twin.config.head_align_corners
+    assert moved_wrongly(twin, torch.rand(1, 3, 224, 224), 2)[0] == 0
+
+
+def test_weights_that_do_not_fit_are_refused():
+    state = theirs().state_dict()
+    with pytest.raises(ValueError, match="does not name its encoder"):
+        from_smp(state)
+    with pytest.raises(ValueError, match="do not fit UperNet on swin_small"):
+        from_smp(state, "swin_small")
+    with pytest.raises(ValueError, match="no weights of a UPerNet"):
+        from_smp({"encoder.model.patch_embed.proj.weight": torch.zeros(1)}, "swin_tiny")
+    with pytest.raises(TypeError, match="segmentation_models_pytorch"):
+        from_smp(torch.nn.Identity())
+
+
+# -- twins ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["swin_mini", "cvt_mini", "mvitv2_mini"])
+def test_there_and_back(name):
+    ordinary, images = small(name), torch.rand(2, 3, 32, 32)
+    ordinary.encoder.patch_embed.proj.weight.requires_grad_(False)
+    twin = ts.adapt(ordinary)
+    assert moved_wrongly(twin, images, 2)[0] == 0
+    assert not twin.encoder.patch_embed.proj.weight.requires_grad
+    back = ts.revert(twin)
+    assert back.state_dict().keys() == ordinary.state_dict().keys()
+    assert all(torch.equal(value, ordinary.state_dict()[key]) for key, value in back.state_dict().items())
+    with torch.no_grad():
+        torch.testing.assert_close(back(images), ordinary(images), rtol=1e-5, atol=1e-5)
+
+
+def test_the_network_given_is_not_touched():
+    ordinary = small("swin_mini")
+    before = {key: value.clone() for key, value in ordinary.state_dict().items()}
+    twin = ts.adapt(ordinary).train()
+    twin(torch.rand(2, 3, 32, 32), torch.randint(5, (2, 32, 32))).backward()
+    assert all(torch.equal(value, before[key]) for key, value in ordinary.state_dict().items())
+    assert not ordinary.training
+
+
+def test_the_papers_baseline_has_circular_padding():
+    baseline = ts.revert(small("a_swin_mini"), padding="circular")
+    assert type(baseline.decoder.fusion_block[0]).__name__ == "CircularConv2d"
+    assert not baseline.adaptive
+
+
+# -- folders ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini", "swin_mini", "a_mvitv2_mini"])
+def test_saved_and_loaded(name, tmp_path):
+    net = small(name, bins=(1, 2), criterion={"align": "fixed"} if name == "a_swin_mini" else None)
+    net.pretrained_cfg["label_names"] = ["sky", "road", "car", "tree", "sign"]
+    net.save_pretrained(tmp_path)
+    again, images = ts.from_pretrained(tmp_path), torch.rand(2, 3, 32, 32)
+    assert isinstance(again, ts.UperNet)
+    assert again.config == net.config
+    assert again.encoder.config.choices.position_mode == net.encoder.config.choices.position_mode
+    assert replace(again.encoder.config, positions=None) == net.encoder.config
+    assert again.pretrained_cfg["label_names"][1] == "road"
+    with torch.no_grad():
+        assert torch.equal(again(images), net(images))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_backbone_is_still_a_backbone(tmp_path):
+    ts.create_model("a_swin_mini").save_pretrained(tmp_path)
+    assert not isinstance(ts.from_pretrained(tmp_path), ts.UperNet)
+    with pytest.raises(TypeError, match="not a UperNet"):
+        ts.UperNet.from_pretrained(tmp_path)
+
+
+def test_a_damaged_folder_is_refused(tmp_path):
+    small("a_swin_mini").save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="not a complete safetensors"):
+        ts.from_pretrained(tmp_path)
+    small("a_swin_mini", classes=6).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="does not fit"):
+        ts.from_pretrained(tmp_path, channels=24)
+    (tmp_path / "config.json").write_text('{"architecture": "upernet"}')
+    with pytest.raises(ValueError, match="save the model again"):
+        ts.from_pretrained(tmp_path)

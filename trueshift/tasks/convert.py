@@ -1,0 +1,134 @@
+"""From a segmentation network that exists to its shift-equivariant twin with the same weights, and back."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..models import convert, saving
+from ..models.registry import create_model
+from .upernet import UperNet
+
+
+def adapt(model: Any, **changes: Any) -> Any:
+    """The shift-equivariant twin of a network, with its weights: of a classifier or of a segmentation network.
+
+    For classifiers see :func:`trueshift.models.convert.adapt`. A UperNet, ours or of segmentation_models_pytorch,
+    keeps its decoder's weights; pooling and interpolation then follow the content's frame, and logits are enlarged by
+    half-pixel centres. Outputs differ from its own, also on images that did not move; fine-tuning brings them back.
+
+    Args:
+        model: what :func:`trueshift.models.convert.adapt` takes, a :class:`~trueshift.UperNet`, or a UPerNet of
+            segmentation_models_pytorch on a Swin, SwinV2 or MViTv2 of timm's.
+        changes: fields of the backbone's configuration to set otherwise.
+
+    Shift law: logits of the twin move with the image, bit for bit.
+    """
+    if _is_smp(model):
+        model = from_smp(model)
+    if not isinstance(model, UperNet):
+        return convert.adapt(model, **changes)
+    return _rebuilt(model, convert.adapted_config(model.encoder.config, **changes), head_align_corners=False)
+
+
+def revert(model: Any, **changes: Any) -> Any:
+    """The ordinary network with the same weights: see :func:`trueshift.models.convert.revert`."""
+    if not isinstance(model, UperNet):
+        return convert.revert(model, **changes)
+    return _rebuilt(model, convert.reverted_config(model.encoder.config, **changes))
+
+
+def _rebuilt(model: UperNet, config: Any, **head: Any) -> UperNet:
+    """A network with another configuration of its backbone and copies of all weights."""
+    encoder = type(model.encoder)(replace(config, num_classes=0))
+    encoder.pretrained_cfg = dict(model.encoder.pretrained_cfg)
+    twin = UperNet(encoder, model.num_classes, **{**model.own_arguments(), **head})
+    state = convert.without_criteria(model.state_dict())
+    criteria = {key: value for key, value in twin.state_dict().items() if "criterion." in key}
+    twin.to(next(iter(state.values())).device)
+    copies = {key: value.detach().clone() for key, value in state.items()}
+    twin.load_state_dict({**criteria, **copies}, strict=True, assign=True)
+    trained = dict(model.named_parameters())
+    for name, parameter in twin.named_parameters():
+        if name in trained:
+            parameter.requires_grad_(trained[name].requires_grad)
+    twin.pretrained_cfg = dict(model.pretrained_cfg)
+    return twin.train(model.training)
+
+
+# -- segmentation_models_pytorch --------------------------------------------------------------------------------------
+
+
+def rename_smp_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our names of the weights of a UPerNet of segmentation_models_pytorch.
+
+    ======================================================  =======================================
+    theirs                                                  ours
+    ======================================================  =======================================
+    ``encoder.model.layers_0. ...`` (Swin, SwinV2)          ``encoder.layers.0. ...``
+    ``encoder.model.model. ...`` (MViTv2)                   ``encoder. ...``
+    ``decoder. ...``, ``segmentation_head. ...``            the same
+    ======================================================  =======================================
+    """
+    renamed = {}
+    for key, value in state.items():
+        key = re.sub(r"^encoder\.model\.(model\.)?", "encoder.", key)
+        renamed[re.sub(r"^encoder\.(layers|stages)_(\d+)\.", r"encoder.\1.\2.", key)] = value
+    return renamed
+
+
+def from_smp(source: Any, backbone: str | None = None) -> UperNet:
+    """The ordinary UperNet with the weights of one of segmentation_models_pytorch, all of them or none.
+
+    It gives the same logits, on images whose size ours accepts.
+
+    Args:
+        source: a UPerNet of segmentation_models_pytorch; its ``state_dict``; or a folder or Hub repository as its
+            ``save_pretrained`` writes it, such as ``"smp-hub/upernet-swin-tiny"``.
+        backbone: which of ours the encoder is, where the source does not say.
+    """
+    name, state = _named_state(source)
+    backbone = backbone or name
+    if backbone is None:
+        raise ValueError("a state_dict does not name its encoder: needs backbone, e.g. 'swin_tiny_patch4_window7_224'")
+    weights = rename_smp_keys(state)
+    for key in ("decoder.fusion_block.0.weight", "segmentation_head.0.weight", "encoder.patch_embed.proj.weight"):
+        if key not in weights:
+            raise ValueError(f"these are no weights of a UPerNet: {key} is missing")
+    model = UperNet(
+        create_model(backbone, in_chans=weights["encoder.patch_embed.proj.weight"].shape[1]),
+        weights["segmentation_head.0.weight"].shape[0],
+        channels=weights["decoder.fusion_block.0.weight"].shape[0],
+        auxiliary=False,
+        head_align_corners=True,
+    )
+    problems = saving.misfits(model.state_dict(), weights)
+    if problems:
+        raise ValueError(f"these weights do not fit UperNet on {backbone}: " + "; ".join(problems))
+    model.load_state_dict(weights)
+    return model.train(source.training) if isinstance(source, nn.Module) else model.eval()
+
+
+def _named_state(source: Any) -> tuple[str | None, Mapping[str, Tensor]]:
+    """The name of the encoder, where it is known, and all weights."""
+    if _is_smp(source):
+        return _backbone_of(source.name), source.state_dict()
+    if isinstance(source, Mapping):
+        return None, source
+    if isinstance(source, str | Path):
+        config = saving.read_json(saving.fetch(source, saving.CONFIG))
+        return _backbone_of(str(config.get("encoder_name"))), saving.read_weights(saving.fetch(source, saving.WEIGHTS))
+    raise TypeError(f"a {type(source).__name__}: needs a UPerNet of segmentation_models_pytorch, its weights or folder")
+
+
+def _backbone_of(encoder: str) -> str:
+    """``upernet-tu-swin_tiny_patch4_window7_224.ms_in1k`` is our ``swin_tiny_patch4_window7_224``."""
+    return encoder.removeprefix("upernet-").removeprefix("tu-").partition(".")[0]
+
+
+def _is_smp(model: Any) -> bool:
+    kind = type(model)  # without importing segmentation_models_pytorch
+    return kind.__name__ == "UPerNet" and kind.__module__.startswith("segmentation_models_pytorch")

@@ -1,0 +1,146 @@
+"""The decoder of UperNet: features of all stages, pooled, added from coarse to fine, and fused at the finest grid.
+
+All of it happens in one frame. In the ordinary network that is the frame of the image. In the equivariant one it is
+that of the coarsest tokens, which an anchor has rolled: pooling bins see where a map begins, and so does rounding.
+Tokens of the finer stages are rolled to the same start, by whole tokens, since each grid was chosen among those of the
+stage before. From there on grids differ in nothing but their stride.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..layers.anchor import Anchor
+from ..layers.conv import CircularConv2d
+from ..ops.enlarge import enlarge
+from ..ops.grid import TokenGrid, Tokens
+from ..ops.resample import start_at
+from ..ops.shift import Pair, circular_pad
+
+BINS = (1, 2, 3, 6)
+
+
+class ConvNormRelu(nn.Sequential):
+    """Convolution that keeps the size, batch norm, ReLU."""
+
+    def __init__(self, inside: int, outside: int, kernel: int, padding: str) -> None:
+        conv: nn.Conv2d
+        if padding == "circular" and kernel > 1:
+            conv = CircularConv2d(inside, outside, kernel, bias=False)
+        else:
+            conv = nn.Conv2d(inside, outside, kernel, padding=kernel // 2, bias=False)
+        super().__init__(conv, nn.BatchNorm2d(outside), nn.ReLU(inplace=True))
+
+    def within_margin(self, padded: Float[Tensor, "B C PH PW"]) -> Float[Tensor, "B D h w"]:
+        """The same of a map that goes on as far as the kernel reaches, so that nothing has to be padded."""
+        weight = self[0].weight
+        assert isinstance(weight, Tensor)
+        return self[2](self[1](F.conv2d(padded, weight)))
+
+
+class PyramidPooling(nn.Module):
+    """Means over 1, 2 x 2, 3 x 3 and 6 x 6 parts of the map, spread over it again and fused with it.
+
+    Shift law: none of its own: parts begin at the first token, so the tokens must come from an anchor.
+
+    Args:
+        circular: spread the means around the circle, so that there is no seam where the map begins.
+    """
+
+    def __init__(self, inside: int, outside: int, bins: Sequence[int], padding: str, circular: bool) -> None:
+        super().__init__()
+        self.circular = circular
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.AdaptiveAvgPool2d(count), ConvNormRelu(inside, outside, 1, padding)) for count in bins
+        )
+        self.out_conv = ConvNormRelu(inside + len(bins) * outside, outside, 3, padding)
+
+    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B D h w"]:
+        """Fuse each token with its surroundings at every scale."""
+        size = (x.shape[2], x.shape[3])
+        return self.out_conv(torch.cat([x, *(self._spread(block(x), size) for block in self.blocks)], 1))
+
+    def _spread(self, means: Float[Tensor, "B D n n"], size: Pair) -> Float[Tensor, "B D h w"]:
+        if means.shape[2] == 1:
+            return means.expand(-1, -1, *size)
+        return _as_maps(enlarge(means.permute(0, 2, 3, 1), size, self.circular))
+
+
+class LateralBlock(nn.Module):
+    """The features of a stage, brought to the decoder's number of channels."""
+
+    def __init__(self, inside: int, outside: int, padding: str) -> None:
+        super().__init__()
+        self.conv_norm_relu = ConvNormRelu(inside, outside, 1, padding)
+
+    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B D h w"]:
+        """Project."""
+        return self.conv_norm_relu(x)
+
+
+class UperNetDecoder(nn.Module):
+    """From the tokens of all stages to tokens on the finest of their grids.
+
+    Shift law, with ``adaptive``: the values do not change when the image moves, bit for bit behind an anchored
+    backbone; the grid moves with it.
+
+    Args:
+        inside: channels of the stages, from fine to coarse.
+        channels: of everything in the decoder.
+        padding: of convolutions, ``"circular"`` or ``"zeros"``.
+        adaptive: work in a frame that the content chooses, and interpolate around the border.
+    """
+
+    def __init__(
+        self, inside: Sequence[int], channels: int, padding: str, adaptive: bool, bins: Sequence[int] = BINS
+    ) -> None:
+        super().__init__()
+        if len(inside) < 2:
+            raise ValueError(f"{len(inside)} stage: a pyramid needs at least 2")
+        self.adaptive = adaptive
+        self.anchor = Anchor()
+        self.feature_norms = nn.ModuleList(nn.LayerNorm(count, eps=1e-6) for count in inside)
+        self.psp = PyramidPooling(inside[-1], channels, bins, padding, adaptive)
+        coarse_to_fine = inside[-2::-1]
+        self.fpn_lateral_blocks = nn.ModuleList(LateralBlock(count, channels, padding) for count in coarse_to_fine)
+        self.fpn_conv_blocks = nn.ModuleList(ConvNormRelu(channels, channels, 3, padding) for _ in coarse_to_fine)
+        self.fusion_block = ConvNormRelu(len(inside) * channels, channels, 3, padding)
+
+    def in_one_frame(self, features: Sequence[Tokens]) -> list[Tokens]:
+        """All stages, starting at the same pixel."""
+        if not self.adaptive:
+            return list(features)
+        top = self.anchor(features[-1])
+        return [*(start_at(tokens, top.grid.origin) for tokens in features[:-1]), top]
+
+    def forward(self, levels: Sequence[Tokens]) -> Tokens:
+        """Pool the coarsest level, add from coarse to fine, fuse; ``levels`` as :meth:`in_one_frame` gives them."""
+        grids = [tokens.grid for tokens in levels]
+        normed = [_as_maps(norm(tokens.values)) for norm, tokens in zip(self.feature_norms, levels, strict=True)]
+        state = self.psp(normed[-1])
+        maps = [state]
+        for index, lateral in zip(range(len(levels) - 2, -1, -1), self.fpn_lateral_blocks, strict=True):
+            state = lateral(normed[index]) + self.refine(state, grids[index + 1], grids[index])
+            maps.append(state)
+        smooth = [maps[0], *(conv(each) for conv, each in zip(self.fpn_conv_blocks, maps[1:], strict=True))]
+        margin = 1 if self.adaptive else 0
+        finest = [self.refine(each, grid, grids[0], margin) for each, grid in zip(smooth, grids[::-1], strict=True)]
+        stacked = torch.cat(finest[::-1], 1)
+        fused = self.fusion_block.within_margin(stacked) if self.adaptive else self.fusion_block(stacked)
+        return Tokens(fused.permute(0, 2, 3, 1), grids[0])
+
+    def refine(
+        self, x: Float[Tensor, "B C h w"], grid: TokenGrid, onto: TokenGrid, margin: int = 0
+    ) -> Float[Tensor, "B C H W"]:
+        """Interpolate to a finer grid; around the border where the image is a circle, held at it where it is not."""
+        values = x.permute(0, 2, 3, 1)
+        if grid.stride != onto.stride:
+            return _as_maps(enlarge(values, onto.shape, self.adaptive, margin))
+        return _as_maps(circular_pad(values, (margin, margin), (margin, margin))) if margin else x
+
+
+def _as_maps(values: Float[Tensor, "B h w C"]) -> Float[Tensor, "B C h w"]:
+    return values.permute(0, 3, 1, 2)

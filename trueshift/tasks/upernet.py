@@ -1,0 +1,258 @@
+"""UperNet: a label for every pixel, on any backbone of ours; truly shift-equivariant on an adaptive one."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..layers.tokenize import check_image
+from ..models.backbone import Backbone
+from ..models.choices import PLACES
+from ..models.registry import create_model
+from ..ops.arriving import Arriving
+from ..ops.enlarge import enlarge
+from ..ops.grid import TokenGrid
+from ..ops.repeating import may_repeat, repeat_one_period
+from ..ops.shift import IMAGE_DIMS, Pair, circular_shift
+from .pyramid import BINS, ConvNormRelu, UperNetDecoder
+
+_CHUNKS = 8  # of the classes, where logits are moved at full resolution
+
+
+@dataclass(frozen=True)
+class UperNetConfig:
+    """What the decoder can be told.
+
+    Args:
+        num_classes: answers for each pixel.
+        channels: of the decoder.
+        bins: parts along each side over which the coarsest features are averaged.
+        auxiliary: a second, simple head on the last stage but one, which helps to train and is not used afterwards.
+        auxiliary_channels: of that head.
+        auxiliary_weight: of its loss.
+        drop_rate: of whole channels, in front of both classifiers.
+        head_align_corners: enlarge the logits with corners aligned, as segmentation_models_pytorch does; the ordinary
+            network only, since a circle has no corners.
+    """
+
+    num_classes: int
+    channels: int = 512
+    bins: tuple[int, ...] = BINS
+    auxiliary: bool = True
+    auxiliary_channels: int = 256
+    auxiliary_weight: float = 0.4
+    drop_rate: float = 0.1
+    head_align_corners: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_classes", "channels", "auxiliary_channels"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: needs at least 1")
+        if not self.bins or min(self.bins) < 1:
+            raise ValueError(f"bins {self.bins}: needs positive numbers, e.g. {BINS}")
+
+
+class UperNet(nn.Module):
+    """A backbone, the pyramid decoder, and a classifier for pixels.
+
+    Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive backbone with its anchor and in evaluation mode.
+    On an ordinary backbone it is the ordinary UperNet, with its weights' usual names. In a compiled or captured graph
+    the law holds up to a period of the image, where it has one (:mod:`trueshift.ops.repeating`).
+
+    Args:
+        backbone: the name of one of ours, or a :class:`~trueshift.models.backbone.Backbone`, which becomes part of
+            this network and loses its classifier and last norm.
+        num_classes: answers for each pixel.
+        pretrained: start from published weights of the backbone.
+        arguments: fields of :class:`UperNetConfig`, such as ``channels`` or ``auxiliary``; and, with a name, those of
+            :func:`~trueshift.create_model`, such as ``img_size``, ``padding`` or ``drop_path_rate``.
+    """
+
+    def __init__(self, backbone: str | Backbone, num_classes: int, pretrained: bool = False, **arguments: Any) -> None:
+        super().__init__()
+        own = {field.name for field in fields(UperNetConfig)} & arguments.keys()
+        if "bins" in own:
+            arguments["bins"] = tuple(arguments["bins"])  # a configuration file has lists
+        self.config = UperNetConfig(num_classes, **{key: arguments.pop(key) for key in own})
+        self.encoder = _without_classifier(backbone, pretrained, arguments)
+        choices = self.encoder.config.choices
+        self.adaptive = choices.adaptive(*PLACES)
+        if self.adaptive and self.config.head_align_corners:
+            raise ValueError("head_align_corners: a circle has no corners; needs an ordinary backbone, or False")
+        stages = [info["num_chs"] for info in self.encoder.feature_info]
+        self.decoder = UperNetDecoder(
+            stages, self.config.channels, choices.padding_mode, self.adaptive, self.config.bins
+        )
+        self.segmentation_head = nn.Sequential(nn.Conv2d(self.config.channels, num_classes, 1))
+        self.auxiliary_head: nn.Sequential | None = None
+        if self.config.auxiliary:
+            self.auxiliary_head = nn.Sequential(
+                ConvNormRelu(stages[-2], self.config.auxiliary_channels, 3, choices.padding_mode),
+                nn.Dropout2d(self.config.drop_rate),
+                nn.Conv2d(self.config.auxiliary_channels, num_classes, 1),
+            )
+        self.drop = nn.Dropout2d(self.config.drop_rate)
+        for part in (self.decoder, self.segmentation_head, self.auxiliary_head):
+            if part is not None:
+                part.apply(_initialise)
+        known = self.encoder.pretrained_cfg
+        self.pretrained_cfg: dict[str, Any] = {key: known[key] for key in ("mean", "std") if key in known}
+
+    @property
+    def num_classes(self) -> int:
+        """Answers for each pixel."""
+        return self.config.num_classes
+
+    @property
+    def size_multiple(self) -> Pair:
+        """Height and width of an image must be multiples of these."""
+        return self.encoder.size_multiple
+
+    def own_arguments(self) -> dict[str, Any]:
+        """How the decoder was made, to make the same again."""
+        return {key: value for key, value in asdict(self.config).items() if key != "num_classes"}
+
+    # -- forward --------------------------------------------------------------------------------------------------
+
+    def in_own_frame(self, images: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None, TokenGrid]:
+        """Logits ``[B, classes, h, w]`` on the finest grid of the backbone, and that grid; in between, while training,
+        those of the auxiliary head on its own grid, which starts at the same pixel.
+
+        On an anchored backbone the values do not depend on the shift of the image: it is all in ``grid.origin``.
+        """
+        check_image(images, self.encoder.in_chans, self.size_multiple)
+        levels = self.decoder.in_one_frame(self.encoder.features(images))
+        fused = self.decoder(levels)
+        logits = self.segmentation_head(self.drop(fused.values.permute(0, 3, 1, 2)))
+        if not self.training or self.auxiliary_head is None:
+            return logits, None, fused.grid
+        return logits, self.auxiliary_head(levels[-2].values.permute(0, 3, 1, 2)), fused.grid
+
+    def forward(self, images: Float[Tensor, "B C H W"], masks: Int[Tensor, "B H W"] | None = None) -> Tensor:
+        """Logits of all pixels ``[B, classes, H, W]``, in the frame of the image; with masks, the loss.
+
+        Args:
+            masks: labels of all pixels, -100 for those that do not count. The loss is the mean cross-entropy, plus
+                the auxiliary head's while training. Labels are rolled to the network's frame, not logits to theirs.
+        """
+        repeats = self._asked_whether_repeating(images) if masks is None else None
+        logits, auxiliary, grid = self.in_own_frame(images)
+        if masks is None:
+            moved = self._in_image_frame(logits, grid)
+            return moved if repeats is None else _repeated(moved, images, grid, repeats)
+        if masks.shape != (images.shape[0], *images.shape[2:]):
+            raise ValueError(
+                f"masks of shape {tuple(masks.shape)} for images of {tuple(images.shape)}: needs one label per pixel"
+            )
+        if self.adaptive:
+            masks = circular_shift(masks, grid.origin)
+        loss = _cross_entropy(self._on_pixels(logits, grid), masks)
+        if auxiliary is not None:
+            loss = loss + self.config.auxiliary_weight * _cross_entropy(self._on_pixels(auxiliary, grid), masks)
+        return loss
+
+    def _asked_whether_repeating(self, images: Tensor) -> Arriving | None:
+        """Asked first, so that the answer is there when it is needed; not within a graph, which cannot wait for it."""
+        if not self.adaptive or torch.compiler.is_compiling():
+            return None
+        if images.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None
+        return Arriving(may_repeat(images))
+
+    def _on_pixels(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
+        """Interpolated to every pixel, still starting at the grid's own origin."""
+        if self.config.head_align_corners:
+            return F.interpolate(maps, grid.image_size, mode="bilinear", align_corners=True)
+        return enlarge(maps.contiguous(), grid.image_size, self.adaptive, dims=IMAGE_DIMS)
+
+    def _in_image_frame(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
+        """The same, rolled once, at full resolution, to where the pixels stand."""
+        if not self.adaptive:
+            return self._on_pixels(maps, grid)
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+            return circular_shift(self._on_pixels(maps, grid), -grid.origin, IMAGE_DIMS)
+        # some classes at a time: two copies of all logits at full resolution would be most of the memory
+        parts = maps.split(-(-self.num_classes // _CHUNKS), 1)
+        moved = maps.new_empty(len(maps), self.num_classes, *grid.image_size)
+        for part, there in zip(parts, moved.split([part.shape[1] for part in parts], 1), strict=True):
+            there.copy_(circular_shift(self._on_pixels(part, grid), -grid.origin, IMAGE_DIMS))
+        return moved
+
+    # -- housekeeping ---------------------------------------------------------------------------------------------
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute activations of the backbone again in the backward pass instead of keeping them."""
+        self.encoder.set_grad_checkpointing(enable)
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that take no weight decay."""
+        return {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """How parameters are grouped by depth: the backbone's layers, then the decoder."""
+        inner = self.encoder.group_matcher(coarse)
+        behind = (r"^decoder|^segmentation_head|^auxiliary_head", (99999,))
+        blocks = inner["blocks"] if isinstance(inner["blocks"], list) else [(inner["blocks"], None)]
+        within = [(_inside_encoder(pattern), order) for pattern, order in blocks]
+        return {"stem": _inside_encoder(inner["stem"]), "blocks": [*within, behind]}
+
+    def save_pretrained(self, directory: str | Path, **model_config: Any) -> Path:
+        """Write the network to a folder: see :func:`trueshift.tasks.saving.save_segmenter`."""
+        from .saving import save_segmenter  # it needs this class
+
+        return save_segmenter(self, directory, **model_config)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, **changes: Any) -> "UperNet":
+        """A network from a folder or the Hub: see :func:`trueshift.tasks.saving.from_pretrained`."""
+        from .saving import from_pretrained
+
+        model = from_pretrained(source, **changes)
+        if not isinstance(model, cls):
+            raise TypeError(f"{source} holds a {type(model).__name__}, not a {cls.__name__}")
+        return model
+
+
+def _repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: Arriving) -> Tensor:
+    """Logits of images that repeat, made to repeat as well."""
+    which = repeats.numpy().nonzero()[0]
+    if not len(which):
+        return moved
+    at = torch.from_numpy(which).to(moved.device)
+    return moved.index_copy(0, at, repeat_one_period(moved[at], images[at], grid.origin[at]))
+
+
+def _cross_entropy(logits: Float[Tensor, "B classes H W"], masks: Int[Tensor, "B H W"]) -> Float[Tensor, ""]:
+    """The mean over labelled pixels; 0 where there are none."""
+    total = F.cross_entropy(logits.float(), masks.long(), reduction="sum")
+    return total / (masks != -100).sum().clamp_min(1)
+
+
+def _without_classifier(backbone: str | Backbone, pretrained: bool, arguments: dict[str, Any]) -> Backbone:
+    if isinstance(backbone, str):
+        encoder = create_model(backbone, pretrained, **arguments)
+    elif isinstance(backbone, Backbone):
+        if pretrained or arguments:
+            raise TypeError("a backbone that exists takes no arguments: needs a name, or the backbone alone")
+        encoder = backbone
+    else:
+        raise TypeError(f"a {type(backbone).__name__} is no backbone: needs a name or one of trueshift's own models")
+    encoder.reset_classifier(0, "")
+    encoder.config = replace(encoder.config, num_classes=0)
+    encoder.norm = nn.Identity()  # every level has a norm of its own
+    return encoder
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _inside_encoder(pattern: str) -> str:
+    return pattern.replace("^", r"^encoder\.")
