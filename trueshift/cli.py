@@ -1,25 +1,30 @@
-"""The command line: ``trueshift audit``, ``eval``, ``train``, ``recipes`` and ``download``."""
+"""The command line: ``trueshift audit``, ``eval``, ``segment``, ``train``, ``recipes`` and ``download``."""
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 from rich.console import Console
 
 from .commands import command_line
-from .data import open_data
-from .eval.audit import AuditSettings, run_audit
-from .eval.evaluate import EvalSettings, run_evaluation
+from .data import ImageSource, open_data
+from .data.scenes import SceneSource
+from .eval.audit import run_audit
+from .eval.evaluate import run_evaluation
 from .eval.loading import WeightsUnavailable, load_subject
 from .eval.processes import joined_processes
 from .eval.protocols import find_protocols
-from .eval.settings import inference_device, usual_batch_size
+from .eval.scene_source import open_scenes_or_pictures
+from .eval.settings import AuditSettings, EvalSettings, inference_device, usual_batch_size
 from .eval.subject import Request, Subject, adapted_twin, canonical_twin
 from .files import json_text, writable_folder, write_whole
 from .report.console import print_audit, print_evaluation, progress_bars
 from .report.output import write_audit
+from .report.segmenting import PixelLabels, Segmented, check_free, find_pictures, segment_files, usual_sliding
 
+INCOMPLETE = 1  # something could not be read, all else is done
 INTERRUPTED = 130  # what a shell expects of a program ended by Ctrl-C
 DIVERGED = 3
 
@@ -53,22 +58,23 @@ def audit(
         model: a name of trueshift's or timm's, a transformers repository or folder, a folder of save_pretrained, a
             checkpoint (with --architecture), an .onnx file, or package.module:factory.
         data: 'sample' (real images that come with the package), a folder of images, CIFAR files, tar shards, parquet
-            files or a compact archive.
+            files or a compact archive; for a segmentation model also pictures with masks (ADE20K, Cityscapes, CamVid,
+            or a folder with images, masks and classes.txt).
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, or another model.
         limit: images at most, evenly spread over the data; 0 for all.
         shifts: random shifts of each image, at least 2; 0 for every shift there is.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
-        examples: images whose answers are shown at every shift of a plane.
+        examples: images whose answers are shown at every shift of a plane, or pixel by pixel.
         plane: shifts along each side of that plane.
         output: folder for audit.json, images.csv, figures and report.html.
         device: cpu, cuda, cuda:1, or auto.
         precision: float32, or bf16 for autocast.
-        batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU.
+        batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU, 2 and 8 for segmentation.
         seed: of the shifts, and of random weights.
         split: test or train, where the data has both.
         random_weights: audit the initialisation, where weights cannot be had.
         architecture: the network a checkpoint belongs to.
-        img_size: height and width of the input, where the model does not say.
+        img_size: height and width of the input, where the model does not say; the shortest side for segmentation.
         crop_pct: how much of the resized picture is kept, where the model does not say.
         mean: of each colour, where the model does not say.
         std: of each colour, where the model does not say.
@@ -76,14 +82,13 @@ def audit(
     console = Console()
     folder = writable_folder(output)
     device = inference_device(device)
-    batch_size = batch_size or usual_batch_size(device)
-    settings = AuditSettings(
-        limit, shifts, examples, plane, batch_size=batch_size, seed=seed, device=device, precision=precision
-    )
+    settings = AuditSettings(limit, shifts, examples, plane, seed=seed, device=device, precision=precision)
     asked = find_protocols(protocols) if protocols else None
-    source = open_data(data, split)
     request = Request(random_weights, architecture, img_size, crop_pct, mean, std, seed, device, precision)
     subjects = [load_subject(model, request)]
+    dense = subjects[0].dense
+    settings = replace(settings, batch_size=batch_size or usual_batch_size(device, dense))
+    source = _source(data, split, dense)
     if against:
         subjects.append(_other(against, subjects[0], request))
     with progress_bars(console) as progress:
@@ -92,6 +97,10 @@ def audit(
     print_audit(console, result)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
     return INTERRUPTED if result["partial"] else 0
+
+
+def _source(data: str, split: str, dense: bool) -> ImageSource | SceneSource:
+    return open_scenes_or_pictures(data, split) if dense else open_data(data, split)
 
 
 def _other(against: str, first: Subject, request: Request) -> Subject:
@@ -125,20 +134,20 @@ def evaluate(
     Args:
         model: as for audit.
         data: a folder of images with a folder for each class, CIFAR files, tar shards, parquet files, a compact
-            archive, or 'sample'.
-        protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips.
+            archive, or 'sample'; for a segmentation model pictures with masks, as for audit.
+        protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips; ade20k for segmentation.
         output: folder for eval.json, and for the answers so far, from which it goes on when started again.
         shifts: of each image, at least 2: the paper draws a pair. 0 for every shift there is.
         limit: images at most; 0 for all.
         device: cpu, cuda, cuda:1, or auto.
         precision: float32, or bf16 for autocast.
-        batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU.
+        batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU, 2 and 8 for segmentation.
         workers: threads that read images.
         seed: of the shifts, and of random weights.
         split: test or train, where the data has both.
         random_weights: measure the initialisation, where weights cannot be had.
         architecture: the network a checkpoint belongs to.
-        img_size: height and width of the input, where the model does not say.
+        img_size: height and width of the input, where the model does not say; the shortest side for segmentation.
         crop_pct: how much of the resized picture is kept, where the model does not say.
         mean: of each colour, where the model does not say.
         std: of each colour, where the model does not say.
@@ -147,10 +156,11 @@ def evaluate(
     asked = find_protocols(protocols)
     with joined_processes(inference_device(device)) as (here, rank):
         console = Console(quiet=rank != 0)
-        settings = EvalSettings(shifts, limit, batch_size or usual_batch_size(here), seed, here, precision, workers)
-        source = open_data(data, split)
         request = Request(random_weights, architecture, img_size, crop_pct, mean, std, seed, here, precision)
         subject = load_subject(model, request)
+        batch_size = batch_size or usual_batch_size(here, subject.dense)
+        settings = EvalSettings(shifts, limit, batch_size, seed, here, precision, workers)
+        source = _source(data, split, subject.dense)
         try:
             with progress_bars(console) as progress:
                 result = run_evaluation(subject, source, asked, settings, folder, progress)
@@ -161,6 +171,53 @@ def evaluate(
             write_whole(folder / "eval.json", json_text(result))
             print_evaluation(console, result)
     return 0
+
+
+def segment(
+    images: list[str],
+    *,
+    model: str,
+    output: Path = Path("segmented"),
+    overwrite: bool = False,
+    sliding: bool = False,
+    window: tuple[int, int] | None = None,
+    stride: tuple[int, int] | None = None,
+    device: str = "auto",
+    precision: str = "float32",
+) -> int:
+    """Which class does each pixel of a picture belong to? A label file and an overlay for each.
+
+    Args:
+        images: pictures, or folders of them.
+        model: a folder that a segmentation network was saved to, or another segmentation model, as for audit.
+        output: folder for NAME_mask.png, which has the numbers of classes, and NAME_overlay.png.
+        overwrite: replace files that are there already.
+        sliding: show the model windows of each picture, as it was trained with crops, in place of the whole.
+        window: their size; by default the crop of the training.
+        stride: from one window to the next; by default two thirds of the window.
+        device: cpu, cuda, cuda:1, or auto.
+        precision: float32, or bf16 for autocast.
+    """
+    console = Console()
+    folder = writable_folder(output)
+    pictures = find_pictures(images, folder)
+    if not overwrite:
+        check_free(pictures, folder)
+    if (window or stride) and not sliding:
+        raise ValueError("--window and --stride are for windows that slide: needs --sliding as well")
+    device = inference_device(device)
+    subject = load_subject(model, Request(device=device, precision=precision))
+    windows = usual_sliding(subject, window, stride) if sliding else None
+    unreadable = 0
+    for found in segment_files(pictures, PixelLabels(subject, device, windows), folder):
+        if isinstance(found, Segmented):
+            console.print(found.told(), markup=False, highlight=False, soft_wrap=True)
+        else:
+            unreadable += 1
+            print(f"trueshift: {found.name} could not be read: {found.reason}", file=sys.stderr)
+    done = len(pictures) - unreadable
+    console.print(f"{done} of {len(pictures)} pictures: {folder}", markup=False, highlight=False, soft_wrap=True)
+    return INCOMPLETE if unreadable else 0
 
 
 def train(*arguments: str) -> int:
@@ -229,6 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands: dict[str, Callable[..., int]] = {
         "audit": audit,
         "eval": evaluate,
+        "segment": segment,
         "train": train,
         "recipes": recipes,
         "download": download,

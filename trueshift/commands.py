@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+_TUPLES = {2: ("HEIGHT", "WIDTH"), 3: ("R", "G", "B")}  # what so many values of one option are called
+
 
 def command_line(program: str, about: str, commands: Mapping[str, Callable[..., Any]]) -> argparse.ArgumentParser:
     """A parser with one subcommand for each function; ``namespace.run(namespace)`` calls the one asked for.
@@ -57,7 +59,8 @@ def _add(parser: argparse.ArgumentParser, argument: inspect.Parameter, hint: Any
     elif get_origin(hint) is list:
         options.update(type=get_args(hint)[0], nargs="+", metavar="NAME")
     elif get_origin(hint) is tuple:
-        options.update(type=get_args(hint)[0], nargs=len(get_args(hint)), metavar=tuple("RGB"[: len(get_args(hint))]))
+        words = _TUPLES[len(get_args(hint))]
+        options.update(type=get_args(hint)[0], nargs=len(words), metavar=words, action=_Tuple)
     else:
         options.update(type=hint, metavar=argument.name.upper())
     if positional:
@@ -66,6 +69,13 @@ def _add(parser: argparse.ArgumentParser, argument: inspect.Parameter, hint: Any
         parser.add_argument(argument.name, **options)
     else:
         parser.add_argument(f"--{argument.name.replace('_', '-')}", dest=argument.name, required=required, **options)
+
+
+class _Tuple(argparse.Action):
+    """Several values of one option as the tuple that the function asks for: argparse itself makes lists."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, tuple(values))
 
 
 def _without_none(hint: Any) -> Any:

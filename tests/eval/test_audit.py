@@ -14,7 +14,7 @@ from small_models import TINY, Constant, ReadsOnePixel, subject
 
 from trueshift.data import EmbeddedSample, ImageFolder
 from trueshift.eval import AuditSettings, find_protocols, run_audit
-from trueshift.eval.audit import shifts_of, usual_protocols
+from trueshift.eval.picture_audit import shifts_of, usual_protocols
 from trueshift.report.output import write_audit
 
 QUICK = AuditSettings(limit=12, shifts=4, examples=2, plane=6, batch_size=32)

@@ -1,7 +1,10 @@
-"""Audits to draw: small, with awkward names, random weights and a skipped picture."""
+"""Audits to draw: small, with awkward names, random weights and a skipped picture; and a reader of what is drawn."""
+
+from html.parser import HTMLParser
 
 import numpy as np
 from PIL import Image
+from small_segmenters import ByPixel, ByPlace, Scenes, noise, segmenter
 
 from trueshift.data import ImageFolder
 from trueshift.eval import AuditSettings, Request, adapted_twin, load_subject, run_audit
@@ -26,3 +29,30 @@ def audit_of_twins(source, limit=8):
     ordinary = load_subject("swin_mini", request)
     settings = AuditSettings(limit=limit, shifts=4, examples=2, plane=8, batch_size=32)
     return run_audit([ordinary, adapted_twin(ordinary, request)], source, settings)
+
+
+class NastyScenes(Scenes):
+    """Scenes whose names and classes would break a page or a figure that takes them as they are."""
+
+    def __init__(self):
+        super().__init__([*noise(3), (OSError("torn <b>"), None)], (NASTY, "green", "blue"))
+
+    def name(self, index):
+        return f"<b>{index} $_{{x$"
+
+
+def audit_of_segmenters(source):
+    models = [segmenter(ByPlace(), "<img src=x onerror=alert(1)>"), segmenter(ByPixel(), "pixel $\\frac$")]
+    return run_audit(models, source, AuditSettings(shifts=3, examples=2, batch_size=4))
+
+
+class Reader(HTMLParser):
+    """Every tag, and text by the tag that holds it."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]

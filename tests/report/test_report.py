@@ -2,11 +2,10 @@ import base64
 import io
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
-from report_samples import audit_of_twins, nasty_folder
+from report_samples import Reader, audit_of_twins, nasty_folder
 
 from trueshift.report.output import write_audit
 from trueshift.report.wording import number, percent, verdict
@@ -19,18 +18,6 @@ def written(tmp_path_factory):
     source = nasty_folder(folder / "data")
     found = audit_of_twins(source)
     return found, write_audit(found, source, folder)
-
-
-class Reader(HTMLParser):
-    """Every tag, and text by the tag that holds it."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.attributes = [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attrs]
 
 
 @pytest.fixture(scope="module")

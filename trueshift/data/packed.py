@@ -105,11 +105,11 @@ def numbered_classes(labels: np.ndarray) -> list[str] | None:
     return [str(label) for label in range(labels.max() + 1)] or None
 
 
-def decoded(data: bytes, name: str) -> Image.Image:
-    """An image, upright and in colours, as a folder of images would give it."""
+def decoded(data: bytes, name: str, upright: bool = True) -> Image.Image:
+    """An image in colours, upright as a folder of images would give it, or as it lies in the file."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            return rgb(ImageOps.exif_transpose(image))
+            return rgb(ImageOps.exif_transpose(image) if upright else image)
     except UnidentifiedImageError:  # its words are an address in memory
         raise ValueError(f"{name} is not an image that Pillow knows: needs one of {', '.join(EXTENSIONS)}") from None
 

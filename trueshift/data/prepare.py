@@ -23,8 +23,43 @@ _FILTERS = {
 }
 
 
+class Colours:
+    """What all ways of preparing pictures share: the filter that resizes, and the values a network knows colours by."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str
+
+    def check_colours(self) -> None:
+        """Refuse values that no picture can be prepared by."""
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ValueError(f"mean {self.mean}, std {self.std}: needs three values each, one per colour, std above 0")
+        if self.interpolation not in _FILTERS:
+            raise ValueError(f"interpolation {self.interpolation!r}: needs one of {', '.join(_FILTERS)}")
+
+    @property
+    def filter(self) -> Image.Resampling:
+        """By what pictures are resized."""
+        return _FILTERS[self.interpolation]
+
+    @property
+    def mean_pixel(self) -> tuple[int, ...]:
+        """The colour that is nearest to zero once it is normalised."""
+        return tuple(min(255, round(255 * value)) for value in self.mean)
+
+    def normaliser(self, device: torch.device | str = "cpu") -> Callable[[Tensor], Tensor]:
+        """A function from pixels to values as the network knows them, with its constants on the device already."""
+        mean = torch.tensor(self.mean, device=device).view(3, 1, 1)
+        std = torch.tensor(self.std, device=device).view(3, 1, 1)
+        return lambda canvas: (canvas.float() / 255 - mean) / std
+
+    def normalise(self, canvas: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
+        """Pixel values as the network knows them."""
+        return self.normaliser(canvas.device)(canvas)
+
+
 @dataclass(frozen=True)
-class Preparation:
+class Preparation(Colours):
     """How a network wants its pictures: the same values, under the same names, as timm's data configuration.
 
     Args:
@@ -41,10 +76,7 @@ class Preparation:
     def __post_init__(self) -> None:
         if min(self.size) < 1 or not 0 < self.crop_pct <= 1:
             raise ValueError(f"size {self.size}, crop_pct {self.crop_pct}: needs positive sizes and 0 < crop_pct <= 1")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise ValueError(f"mean {self.mean}, std {self.std}: needs three values each, one per colour, std above 0")
-        if self.interpolation not in _FILTERS:
-            raise ValueError(f"interpolation {self.interpolation!r}: needs one of {', '.join(_FILTERS)}")
+        self.check_colours()
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Preparation":
@@ -57,11 +89,6 @@ class Preparation:
             "interpolation": config.get("interpolation") or None,
         }
         return cls(**{key: value for key, value in given.items() if value is not None})
-
-    @property
-    def filter(self) -> Image.Resampling:
-        """By what pictures are resized."""
-        return _FILTERS[self.interpolation]
 
     def resized(self, height: int, width: int) -> Pair:
         """Height and width that a picture is resized to before the crop: as timm's evaluation transform."""
@@ -94,16 +121,6 @@ class Preparation:
     def canvas(self, picture: Image.Image, margin: Pair = (0, 0)) -> UInt8[Tensor, "3 H W"]:
         """The pixels of :meth:`framed`."""
         return pixels_of(self.framed(picture, margin))
-
-    def normaliser(self, device: torch.device | str = "cpu") -> Callable[[Tensor], Tensor]:
-        """A function from pixels to values as the network knows them, with its constants on the device already."""
-        mean = torch.tensor(self.mean, device=device).view(3, 1, 1)
-        std = torch.tensor(self.std, device=device).view(3, 1, 1)
-        return lambda canvas: (canvas.float() / 255 - mean) / std
-
-    def normalise(self, canvas: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
-        """Pixel values as the network knows them."""
-        return self.normaliser(canvas.device)(canvas)
 
 
 def pixels_of(picture: Image.Image) -> UInt8[Tensor, "3 H W"]:

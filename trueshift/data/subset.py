@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 
-from .source import ImageSource, Picture
+from .scenes import SceneSource
+from .source import ImageSource
+
+Source = TypeVar("Source", ImageSource, SceneSource)
 
 
 class Subset:
-    """The pictures of a source at some indices, in that order."""
+    """The pictures, or scenes, of a source at some indices, in that order."""
 
-    def __init__(self, source: ImageSource, indices: Sequence[int] | np.ndarray) -> None:
+    def __init__(self, source: ImageSource | SceneSource, indices: Sequence[int] | np.ndarray) -> None:
         self.source, self.indices = source, np.asarray(indices, np.int64)
         if not len(self.indices):
             raise ValueError(f"no images of {source.title} are left: needs at least one")
@@ -19,7 +23,7 @@ class Subset:
         self.classes = source.classes
         if hasattr(source, "pixels"):  # held in memory: so are these
             self.pixels = source.pixels[self.indices]
-            self.labels = np.asarray(source.labels)[self.indices]  # type: ignore[attr-defined]
+            self.labels = np.asarray(source.labels)[self.indices]  # type: ignore[union-attr]
         if hasattr(source, "chunks") and (np.diff(self.indices) > 0).all():  # cheap to read together: so are these
             ends = [0, *np.searchsorted(self.indices, [chunk.stop for chunk in source.chunks]).tolist()]
             self.chunks = [range(*each) for each in pairwise(ends) if range(*each)]
@@ -31,18 +35,18 @@ class Subset:
         """As the source calls it."""
         return self.source.name(int(self.indices[index]))
 
-    def __getitem__(self, index: int) -> Picture:
+    def __getitem__(self, index: int) -> Any:
         return self.source[int(self.indices[index])]
 
 
-def evenly_spread(source: ImageSource, limit: int) -> ImageSource:
+def evenly_spread(source: Source, limit: int) -> Source:
     """At most ``limit`` pictures, spread over the whole source; 0 for all."""
     if not limit or limit >= len(source):
         return source
     return Subset(source, np.arange(limit) * len(source) // limit)
 
 
-def hold_out(source: ImageSource, part: float) -> tuple[ImageSource, ImageSource]:
+def hold_out(source: Source, part: float) -> tuple[Source, Source]:
     """Two sources without a picture in common: the rest, and the part that is held out, evenly spread."""
     number = max(1, round(len(source) * part))
     if number >= len(source):

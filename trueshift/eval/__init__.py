@@ -1,7 +1,7 @@
 """Measure how much a model's answers depend on where the image lies."""
 
-from .audit import AuditSettings, run_audit
-from .evaluate import EvalSettings, run_evaluation
+from .audit import run_audit
+from .evaluate import run_evaluation
 from .intervals import wilson_interval
 from .loading import WeightsUnavailable, load_subject
 from .measure import measure
@@ -18,8 +18,11 @@ from .metrics import (
 )
 from .motions import Circular, Cropped, ZeroPadded
 from .protocols import PROTOCOLS, SUITES, Protocol, find_protocols
-from .records import Answers, ImageRecord
+from .records import Answers, ImageRecord, PixelAnswers, SceneRecord
+from .scene_reading import read_scenes
+from .scene_tally import SceneTally
 from .segmentation import measure_segmentation
+from .settings import AuditSettings, EvalSettings
 from .stages import token_errors
 from .subject import Request, Subject, adapted_twin, canonical_twin, subject_of
 from .views import margin_of
@@ -37,8 +40,11 @@ __all__ = [
     "ImageRecord",
     "LargestLogitChange",
     "MeanIoU",
+    "PixelAnswers",
     "Protocol",
     "Request",
+    "SceneRecord",
+    "SceneTally",
     "SegmentationConsistency",
     "ShiftConsistency",
     "Subject",
@@ -54,6 +60,7 @@ __all__ = [
     "margin_of",
     "measure",
     "measure_segmentation",
+    "read_scenes",
     "run_audit",
     "run_evaluation",
     "subject_of",

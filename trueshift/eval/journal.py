@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from ..data import Unreadable
-from .records import Answers, ImageRecord
+from .records import ImageRecord, SceneRecord
+
+Record = ImageRecord | SceneRecord
 
 
 class Journal:
@@ -24,9 +24,9 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / f"process-{rank}-of-{world}.jsonl"
 
-    def read(self) -> dict[int, ImageRecord | Unreadable]:
+    def read(self) -> dict[int, Record | Unreadable]:
         """All answers of earlier runs, by the index of the image; refused if they are to another question."""
-        known: dict[int, ImageRecord | Unreadable] = {}
+        known: dict[int, Record | Unreadable] = {}
         for path in sorted(self.folder.glob("process-*.jsonl")):
             lines = _whole_lines(path)
             if lines:
@@ -52,7 +52,7 @@ class Journal:
             file.flush()
         return file
 
-    def note(self, file: TextIO, record: ImageRecord | Unreadable) -> None:
+    def note(self, file: TextIO, record: Record | Unreadable) -> None:
         """Add one image."""
         file.write(_to_line(record) + "\n")
         file.flush()
@@ -63,22 +63,12 @@ def _whole_lines(path: Path) -> list[str]:
     return whole
 
 
-def _to_line(record: ImageRecord | Unreadable) -> str:
-    if isinstance(record, Unreadable):
-        return json.dumps(asdict(record))
-    answers = {
-        name: [said.shifts.tolist(), said.labels.tolist(), said.change.tolist(), said.exact.astype(int).tolist()]
-        for name, said in record.answers.items()
-    }
-    return json.dumps({"index": record.index, "name": record.name, "label": record.label, "answers": answers})
+def _to_line(record: Record | Unreadable) -> str:
+    return json.dumps(asdict(record) if isinstance(record, Unreadable) else record.to_plain())
 
 
-def _from_line(line: str) -> ImageRecord | Unreadable:
+def _from_line(line: str) -> Record | Unreadable:
     read = json.loads(line)
     if "reason" in read:
         return Unreadable(**read)
-    answers = {
-        name: Answers(np.array(shifts), np.array(labels), np.array(change, float), np.array(exact, bool))
-        for name, (shifts, labels, change, exact) in read["answers"].items()
-    }
-    return ImageRecord(read["index"], read["name"], read["label"], answers)
+    return (SceneRecord if "pixels" in read else ImageRecord).from_plain(read)

@@ -14,9 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Preparation
-from ..models import create_model, from_pretrained
+from ..data.scene_preparation import ScenePreparation
+from ..models import create_model
 from ..models.registry import CIFAR_MEAN, CIFAR_STD, is_ours, list_models
-from .subject import Request, Subject, imagenet_names, subject_of
+from ..tasks import from_pretrained
+from ..tasks.saving import ARCHITECTURE
+from .pixel_logits import classes_of_pixels, is_segmenter
+from .subject import Request, Subject, dense_subject_of, imagenet_names, subject_of
 
 _WHERE = (
     "one of trueshift.list_models(), a timm name, a transformers repository or folder, a folder of save_pretrained, a "
@@ -36,9 +40,10 @@ def load_subject(model: str, request: Request | None = None) -> Subject:
     request = request or Request()
     torch.manual_seed(request.seed)
     subject = _loader(model, request)(model, request)
-    told = request.mean is not None and request.std is not None
-    preparation = _asked_for(subject.preparation, request)
-    return replace(subject, preparation=preparation, assumed=subject.assumed and not told)
+    assumed = subject.assumed and (request.mean is None or request.std is None)
+    if subject.scenes is not None:
+        return replace(subject, scenes=_scenes_asked_for(subject.scenes, request), assumed=assumed)
+    return replace(subject, preparation=_asked_for(subject.preparation, request), assumed=assumed)
 
 
 def _asked_for(preparation: Preparation, request: Request) -> Preparation:
@@ -46,6 +51,15 @@ def _asked_for(preparation: Preparation, request: Request) -> Preparation:
     if request.img_size:
         changes["size"] = (request.img_size, request.img_size)
     return replace(preparation, **{key: value for key, value in changes.items() if value is not None})
+
+
+def _scenes_asked_for(scenes: ScenePreparation, request: Request) -> ScenePreparation:
+    if request.crop_pct is not None:
+        raise ValueError("crop_pct: a segmentation model is shown whole pictures; needs img_size, mean and std alone")
+    changes: dict[str, Any] = {"mean": request.mean, "std": request.std}
+    if request.img_size:  # as long and as short as the scales of the paper
+        changes["scale"] = (4 * request.img_size, request.img_size)
+    return replace(scenes, **{key: value for key, value in changes.items() if value is not None})
 
 
 def _loader(model: str, request: Request) -> Callable[[str, Request], Subject]:
@@ -117,6 +131,12 @@ def _from_folder(model: str, request: Request) -> Subject:
     if "architecture" not in read:
         raise ValueError(f"{config} names no architecture: needs a folder written by save_pretrained")
     name = folder.resolve().name
+    if read["architecture"] == ARCHITECTURE:
+        if request.random_weights:
+            raise ValueError(
+                f"{name} is a folder of a segmentation network with its weights: needs no --random-weights"
+            )
+        return subject_of(from_pretrained(folder), name, f"folder {name}", request)
     where = f"local-dir:{folder}"
     if request.random_weights:
         made = _resized(timm.create_model(where, pretrained=False), request)
@@ -183,12 +203,23 @@ def _from_factory(model: str, request: Request) -> Subject:
     finally:
         sys.path.remove("")
     made = factory() if not isinstance(factory, nn.Module) else factory
+    weights = f"as {model} makes them"
     if isinstance(made, nn.Module):
-        return subject_of(made, model, f"as {model} makes them", request)
+        return _made_by_hand(made, model, weights, request)
     if not callable(made):
         raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
     _only_float32(model, request)
-    return Subject(model, made, Preparation(), f"as {model} makes them", assumed=True)
+    return Subject(model, made, Preparation(), weights, assumed=True)
+
+
+def _made_by_hand(module: nn.Module, name: str, weights: str, request: Request) -> Subject:
+    """Of a network that says nothing of itself, its answer to a small image tells whether it labels pixels."""
+    module = module.to(request.device).eval()
+    if not is_segmenter(module):
+        classes = classes_of_pixels(module, request.device, request.img_size)
+        if classes is not None:
+            return dense_subject_of(module, name, weights, request, num_classes=classes)
+    return subject_of(module, name, weights, request)
 
 
 def _only_float32(model: str, request: Request) -> None:
@@ -198,7 +229,12 @@ def _only_float32(model: str, request: Request) -> None:
 
 def _from_transformers(model: str, request: Request) -> Subject:
     try:
-        from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification
+        from transformers import (
+            AutoConfig,
+            AutoImageProcessor,
+            AutoModelForImageClassification,
+            AutoModelForSemanticSegmentation,
+        )
     except ImportError as error:
         raise ImportError(f"{model} needs transformers: pip install transformers") from error
     try:
@@ -208,12 +244,11 @@ def _from_transformers(model: str, request: Request) -> Subject:
         raise WeightsUnavailable(
             f"{model} could not be had from the Hub ({reason[:200]}): needs a network connection, or a local folder"
         ) from error
+    dense = any(name.endswith("ForSemanticSegmentation") for name in config.architectures or ())
+    kind: Any = AutoModelForSemanticSegmentation if dense else AutoModelForImageClassification
     try:
-        if request.random_weights:
-            module = AutoModelForImageClassification.from_config(config)
-        else:
-            module = AutoModelForImageClassification.from_pretrained(model)
-    except Exception as error:  # not a classifier, or weights that are not there
+        module = kind.from_config(config) if request.random_weights else kind.from_pretrained(model)
+    except Exception as error:  # of another kind, or weights that are not there
         raise _unavailable(model, error) from error
     try:
         wanted = AutoImageProcessor.from_pretrained(model).to_dict()
@@ -221,8 +256,11 @@ def _from_transformers(model: str, request: Request) -> Subject:
         wanted = {}
     weights = f"random, seed {request.seed}" if request.random_weights else "pretrained"
     name = Path(model).name if Path(model).is_dir() else model
-    subject = subject_of(module, name, weights, request, random=request.random_weights)
     labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
+    if dense:
+        subject = dense_subject_of(module, name, weights, request, request.random_weights, config.num_labels)
+        return replace(subject, classes=labels, scenes=_scenes_from_processor(wanted, config), assumed=not wanted)
+    subject = subject_of(module, name, weights, request, random=request.random_weights)
     preparation = _from_processor(wanted, config)
     return replace(subject, preparation=preparation, classes=labels, num_classes=config.num_labels, assumed=not wanted)
 
@@ -247,6 +285,18 @@ def _from_processor(wanted: dict[str, Any], config: Any) -> Preparation:
             "std": wanted.get("image_std"),
             "interpolation": _RESAMPLING[3 if resample is None else int(resample)],
         }
+    )
+
+
+_COARSEST = 32  # pixels to a token in the last stage of the networks for segmentation there are
+
+
+def _scenes_from_processor(wanted: dict[str, Any], config: Any) -> ScenePreparation:
+    """The same for segmentation: the size is that of the shortest side, at a multiple that all stages divide."""
+    same = _from_processor(wanted, config)
+    shortest = min(same.size)
+    return ScenePreparation(
+        (4 * shortest, shortest), (_COARSEST, _COARSEST), "resize", same.mean, same.std, same.interpolation
     )
 
 

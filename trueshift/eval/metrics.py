@@ -181,11 +181,12 @@ class MeanIoU(Metric):
     is_differentiable = False
     intersection: Tensor
     union: Tensor
+    occurring: Tensor
 
     def __init__(self, num_classes: int, ignore_index: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes, self.ignore_index = num_classes, ignore_index
-        for name in ("intersection", "union"):
+        for name in ("intersection", "union", "occurring"):
             self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, predictions: Shaped[Tensor, "N *classes H W"], target: Int[Tensor, "N H W"]) -> None:
@@ -196,28 +197,24 @@ class MeanIoU(Metric):
                 f"predictions of shape {tuple(predictions.shape)} and type {predictions.dtype}: needs integer labels "
                 "[N, H, W], or logits [N, classes, H, W]"
             )
-        if labels.shape != target.shape:
-            raise ValueError(f"predictions of {tuple(labels.shape)} for masks of {tuple(target.shape)}: need one size")
-        counted = target != self.ignore_index if self.ignore_index is not None else torch.ones_like(target).bool()
-        labels, target = labels[counted], target[counted].long()
-        ignored = "" if self.ignore_index is None else f", or {self.ignore_index} to ignore"
-        for what, values, other in (("prediction", labels, ""), ("mask", target, ignored)):
-            if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < self.num_classes:
-                raise ValueError(
-                    f"a {what} has labels {int(values.min())} to {int(values.max())}: needs 0 to "
-                    f"{self.num_classes - 1}{other}"
-                )
-        both = self._histogram(target[labels == target])
-        self.intersection += both
-        self.union += self._histogram(target) + self._histogram(labels) - both
+        self.add(class_counts(labels, target, self.num_classes, self.ignore_index))
 
-    def _histogram(self, labels: Shaped[Tensor, "M"]) -> Int[Tensor, "classes"]:
-        return torch.bincount(labels, minlength=self.num_classes).to(self.intersection.device)
+    def add(self, counts: Int64[Tensor, "classes 3"]) -> None:
+        """Add images that :func:`class_counts` has counted."""
+        both, wanted, given = counts.to(self.intersection.device).unbind(1)
+        self.intersection += both
+        self.union += wanted + given - both
+        self.occurring += wanted
 
     def by_class(self) -> Float[Tensor, "classes"]:
         """Intersection over union of each class, over all processes; NaN where there is none."""
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             return self._by_class()
+
+    def pixel_accuracy(self) -> float:
+        """The share of pixels with the right label, over all processes; NaN if there was none."""
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
+            return float(self.intersection.sum().double() / self.occurring.sum())
 
     def _by_class(self) -> Float[Tensor, "classes"]:
         shares = self.intersection.double() / self.union
@@ -230,6 +227,24 @@ class MeanIoU(Metric):
         return self._by_class().nanmean()
 
 
+def class_counts(
+    labels: Int[Tensor, "*n H W"], target: Int[Tensor, "*n H W"], num_classes: int, ignore_index: int | None = None
+) -> Int64[Tensor, "classes 3"]:
+    """For each class, on how many pixels it is right, how many have it in the mask, and how many in the prediction."""
+    if labels.shape != target.shape:
+        raise ValueError(f"predictions of {tuple(labels.shape)} for masks of {tuple(target.shape)}: need one size")
+    counted = target != ignore_index if ignore_index is not None else torch.ones_like(target).bool()
+    labels, target = labels[counted].long(), target[counted].long()
+    ignored = "" if ignore_index is None else f", or {ignore_index} to ignore"
+    for what, values, other in (("prediction", labels, ""), ("mask", target, ignored)):
+        if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < num_classes:
+            raise ValueError(
+                f"a {what} has labels {int(values.min())} to {int(values.max())}: needs 0 to {num_classes - 1}{other}"
+            )
+    parts = (target[labels == target], target, labels)
+    return torch.stack([torch.bincount(part, minlength=num_classes) for part in parts], 1)
+
+
 class SegmentationConsistency(_Rate):
     r"""How many pixels get the same label under two different shifts of their image: mASCC and mASSC of the paper.
 
@@ -238,10 +253,19 @@ class SegmentationConsistency(_Rate):
 
     where C are the pixels that both views show: all of them on the circle (mASCC), and those outside of both uncovered
     bands for standard shifts (mASSC).
+
+    Takes labels of pixels under K shifts, or what :func:`pixel_agreement` made of them, ``[N]``.
     """
 
-    def update(self, predictions: Int[Tensor, "N K H W"], covered: Bool[Tensor, "N K H W"] | None = None) -> None:
+    def update(
+        self,
+        predictions: Int[Tensor, "N K H W"] | Float[Tensor, "N"],
+        covered: Bool[Tensor, "N K H W"] | None = None,
+    ) -> None:
         """Add images: labels of pixels under K shifts, already moved back, and the pixels that each view shows."""
+        if predictions.is_floating_point():
+            self._add(predictions)
+            return
         _check_shifts(predictions.shape[1])
         if covered is not None and covered.shape != predictions.shape:
             raise ValueError(

@@ -51,8 +51,8 @@ class Motion:
         where = torch.cat([torch.zeros_like(origin[:, :1]), origin], 1)
         return windows(self.extend(image[None], size), where, size)
 
-    def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
-        """Maps of shifted images (labels of pixels) moved back, and where they say something about the image."""
+    def undo(self, seen: Shaped[Tensor, "K *channels H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
+        """Maps of shifted images (labels or logits of pixels) moved back, and where they speak of the image."""
         raise NotImplementedError
 
     def draw(self, generator: np.random.Generator, count: int | None, size: Pair) -> Shifts:
@@ -65,8 +65,8 @@ class Motion:
         down, right = np.divmod(chosen, len(columns))
         return torch.from_numpy(np.stack([down + rows.start, right + columns.start], 1)).long()
 
-    def describe(self, size: Pair) -> str:
-        """In words, with its range in pixels."""
+    def describe(self, size: Pair | None) -> str:
+        """In words, with its range in pixels, or in parts of the image where sizes differ."""
         raise NotImplementedError
 
 
@@ -94,13 +94,15 @@ class Circular(Motion):
     def origin(self, shifts: Shifts, size: Pair) -> Shifts:
         return -shifts % torch.tensor(size)
 
-    def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
+    def undo(self, seen: Shaped[Tensor, "K *channels H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
         back = [
-            torch.roll(map, (-down, -right), (0, 1)) for map, (down, right) in zip(seen, shifts.tolist(), strict=True)
+            torch.roll(map, (-down, -right), (-2, -1)) for map, (down, right) in zip(seen, shifts.tolist(), strict=True)
         ]
-        return torch.stack(back), torch.ones_like(seen, dtype=torch.bool)
+        return torch.stack(back), seen.new_ones((len(seen), *seen.shape[-2:]), dtype=torch.bool)
 
-    def describe(self, size: Pair) -> str:
+    def describe(self, size: Pair | None) -> str:
+        if size is None:
+            return "circular, " + ("all shifts" if self.largest is None else f"0 to {self.largest:.3g} of the image")
         if self.largest is None:
             return f"circular, all {size[0]} x {size[1]} shifts"
         rows, columns = self.steps(size)
@@ -117,7 +119,9 @@ class Neighbourhood(Circular):
         rows, columns = (min(self.side, length) for length in size)
         return range(-(rows // 2), rows - rows // 2), range(-(columns // 2), columns - columns // 2)
 
-    def describe(self, size: Pair) -> str:
+    def describe(self, size: Pair | None) -> str:
+        if size is None:
+            return f"circular, up to {self.side // 2} pixels either way"
         rows, columns = self.steps(size)
         return f"circular, {rows[0]} to {rows[-1]} x {columns[0]} to {columns[-1]} pixels of {size[0]} x {size[1]}"
 
@@ -152,17 +156,19 @@ class ZeroPadded(_Bounded):
         rows, columns = self.reach(size)
         return F.pad(images, (columns, columns, rows, rows))
 
-    def undo(self, seen: Shaped[Tensor, "K H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
-        back, covered = torch.zeros_like(seen), torch.zeros_like(seen, dtype=torch.bool)
-        height, width = seen.shape[1:]
+    def undo(self, seen: Shaped[Tensor, "K *channels H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
+        height, width = seen.shape[-2:]
+        back, covered = torch.zeros_like(seen), seen.new_zeros((len(seen), height, width), dtype=torch.bool)
         for index, (down, right) in enumerate(shifts.tolist()):
             there = (slice(max(down, 0), height + min(down, 0)), slice(max(right, 0), width + min(right, 0)))
             here = (slice(max(-down, 0), height + min(-down, 0)), slice(max(-right, 0), width + min(-right, 0)))
-            back[index][here] = seen[index][there]
+            back[index][..., *here] = seen[index][..., *there]
             covered[index][here] = True
         return back, covered
 
-    def describe(self, size: Pair) -> str:
+    def describe(self, size: Pair | None) -> str:
+        if size is None:
+            return f"standard, up to ±{self.largest:.3g} of the image, zero padded"
         rows, columns = self.reach(size)
         return f"standard, up to ±{rows} x ±{columns} of {size[0]} x {size[1]} pixels, zero padded"
 
@@ -177,7 +183,9 @@ class Cropped(_Bounded):
     def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
         return images
 
-    def describe(self, size: Pair) -> str:
+    def describe(self, size: Pair | None) -> str:
+        if size is None:
+            return f"standard, a crop within ±{self.largest:.3g} of the image"
         rows, columns = self.reach(size)
         crop = f"crop of {size[0]} x {size[1]} within ±{rows} x ±{columns} pixels"
         return f"standard, resized to at least {size[0] + 2 * rows}, {crop}"

@@ -50,10 +50,10 @@ class Protocol:
     def _generator(self, purpose: str, index: int, seed: int) -> np.random.Generator:
         return np.random.default_rng((seed, crc32(f"{self.name} {purpose}".encode()), index))
 
-    def describe(self, size: Pair) -> str:
-        """Everything a table must name: motion, range, distortion, and what is compared."""
+    def describe(self, size: Pair | None) -> str:
+        """Everything a table must name: motion, range, distortion, and what is compared; no size where they differ."""
         parts = [self.motion.describe(size)]
-        if self.distortion is not None:
+        if self.distortion is not None and size is not None:
             parts.append(self.distortion.describe(size))
         compared = "shifted against unshifted" if self.against_unshifted else "two different shifts against each other"
         if self.dense and isinstance(self.motion, ZeroPadded):

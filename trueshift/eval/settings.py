@@ -1,6 +1,11 @@
-"""What audit and evaluation check of their settings alike."""
+"""How much an audit or an evaluation measures, and what they check alike."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+
+Progress = Callable[[str, int, int], None]  # what is being done, how far, of how many
 
 
 def check_shifts(shifts: int) -> None:
@@ -14,8 +19,10 @@ def on_gpu(device: str) -> bool:
     return torch.device(device).type == "cuda"
 
 
-def usual_batch_size(device: str) -> int:
-    """Enough images to keep a device busy."""
+def usual_batch_size(device: str, dense: bool = False) -> int:
+    """Enough images to keep a device busy; fewer where each pixel has an answer, which takes room."""
+    if dense:
+        return 8 if on_gpu(device) else 2
     return 256 if on_gpu(device) else 64
 
 
@@ -26,3 +33,58 @@ def inference_device(device: str) -> str:
     if on_gpu(device) and not torch.cuda.is_available():
         raise ValueError(f"device {device!r}: there is no CUDA device here; needs cpu or auto")
     return device
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """How much is measured.
+
+    Args:
+        shifts: of each image where shifts are compared with each other, at least 2; the paper draws a pair. 0 for all.
+        limit: images at most, from the first on; 0 for all.
+        batch_size: images in a batch; for segmentation, views of one image.
+    """
+
+    shifts: int = 2
+    limit: int = 0
+    batch_size: int = 128
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    workers: int = 8
+
+    def __post_init__(self) -> None:
+        check_shifts(self.shifts)
+        if self.batch_size < 1:
+            raise ValueError(f"batch size {self.batch_size}: needs 1 or more")
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How much is measured.
+
+    Args:
+        limit: images at most; 0 for all.
+        shifts: random shifts of each image and protocol, at least 2; 0 for every shift there is.
+        examples: images whose answers are shown over the plane of shifts, or for segmentation pixel by pixel.
+        plane: shifts along each side of that plane, one pixel apart.
+        worst: images listed as the least consistent.
+    """
+
+    limit: int = 64
+    shifts: int = 4
+    examples: int = 4
+    plane: int = 16
+    worst: int = 8
+    batch_size: int = 64
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_shifts(self.shifts)
+        for name in ("limit", "examples", "plane", "worst"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)}: needs 0 or more")
+        if self.batch_size < 1:
+            raise ValueError(f"batch size {self.batch_size}: needs 1 or more")

@@ -1,7 +1,10 @@
 """The model under examination: something that turns normalised images into logits, and its twins."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import lcm
+from typing import Any
 
 import torch
 from timm.data import ImageNetInfo
@@ -9,11 +12,15 @@ from torch import Tensor, nn
 
 from ..canonical import canonicalize
 from ..data import Preparation
-from ..models import adapt
-from .measure import Forward
+from ..data.scene_preparation import ScenePreparation
+from ..ops.shift import Pair
+from ..tasks import adapt
+from ..tasks.inference import segment_whole
+from .pixel_logits import PixelLogits, is_segmenter, logits_in, size_multiple_of
 from .stages import StageMaps, stage_maps
 
 PRECISIONS = ("float32", "bf16")
+Forward = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class Subject:
 
     Args:
         name: as tables show it.
-        forward: normalised images ``[B, 3, H, W]`` to logits ``[B, classes]``.
+        forward: normalised images ``[B, 3, H, W]`` to logits ``[B, classes]``; if dense, ``[B, classes, H, W]``.
         preparation: how it wants its pictures.
         weights: where its weights come from, in words.
         classes: names of what it answers, if known.
@@ -32,6 +39,8 @@ class Subject:
         batch_size: the only one it takes, if there is only one.
         random: whether its weights were never trained.
         assumed: whether it does not say how it wants its pictures, so that the usual values stand in.
+        dense: whether it tells a label for each pixel.
+        scenes: how it wants its pictures, if it is dense.
     """
 
     name: str
@@ -45,6 +54,8 @@ class Subject:
     batch_size: int | None = None
     random: bool = False
     assumed: bool = False
+    dense: bool = False
+    scenes: ScenePreparation | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,8 @@ class Request:
     Args:
         random_weights: measure the initialisation, where weights cannot be had.
         architecture: name of the network that a checkpoint belongs to.
-        img_size: height and width, where the model does not say or another is wanted.
+        img_size: height and width, where the model does not say or another is wanted; for segmentation the shortest
+            side.
         crop_pct: how much of the resized picture is kept, where the model does not say or another is wanted.
         mean: of each colour, where the model does not say.
         std: of each colour, where the model does not say.
@@ -81,10 +93,12 @@ def subject_of(
     """A network as a subject: timm's, ours, transformers', or any other that gives logits."""
     request = request or Request()
     module = module.to(request.device).eval()
-    config = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
-    preparation = Preparation.from_config(config if isinstance(config, dict) else config.to_dict())
+    if is_segmenter(module):
+        return dense_subject_of(module, name, weights, request, random)
+    config = _config_of(module)
+    preparation = Preparation.from_config(config)
     num_classes = getattr(module, "num_classes", None)
-    names = list(config.get("label_names") or []) if isinstance(config, dict) else []
+    names = list(config.get("label_names") or [])
     if num_classes == 1000 and not names:
         names = imagenet_names()
     return Subject(
@@ -101,16 +115,68 @@ def subject_of(
     )
 
 
+def dense_subject_of(
+    module: nn.Module,
+    name: str,
+    weights: str,
+    request: Request | None = None,
+    random: bool = False,
+    num_classes: int | None = None,
+) -> Subject:
+    """A network as a subject that tells a label for each pixel.
+
+    Args:
+        num_classes: where the network itself does not say.
+    """
+    request = request or Request()
+    module = module.to(request.device).eval()
+    config, multiple = _config_of(module), size_multiple_of(module)
+    return Subject(
+        name,
+        pixel_forward(PixelLogits(module, multiple), request),
+        Preparation.from_config(config),
+        weights,
+        classes=list(config.get("label_names") or []) or None,
+        num_classes=getattr(module, "num_classes", None) or num_classes,
+        module=module,
+        random=random,
+        assumed=not config.get("scene"),
+        dense=True,
+        scenes=_scenes_in(config, multiple),
+    )
+
+
+def _config_of(module: nn.Module) -> dict[str, Any]:
+    config: Any = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
+    return config if isinstance(config, dict) else config.to_dict()
+
+
+def _scenes_in(config: dict[str, Any], multiple: Pair) -> ScenePreparation:
+    """How a segmentation network wants its pictures: as it says, at sizes that it takes."""
+    colours = {key: tuple(config[key]) for key in ("mean", "std") if config.get(key)}
+    said = ScenePreparation.from_dict({**colours, **(config.get("scene") or {})})
+    rows, columns = (lcm(mine, needed) for mine, needed in zip(said.multiple, multiple, strict=True))
+    return replace(said, multiple=(rows, columns))
+
+
+def pixel_forward(model: PixelLogits, request: Request) -> Forward:
+    """Images of any size to logits of their pixels, in the precision asked for."""
+    return _precisely(lambda images: segment_whole(model, images), request)
+
+
 def _logits_of(module: nn.Module, request: Request) -> Forward:
+    return _precisely(lambda images: logits_in(module(images)), request)
+
+
+def _precisely(forward: Forward, request: Request) -> Forward:
     kind = torch.device(request.device).type
     precise = nullcontext() if request.precision == "float32" else torch.autocast(kind, torch.bfloat16)
 
-    def forward(images: Tensor) -> Tensor:
+    def in_precision(images: Tensor) -> Tensor:
         with precise:
-            answer = module(images)
-        return getattr(answer, "logits", answer)
+            return forward(images)
 
-    return forward
+    return in_precision
 
 
 def imagenet_names() -> list[str]:
@@ -130,7 +196,14 @@ def adapted_twin(subject: Subject, request: Request | None = None) -> Subject:
 
 def canonical_twin(subject: Subject, request: Request | None = None) -> Subject:
     """The same network, shown each image in a frame that does not move."""
-    return _beside(subject, canonicalize(_network_of(subject)), "canonical", request)
+    network = _network_of(subject)
+    if not subject.dense:
+        return _beside(subject, canonicalize(network), "canonical", request)
+    multiple = size_multiple_of(network)
+    canonical = canonicalize(PixelLogits(network, multiple), dense=True)
+    twin = _beside(subject, canonical, "canonical", request)
+    # padded before it is rolled: a frame found on fewer pixels would not be the network's
+    return replace(twin, forward=pixel_forward(PixelLogits(canonical, multiple), request or Request()))
 
 
 def _network_of(subject: Subject) -> nn.Module:
@@ -147,4 +220,5 @@ def _beside(subject: Subject, module: nn.Module, how: str, request: Request | No
         classes=subject.classes,
         num_classes=subject.num_classes,
         assumed=subject.assumed,
+        scenes=subject.scenes,
     )

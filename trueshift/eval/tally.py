@@ -93,13 +93,14 @@ class Tally:
             "worst_case_accuracy": self.worst_case_accuracy,
             "bit_exact": self.bit_exact,
         }
-        result: dict[str, Any] = {name: _rate(metric) for name, metric in rates.items()}
+        result: dict[str, Any] = {name: rate_of(metric) for name, metric in rates.items()}
         with self.largest_change.sync_context(dist_sync_fn=self.largest_change.dist_sync_fn):
             result["largest_logit_change"] = float(self.largest_change.largest)
         return result
 
 
-def _rate(metric: Any) -> dict[str, float] | None:
+def rate_of(metric: Any) -> dict[str, float] | None:
+    """A rate with its interval, over all processes; None if there was no image."""
     rate, images = metric.seen()
     if not images:
         return None

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..eval.audit import Progress as Report
-from .wording import assumption, interval, number, percent, remarks, table_rows, verdict
+from ..eval.settings import Progress as Report
+from .wording import assumption, cell, other_classes, percent, remarks, table_rows, verdict
 
 
 @contextmanager
@@ -47,26 +47,40 @@ def print_audit(console: Console, audit: dict[str, Any]) -> None:
     console.print(escape(verdict(audit)), highlight=False)
 
 
+_COLUMNS = {
+    "classification": {
+        "top1": "Top-1",
+        "consistency": "consistency",
+        "worst_case": "all shifts agree",
+        "bit_exact": "bit-identical",
+        "largest_logit_change": "largest change",
+    },
+    "segmentation": {
+        "mean_iou": "mIoU",
+        "pixel_accuracy": "pixel accuracy",
+        "consistency": "consistency",
+        "bit_exact": "bit-identical",
+        "largest_logit_change": "largest change",
+    },
+}
+
+
 def print_evaluation(console: Console, result: dict[str, Any]) -> None:
     """A row for each protocol, as the paper's tables have them, with the ranges behind the numbers."""
     model, data = result["model"], result["data"]
     table = Table(title=f"{escape(model['name'])} on {data['images']} images of {escape(data['title'])}")
     table.add_column("protocol")
-    for title in ("Top-1", "consistency", "all shifts agree", "bit-identical", "largest change"):
+    columns = _COLUMNS[result["task"]]
+    for title in columns.values():
         table.add_column(title, justify="right")
     for name, measured in result["measured"].items():
-        agreed = measured["consistency"]
-        table.add_row(
-            f"{escape(result['protocols'][name]['title'])}\n[dim]{name}[/]",
-            percent(measured["top1"]),
-            f"{percent(agreed)}\n[dim]{interval(agreed)}[/]",
-            percent(measured["worst_case"]),
-            percent(measured["bit_exact"]),
-            number(measured["largest_logit_change"]),
-        )
+        cells = {key: cell(key, measured[key]) for key in columns}
+        shown = [f"{value}\n[dim]{told}[/]" if key == "consistency" else value for key, (value, told) in cells.items()]
+        table.add_row(f"{escape(result['protocols'][name]['title'])}\n[dim]{name}[/]", *shown)
     console.print(table)
     for name, protocol in result["protocols"].items():
         console.print(f"[dim]{name}: {escape(protocol['description'])}[/]", highlight=False)
+    _print_classes(console, result)
     if model["random"]:
         console.print("[yellow]Weights are the random initialisation, nothing was learned.[/]")
     if model["assumed"]:
@@ -76,3 +90,21 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
         console.print(
             f"[yellow]{len(data['skipped'])} images skipped, e.g. {escape(first['name'])}: {escape(first['reason'])}[/]"
         )
+
+
+def _print_classes(console: Console, result: dict[str, Any]) -> None:
+    """The intersection over union of each class, or why there is none."""
+    if result["task"] != "segmentation":
+        return
+    first = next(iter(result["measured"].values()))
+    names, classes = result["data"]["classes"], result["model"]["num_classes"]
+    if first["iou_by_class"] is None:
+        if names and len(names) != classes:
+            console.print(f"[yellow]{escape(other_classes(result['model']['name'], classes, len(names)))}[/]")
+        return
+    told = [
+        f"{names[label] if names else f'class {label}'} {percent({'rate': share})}"
+        for label, share in enumerate(first["iou_by_class"])
+        if share is not None
+    ]
+    console.print(f"IoU by class: {escape(', '.join(told))}", highlight=False)

@@ -1,4 +1,4 @@
-"""Figures of an audit, for papers and slides: consistency by magnitude, planes of shifts, changes of tokens."""
+"""Figures of an audit, for papers and slides: consistency by magnitude, planes of shifts, tokens, flipped labels."""
 
 import io
 from collections.abc import Iterator
@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..data import ImageSource
+from ..data.scenes import SceneSource
 from ..eval.audit import answer_name
+from .flip_pictures import flip_pictures
 from .paper import CONSISTENCY_BY_MAGNITUDE, MAGNITUDES
 from .pictures import PALETTE, colours_of, error_picture, plane_picture, thumbnail
 
@@ -69,7 +71,7 @@ def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: b
         return _drawn(figure, transparent)
 
 
-def planes_figure(audit: dict[str, Any], source: ImageSource) -> bytes | None:
+def planes_figure(audit: dict[str, Any], source: ImageSource | SceneSource) -> bytes | None:
     """The answer over the plane of shifts, a row for each example and a column for each model."""
     models = [model for model in audit["models"] if model["planes"]]
     if not models:
@@ -115,4 +117,33 @@ def tokens_figure(audit: dict[str, Any]) -> bytes | None:
                 height, width = len(stage["error"]), len(stage["error"][0])
                 axes.set_title(f"stage {number}, {height} x {width}\nlargest {stage['largest']:.2g}", fontsize=8)
             row[0].text(0, -0.08, model["name"], transform=row[0].transAxes, fontsize=9, va="top")
+        return _drawn(figure, transparent=False)
+
+
+def flips_figure(audit: dict[str, Any], source: ImageSource | SceneSource) -> bytes | None:
+    """The paper's figure on segmentation: a row for each example and model, from the image to what changed."""
+    rows = [
+        (model["name"], model["flips"][position])
+        for position in range(min((len(model["flips"]) for model in audit["models"]), default=0))
+        for model in audit["models"]
+    ]
+    if not rows:
+        return None
+    with _style("light"):
+        heights = [2.5 * flip["size"][0] / flip["size"][1] + 0.3 for _, flip in rows]
+        figure = _new_figure(12.5, sum(heights))
+        grid = figure.subplots(len(rows), 5, squeeze=False, height_ratios=heights)
+        for line, (model, flip) in zip(grid, rows, strict=True):
+            titles = {
+                "image": flip["name"],
+                "shifted": f"shifted by ({flip['shift'][0]}, {flip['shift'][1]})",
+                "before": model,
+                "after": "shifted, moved back",
+                "changes": f"{100 * flip['flipped']:.2g} % changed",
+            }
+            pictures = flip_pictures(flip, source)
+            for axes, (which, title) in zip(line, titles.items(), strict=True):
+                axes.imshow(pictures[which], interpolation="nearest")
+                axes.set_title(title, fontsize=8.5, parse_math=False)
+                axes.set_axis_off()
         return _drawn(figure, transparent=False)

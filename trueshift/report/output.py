@@ -6,28 +6,35 @@ from pathlib import Path
 from typing import Any
 
 from ..data import ImageSource
+from ..data.scenes import SceneSource
 from ..files import json_text, write_whole
-from .figures import magnitude_figure, planes_figure, tokens_figure
+from .figures import flips_figure, magnitude_figure, planes_figure, tokens_figure
 from .page import render_page
+from .wording import SEGMENTATION
 
 
-def write_audit(audit: dict[str, Any], source: ImageSource, folder: Path) -> Path:
+def write_audit(audit: dict[str, Any], source: ImageSource | SceneSource, folder: Path) -> Path:
     """Write ``audit.json``, ``images.csv``, ``figures/*.png`` and ``report.html``; gives the path of the page."""
     write_whole(folder / "audit.json", json_text(audit))
     write_whole(folder / "images.csv", _images_table(audit, source))
-    figures = {
-        "magnitudes": magnitude_figure(audit),
-        "planes": planes_figure(audit, source),
-        "tokens": tokens_figure(audit),
-    }
     (folder / "figures").mkdir(exist_ok=True)
-    for name, figure in figures.items():
+    for name, figure in _figures(audit, source).items():
         if figure is not None:
             write_whole(folder / "figures" / f"{name}.png", figure)
     return write_whole(folder / "report.html", render_page(audit, source))
 
 
-def _images_table(audit: dict[str, Any], source: ImageSource) -> str:
+def _figures(audit: dict[str, Any], source: ImageSource | SceneSource) -> dict[str, bytes | None]:
+    if audit["task"] == SEGMENTATION:
+        return {"flips": flips_figure(audit, source)}
+    return {
+        "magnitudes": magnitude_figure(audit),
+        "planes": planes_figure(audit, source),
+        "tokens": tokens_figure(audit),
+    }
+
+
+def _images_table(audit: dict[str, Any], source: ImageSource | SceneSource) -> str:
     """The consistency of each image under each model."""
     file = io.StringIO()
     writer = csv.writer(file)

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..data import ImageSource
+from ..data.scenes import SceneSource
+
 # ten colours that stay apart for colour-blind readers and on light and dark ground; whatever else is answered is grey
 PALETTE = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#8e6bbf", "#a6761d",
@@ -46,6 +49,12 @@ def thumbnail(image: Image.Image, side: int = 128) -> np.ndarray:
     small = image.convert("RGB")
     small.thumbnail((side, side))
     return np.asarray(small)
+
+
+def photo(source: ImageSource | SceneSource, index: int, side: int) -> dict[str, Any]:
+    """A small version of an image for a page; one of few pixels is shown as pixels, not blurred."""
+    small = thumbnail(source[index].image, side)
+    return {"thumbnail": data_uri(small), "crisp": max(small.shape) < side}
 
 
 def data_uri(picture: np.ndarray | bytes) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+SEGMENTATION = "segmentation"
 ROWS = (
     # what, how it is explained
     ("top1", "Top-1", "right answers on the unshifted images"),
@@ -10,6 +11,13 @@ ROWS = (
     ("worst_case_accuracy", "right under all shifts", "images answered rightly under all of their shifts"),
     ("bit_exact", "bit-identical", "shifted images whose logits have the very same bits"),
     ("largest_logit_change", "largest change of a logit", "over all images and shifts, against the unshifted image"),
+)
+SCENE_ROWS = (
+    ("mean_iou", "mIoU", "intersection over union on the unshifted images, the mean over the classes that occur"),
+    ("pixel_accuracy", "pixel accuracy", "pixels with the right label on the unshifted images"),
+    ("consistency", "", "pixels with the same label under two shifts of an image"),
+    ("bit_exact", "bit-identical", "shifted images whose logits, moved back, have the very same bits"),
+    ("largest_logit_change", "largest change of a logit", "over all pixels and shifts, against the unshifted image"),
 )
 
 
@@ -33,50 +41,80 @@ def number(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.3g}"
 
 
+def cell(key: str, value: Any) -> tuple[str, str]:
+    """A measure as a table shows it, and its interval if it has one."""
+    if key == "largest_logit_change":
+        return number(value), ""
+    if isinstance(value, float):
+        return percent({"rate": value}), ""
+    return percent(value), interval(value)
+
+
 def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Title, explanation, and a cell with its interval for each model; circular shifts in full, others briefly."""
     models, protocols = audit["models"], audit["protocols"]
     names = [name for name in protocols if not protocols[name]["against_unshifted"]]
     rows = []
-    for position, name in enumerate(names):
-        for key, title, told in ROWS:
-            if (position and key != "consistency") or all(model["measured"][name][key] is None for model in models):
-                continue
+    for name in names:
+        for key, title, told in SCENE_ROWS if audit["task"] == SEGMENTATION else ROWS:
             values = [model["measured"][name][key] for model in models]
-            if key == "largest_logit_change":
-                cells = [(number(value), "") for value in values]
-            else:
-                cells = [(percent(value), interval(value)) for value in values]
-            rows.append(
-                (title or protocols[name]["title"], protocols[name]["description"] if not title else told, cells)
+            first = [model["measured"][names[0]][key] for model in models]
+            # pictures padded for standard shifts are others than those that fill their frame on a circle
+            other_input = key == "mean_iou" and values != first
+            if all(value is None for value in values) or (
+                name != names[0] and key != "consistency" and not other_input
+            ):
+                continue
+            shown = (
+                f"{title}, input of {protocols[name]['title']}" if other_input else title or protocols[name]["title"]
             )
+            cells = [cell(key, value) for value in values]
+            rows.append((shown, told if title else protocols[name]["description"], cells))
     return rows
 
 
 def assumption(model: dict[str, Any]) -> str:
     """How pictures were prepared for a model that does not say."""
     wanted = model["preparation"]
-    size = " x ".join(map(str, wanted["size"]))
-    values = f"crop_pct {wanted['crop_pct']}, mean {list(wanted['mean'])}, std {list(wanted['std'])}"
-    options = "--img-size, --crop-pct, --mean, --std"
-    return f"{model['name']} does not say how it wants its pictures; assumed: {size} pixels, {values} ({options})."
+    colours = f"mean {list(wanted['mean'])}, std {list(wanted['std'])}"
+    if "scale" in wanted:
+        size = f"at most {wanted['scale'][0]} x {wanted['scale'][1]} pixels"
+        options = "--img-size, --mean, --std"
+    else:
+        size = f"{' x '.join(map(str, wanted['size']))} pixels, crop_pct {wanted['crop_pct']}"
+        options = "--img-size, --crop-pct, --mean, --std"
+    return f"{model['name']} does not say how it wants its pictures; assumed: {size}, {colours} ({options})."
+
+
+def other_classes(name: str, classes: int, of_data: int) -> str:
+    """Why there is no mIoU."""
+    return f"mIoU is not told: {name} has {classes} classes, the data {of_data}."
 
 
 def verdict(audit: dict[str, Any]) -> str:
     """One sentence for someone in a hurry."""
     if not audit["data"]["images"]:
         return "Nothing was measured."
-    parts = []
-    for model in audit["models"]:
-        first = next(iter(model["measured"].values()))
-        images = audit["data"]["images"]
-        flipped = round((1 - first["worst_case"]["rate"]) * images)
-        exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
-        if flipped:
-            parts.append(f"{model['name']} changes its answer for {flipped} of {images} images when the picture moves")
-        else:
-            parts.append(f"{model['name']} gives all {images} images the same answer under every shift tried{exact}")
-    return "; ".join(parts) + "."
+    told = _steadiness_of_pixels if audit["task"] == SEGMENTATION else _steadiness
+    return "; ".join(told(model, audit["data"]["images"]) for model in audit["models"]) + "."
+
+
+def _steadiness(model: dict[str, Any], images: int) -> str:
+    first = next(iter(model["measured"].values()))
+    flipped = round((1 - first["worst_case"]["rate"]) * images)
+    exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
+    if flipped:
+        return f"{model['name']} changes its answer for {flipped} of {images} images when the picture moves"
+    return f"{model['name']} gives all {images} images the same answer under every shift tried{exact}"
+
+
+def _steadiness_of_pixels(model: dict[str, Any], images: int) -> str:
+    first = next(iter(model["measured"].values()))
+    exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
+    changed = 100 * (1 - first["consistency"]["rate"])
+    if changed:
+        return f"{model['name']} changes the label of {changed:.2g} % of the pixels when the picture moves"
+    return f"{model['name']} keeps the label of every pixel of all {images} images under every shift tried{exact}"
 
 
 def remarks(audit: dict[str, Any]) -> list[str]:
@@ -90,7 +128,8 @@ def remarks(audit: dict[str, Any]) -> list[str]:
         told.append(f"Weights are the random initialisation, nothing was learned: {' and '.join(untrained)}.")
     told += [assumption(model) for model in audit["models"] if model["assumed"]]
     if any(not model["labelled"] for model in audit["models"]) and audit["data"]["classes"]:
-        told.append("Top-1 is not told where a model's classes are not those of the data.")
+        measure = "mIoU" if audit["task"] == SEGMENTATION else "Top-1"
+        told.append(f"{measure} is not told where a model's classes are not those of the data.")
     skipped = audit["data"]["skipped"]
     if skipped:
         first = f"{skipped[0]['name']} ({skipped[0]['reason']})"

@@ -1,0 +1,180 @@
+"""Label files of every kind: the class of each pixel as it was written, or a word on what is wrong with the file."""
+
+import io
+import pickle
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import cross_entropy
+
+from trueshift.data.masks import Labels, decode_mask, read_mask
+from trueshift.data.scenes import IGNORED
+
+VALUES = np.array([[0, 1, 2], [3, 3, 255]], np.uint8)
+FOUR = Labels.numbered(4)
+CLASSES = np.array([[0, 1, 2], [3, 3, IGNORED]])
+
+
+def saved(image, kind="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def grey(values, kind="PNG"):
+    return saved(Image.fromarray(values), kind)
+
+
+def few_bits(values, bits, palette=False):
+    """Pillow writes no grey of 2 or 4 bits."""
+    rows = b""
+    for row in values:
+        text = "".join(format(value, f"0{bits}b") for value in row)
+        text += "0" * (-len(text) % 8)
+        rows += b"\0" + int(text, 2).to_bytes(len(text) // 8, "big")
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], bits, 3 if palette else 0, 0, 0, 0)
+    colours = chunk(b"PLTE", bytes(3 * 2**bits)) if palette else b""
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + colours
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+def palette(values):
+    image = Image.fromarray(values)
+    image = image.copy()
+    image.putpalette(np.random.default_rng(0).integers(0, 256, 768, dtype=np.uint8).tobytes())
+    assert image.mode == "P"
+    return image
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        grey(VALUES),
+        grey(VALUES, "BMP"),
+        grey(VALUES, "TIFF"),
+        grey(VALUES.astype(np.uint16)),
+        grey(VALUES.astype(np.uint16), "TIFF"),
+        grey(VALUES.astype(np.int32), "TIFF"),
+        saved(palette(VALUES)),
+        saved(palette(VALUES), transparency=0),
+    ],
+    ids=["grey", "bmp", "tiff", "16 bits", "16 bits, tiff", "32 bits", "palette", "palette, transparent"],
+)
+def test_every_kind_of_file_gives_the_same_classes(data):
+    found = decode_mask(data, "a.png", FOUR)
+    assert found.dtype == np.int32
+    assert np.array_equal(found, CLASSES)
+
+
+@pytest.mark.parametrize("as_palette", [False, True])
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_few_bits_are_the_values_that_were_written(bits, as_palette):
+    """Pillow spreads grey of 4 bits over 0 to 255: label 1 would be read as 17."""
+    values = np.arange(21, dtype=np.uint8).reshape(3, 7) % 2**bits
+    found = decode_mask(few_bits(values, bits, as_palette), "a.png", Labels.numbered(2**bits))
+    assert np.array_equal(found, values)
+
+
+def test_a_mask_goes_into_torchs_loss_as_it_is():
+    mask = torch.from_numpy(decode_mask(grey(VALUES), "a.png", FOUR)).long()
+    logits = torch.randn(1, 4, 2, 3)
+    known = torch.stack([logits[0, :, row, column] for row, column in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]])
+    assert torch.allclose(cross_entropy(logits, mask[None]), cross_entropy(known, torch.tensor([0, 1, 2, 3, 3])))
+
+
+def test_tables_of_published_data_sets():
+    ade = Labels.numbered(150, first=1, ignored=(0,))
+    values = np.arange(151, dtype=np.uint8)[None]
+    assert np.array_equal(decode_mask(grey(values), "a.png", ade)[0], [IGNORED, *range(150)])
+    with_negative = Labels.numbered(19, ignored=(-1, 254, 255))
+    assert decode_mask(grey(np.array([[-1, 0, 18]], np.int32), "TIFF"), "a.tif", with_negative).tolist() == [
+        [-100, 0, 18]
+    ]
+    many = Labels.numbered(3000, ignored=(65535,))
+    values = np.array([[0, 255, 2999, 65535]], np.uint16)
+    assert decode_mask(grey(values), "a.png", many).tolist() == [[0, 255, 2999, IGNORED]]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32])
+def test_unknown_values_are_named_with_the_right_ones(kind):
+    values = VALUES.astype(kind)
+    values[0, 1], values[1, 0] = 200, 4
+    told = r"street\.png has the values 4, 200, which no class has: needs 0 to 3, or 255 for what is ignored"
+    with pytest.raises(ValueError, match=told):
+        decode_mask(grey(values, "TIFF"), "street.png", FOUR)
+
+
+def test_values_beyond_the_table_are_unknown_too():
+    for value in (-1, 70_000, 2**31 - 1, -(2**31)):
+        with pytest.raises(ValueError, match=f"the value {value}, which no class has"):
+            decode_mask(grey(np.array([[0, value]], np.int32), "TIFF"), "a.tif", FOUR)
+
+
+def test_only_a_few_of_many_unknown_values_are_named():
+    with pytest.raises(ValueError, match=r"the values 4, 5, 6, 7, 8, 9, 10, 11 and 43 more, which"):
+        decode_mask(grey(np.arange(55, dtype=np.uint8)[None]), "a.png", FOUR)
+
+
+def test_colours_are_refused_without_a_table_and_read_with_one():
+    colours = {(128, 0, 0): 0, (0, 0, 192): 1, (0, 0, 0): IGNORED}
+    table = Labels({0: 0}, colours)
+    pixels = np.array([[[128, 0, 0], [0, 0, 192]], [[0, 0, 0], [128, 0, 0]]], np.uint8)
+    for image in (Image.fromarray(pixels), Image.fromarray(pixels).convert("RGBA")):
+        assert decode_mask(saved(image), "a.png", table).tolist() == [[0, 1], [IGNORED, 0]]
+        told = r"a\.png is in RGBA?: needs one number per pixel, grey or palette, or a table of colours"
+        with pytest.raises(ValueError, match=told):
+            decode_mask(saved(image), "a.png", FOUR)
+    pixels[0, 0] = 255, 255, 255
+    with pytest.raises(
+        ValueError, match=r"the colour \(255, 255, 255\), which no class has: needs one of the 3 colours"
+    ):
+        decode_mask(saved(Image.fromarray(pixels)), "a.png", table)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (saved(Image.new("LA", (3, 2))), "pixels of the kind LA: needs one whole number per pixel"),
+        (grey(VALUES.astype(np.float32), "TIFF"), "pixels of the kind F: needs one whole number"),
+        (grey(VALUES, "JPEG"), "is a JPEG, which blurs labels: needs a file without loss"),
+        (saved(Image.new("1", (3, 2)), "TIFF", tiffinfo={262: 0}), "stores white as 0"),
+        (b"no image", "is not an image that Pillow knows: needs a label file"),
+        (b"", "is not an image that Pillow knows"),
+    ],
+    ids=["grey and alpha", "float", "jpeg", "white is 0", "text", "nothing"],
+)
+def test_what_cannot_be_labels_is_refused(data, told):
+    with pytest.raises(ValueError, match=rf"odd\.png .*{told}"):
+        decode_mask(data, "odd.png", FOUR)
+
+
+def test_a_file_that_ends_early_or_is_damaged_is_named(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 4, (40, 40), dtype=np.uint8)
+    whole = grey(noise)
+    (tmp_path / "a.png").write_bytes(whole)
+    assert np.array_equal(read_mask(tmp_path / "a.png", FOUR), noise)
+    middle = len(whole) // 2
+    for damaged in (whole[:middle], whole[:middle] + bytes(50) + whole[middle + 50 :]):
+        (tmp_path / "a.png").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"a\.png is not whole \(.*\): copy it again"):
+            read_mask(tmp_path / "a.png", FOUR)
+    with pytest.raises(FileNotFoundError):
+        read_mask(tmp_path / "nowhere.png", FOUR)
+
+
+def test_tables_travel_to_other_processes():
+    decode_mask(grey(VALUES), "a.png", FOUR)
+    assert pickle.loads(pickle.dumps(FOUR)) == FOUR

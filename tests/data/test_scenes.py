@@ -1,0 +1,301 @@
+"""Scenes from every layout that we know, in folders and in zips: pictures and label files that belong together."""
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from trueshift.data import EmbeddedSample
+from trueshift.data.scene_folders import CAMVID, CITYSCAPES, open_scenes
+from trueshift.data.scenes import IGNORED, Pictures, Scene, SceneSource
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def picture(path, size=(6, 4), seed=0, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, **options)
+    return pixels
+
+
+def labels(path, values=(0, 1), size=(6, 4)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = np.resize(np.array(values, np.uint8), (size[1], size[0]))
+    Image.fromarray(written).save(path)
+    return written
+
+
+def ade20k(folder):
+    for split, name in [("training", "ADE_train_00000001"), ("validation", "ADE_val_00000002")]:
+        picture(folder / "images" / split / f"{name}.jpg")
+        labels(folder / "annotations" / split / f"{name}.png", [0, 1, 150])
+
+
+def cityscapes(folder):
+    for split, city in [("train", "aachen"), ("train", "bonn"), ("val", "ulm"), ("test", "rome")]:
+        start = f"{split}/{city}/{city}_000001_000019"
+        picture(folder / "leftImg8bit" / f"{start}_leftImg8bit.png")
+        labels(folder / "gtFine" / f"{start}_gtFine_labelIds.png", [7, 33, 0, 14])
+        picture(folder / "gtFine" / f"{start}_gtFine_color.png")
+        labels(folder / "gtFine" / f"{start}_gtFine_instanceIds.png", [99])
+        (folder / "gtFine" / f"{start}_gtFine_polygons.json").write_text("{}")
+
+
+def camvid(folder):
+    for split, names in {"train": ("a", "b"), "val": ("c",), "test": ("d",)}.items():
+        for name in names:
+            picture(folder / split / f"{name}.png")
+            labels(folder / f"{split}annot" / f"{name}.png", [0, 10, 11])
+    (folder / "classes.txt").write_text("0 sky\n1 building\n(11 = unlabelled -> ignore)\n")
+
+
+def own(folder):
+    for split in ("train", "val"):
+        picture(folder / "images" / split / "street" / "a.jpg")
+        labels(folder / "masks" / split / "street" / "a.png", [0, 1, 255])
+    (folder / "classes.txt").write_text("thing\nother thing\n")
+
+
+LAYOUTS = {"ADE20K": ade20k, "Cityscapes": cityscapes, "CamVid": camvid, "mine": own}
+FIRST_ROWS = {  # of the label files above, as classes
+    "ADE20K": [IGNORED, 0, 149],
+    "Cityscapes": [0, 18, IGNORED, IGNORED],
+    "CamVid": [0, 10, IGNORED],
+    "mine": [0, 1, IGNORED],
+}
+NAMES = {
+    ("ADE20K", "train"): ["images/training/ADE_train_00000001.jpg"],
+    ("ADE20K", "val"): ["images/validation/ADE_val_00000002.jpg"],
+    ("ADE20K", "test"): ["images/validation/ADE_val_00000002.jpg"],
+    ("Cityscapes", "train"): [
+        "leftImg8bit/train/aachen/aachen_000001_000019_leftImg8bit.png",
+        "leftImg8bit/train/bonn/bonn_000001_000019_leftImg8bit.png",
+    ],
+    ("Cityscapes", "val"): ["leftImg8bit/val/ulm/ulm_000001_000019_leftImg8bit.png"],
+    ("Cityscapes", "test"): ["leftImg8bit/val/ulm/ulm_000001_000019_leftImg8bit.png"],
+    ("CamVid", "train"): ["train/a.png", "train/b.png"],
+    ("CamVid", "val"): ["val/c.png"],
+    ("CamVid", "test"): ["test/d.png"],
+    ("mine", "train"): ["images/train/street/a.jpg"],
+    ("mine", "val"): ["images/val/street/a.jpg"],
+    ("mine", "test"): ["images/val/street/a.jpg"],
+}
+
+
+def zipped(folder, path, inside=""):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.rglob("*")):
+            archive.write(file, inside + file.relative_to(folder).as_posix())
+        archive.writestr("__MACOSX/._a.png", b"a note of a file system")
+    return path
+
+
+@pytest.mark.parametrize("how", ["folder", "wrapped", "zip", "wrapped zip"])
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_pictures_and_classes(tmp_path, layout, split, how):
+    folder = tmp_path / "mine"
+    LAYOUTS[layout](folder / "release" if how == "wrapped" else folder)
+    if "zip" in how:
+        (tmp_path / "zips").mkdir()
+        folder = zipped(folder, tmp_path / "zips" / "mine.zip", "release/" if "wrapped" in how else "")
+    source = open_scenes(folder, split)
+    assert isinstance(source, SceneSource)
+    assert source.title.split()[0] == layout
+    assert [source.name(index) for index in range(len(source))] == NAMES[layout, split]
+    for index in range(len(source)):
+        scene = source[index]
+        assert scene.name == source.name(index)
+        assert (scene.image.mode, scene.image.size) == ("RGB", (6, 4))
+        assert scene.mask.dtype == np.int32
+        assert np.array_equal(scene.mask, np.resize(FIRST_ROWS[layout], (4, 6)))
+        assert scene.mask.max() < len(source.classes)
+
+
+def test_names_of_classes(tmp_path):
+    for layout, write in LAYOUTS.items():
+        write(tmp_path / layout)
+    assert open_scenes(tmp_path / "CamVid").classes == list(CAMVID)
+    assert open_scenes(tmp_path / "mine").classes == ["thing", "other thing"]
+    cities = open_scenes(tmp_path / "Cityscapes").classes
+    assert (len(cities), cities[0], cities[18]) == (19, "road", "bicycle")
+    ade = tmp_path / "ADE20K"
+    assert open_scenes(ade).classes[::149] == ["class 1", "class 150"]
+    lines = [f"{number}\t0.1\t7\t8\tname {number}, other name" for number in range(1, 151)]
+    (ade / "objectInfo150.txt").write_text("\n".join(["Idx\tRatio\tTrain\tVal\tName", *lines]))
+    assert open_scenes(ade).classes[::149] == ["name 1", "name 150"]
+    (ade / "objectInfo150.txt").write_text("\n".join(["Idx\tRatio\tTrain\tVal\tName", *lines[:70]]))
+    with pytest.raises(ValueError, match=r"objectInfo150\.txt does not list the classes 1 to 150"):
+        open_scenes(ade)
+
+
+def test_cityscapes_by_the_numbers_of_training(tmp_path):
+    cityscapes(tmp_path)
+    only = open_scenes(tmp_path, "train")
+    assert only.pairs[0][1].endswith("_labelIds.png")
+    first, second = (tmp_path / mask.replace("labelIds", "labelTrainIds") for _, mask in only.pairs)
+    labels(first, [0, 18, 255])
+    assert np.array_equal(open_scenes(tmp_path, "train")[0].mask, only[0].mask)  # not all are converted yet
+    labels(second, [0, 18, 255])
+    source = open_scenes(tmp_path, "train")
+    assert source.pairs[0][1].endswith("_labelTrainIds.png")
+    assert np.array_equal(source[0].mask, np.resize([0, 18, IGNORED], (4, 6)))
+    assert len(CITYSCAPES) == 19
+
+
+def test_files_without_folders_of_splits_are_of_any_split(tmp_path):
+    picture(tmp_path / "images" / "a.jpg")
+    labels(tmp_path / "masks" / "a.png")
+    for split in ("train", "val", "test"):
+        assert open_scenes(tmp_path, split, classes=["one", "two"]).name(0) == "images/a.jpg"
+
+
+def test_names_of_ones_own_classes_are_asked_for(tmp_path):
+    own(tmp_path)
+    (tmp_path / "classes.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"classes\.txt is missing: needs the names .* or the argument classes"):
+        open_scenes(tmp_path)
+    assert open_scenes(tmp_path, classes=["x", "y"]).classes == ["x", "y"]
+    (tmp_path / "classes.txt").write_text("\n")
+    with pytest.raises(ValueError, match=r"classes\.txt is empty"):
+        open_scenes(tmp_path)
+
+
+def test_files_alone_are_named(tmp_path):
+    camvid(tmp_path)
+    for name in "vwxyz":
+        picture(tmp_path / "test" / f"{name}.png")
+    told = r"5 pictures without a label file, as .*test/v\.png, .*w\.png, .*x\.png: needs one .* in testannot"
+    with pytest.raises(ValueError, match=told):
+        open_scenes(tmp_path)
+    for name in "vwxyzq":
+        labels(tmp_path / "testannot" / f"{name}.png")
+    told = r"1 label file without a picture, as .*testannot/q\.png: needs one of the same name in test"
+    with pytest.raises(ValueError, match=told):
+        open_scenes(tmp_path)
+    picture(tmp_path / "test" / "q.jpg")
+    picture(tmp_path / "test" / "q.png")
+    with pytest.raises(ValueError, match=r"q\.jpg and test/q\.png are called alike"):
+        open_scenes(tmp_path)
+
+
+def test_another_size_of_the_label_file_is_told_when_it_is_read(tmp_path):
+    camvid(tmp_path)
+    labels(tmp_path / "testannot" / "d.png", size=(3, 2))
+    source = open_scenes(tmp_path)
+    told = r"test/d\.png has 4 x 6 pixels, its label file testannot/d\.png has 2 x 3: needs the same size"
+    with pytest.raises(ValueError, match=told):
+        source[0]
+
+
+def test_damaged_files_are_named_and_others_read(tmp_path):
+    camvid(tmp_path / "data")
+    path = tmp_path / "data" / "trainannot" / "a.png"
+    path.write_bytes(path.read_bytes()[:50])
+    (tmp_path / "data" / "train" / "b.png").write_bytes(b"nothing")
+    source = open_scenes(tmp_path / "data", "train")
+    with pytest.raises(ValueError, match=r"trainannot/a\.png is not whole"):
+        source[0]
+    with pytest.raises(ValueError, match=r"train/b\.png is not an image that Pillow knows"):
+        source[1]
+    assert open_scenes(tmp_path / "data", "test")[0].mask is not None
+
+
+def test_a_damaged_zip_is_named(tmp_path):
+    camvid(tmp_path / "data")
+    path = zipped(tmp_path / "data", tmp_path / "data.zip")
+    whole = path.read_bytes()
+    (tmp_path / "half.zip").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"half\.zip is not a whole zip .*: copy it again"):
+        open_scenes(tmp_path / "half.zip")
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.getinfo("testannot/d.png")
+    at = entry.header_offset + 30 + len(entry.filename) + 5  # where its content has begun
+    (tmp_path / "holes.zip").write_bytes(whole[:at] + b"????????" + whole[at + 8 :])
+    source = open_scenes(tmp_path / "holes.zip")
+    with pytest.raises(ValueError, match=r"holes\.zip/testannot/d\.png cannot be read from its zip .*: copy it again"):
+        source[0]
+    assert open_scenes(tmp_path / "holes.zip", "val")[0].mask is not None
+
+
+def test_a_source_travels_to_other_processes(tmp_path):
+    camvid(tmp_path / "data")
+    for where in (tmp_path / "data", zipped(tmp_path / "data", tmp_path / "data.zip")):
+        source = open_scenes(where)
+        scene = source[0]  # whatever is open now stays behind
+        there = pickle.loads(pickle.dumps(source))[0]
+        assert np.array_equal(there.mask, scene.mask)
+        assert np.array_equal(there.image, scene.image)
+
+
+@pytest.mark.parametrize("how", ["folder", "zip"])
+def test_processes_read_the_same_as_one(tmp_path, how):
+    folder = tmp_path / "data"
+    for number in range(24):
+        picture(folder / "images" / f"{number}.png", seed=number)
+        labels(folder / "masks" / f"{number}.png", [number % 2, 1])
+    (folder / "classes.txt").write_text("a\nb\n")
+    source = open_scenes(folder if how == "folder" else zipped(folder, tmp_path / "data.zip"))
+    here = [source[index] for index in range(len(source))]  # the zip is open when processes are forked
+    assert [scene.name for scene in here] == [f"images/{number}.png" for number in range(24)]
+    there = list(DataLoader(source, batch_size=None, num_workers=2, collate_fn=lambda scene: scene))
+    for one, other in zip(here, there, strict=True):
+        assert isinstance(other, Scene)
+        assert np.array_equal(one.image, other.image)
+        assert np.array_equal(one.mask, other.mask)
+
+
+def test_a_photograph_lies_as_its_label_file_does(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter, were it a photograph by itself
+    pixels = picture(tmp_path / "images" / "a.png", exif=exif)
+    written = labels(tmp_path / "masks" / "a.png", [0, 1, 0, 0, 1])
+    scene = open_scenes(tmp_path, classes=["a", "b"])[0]
+    assert np.array_equal(scene.image, pixels)
+    assert np.array_equal(scene.mask, written)
+
+
+def test_what_is_in_no_layout_is_told_with_those_there_are(tmp_path):
+    picture(tmp_path / "cats" / "a.png")
+    with pytest.raises(ValueError, match=r"is in no known layout .*: needs images/training with annotations/training"):
+        open_scenes(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"nowhere is not there: needs a folder or a \.zip"):
+        open_scenes(tmp_path / "nowhere")
+    camvid(tmp_path / "camvid")
+    with pytest.raises(ValueError, match="split 'all': needs one of train, val, test"):
+        open_scenes(tmp_path / "camvid", "all")
+    for file in (tmp_path / "camvid" / "val").iterdir():
+        file.unlink()
+    with pytest.raises(ValueError, match=r"camvid has test, testannot, .*: split 'val' needs one of val, validation"):
+        open_scenes(tmp_path / "camvid", "val")
+
+
+def test_pictures_are_scenes_of_which_nothing_is_known():
+    sample = EmbeddedSample()
+    scenes = Pictures(sample)
+    assert isinstance(scenes, SceneSource)
+    assert (len(scenes), scenes.title, scenes.classes) == (400, sample.title, None)
+    assert scenes[3].name == scenes.name(3) == sample.name(3)
+    assert scenes[3].mask is None
+    assert np.array_equal(scenes[3].image, sample[3].image)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs CamVid and scenes of ADE20K in {SHARED}")
+def test_real_scenes_are_read():
+    counts = {"train": 367, "val": 101, "test": 233}
+    for split, count in counts.items():
+        source = open_scenes(SHARED / "camvid_480x360_q85.zip", split)
+        assert (len(source), source.title) == (count, f"CamVid {split}")
+        scene = source[count // 2]
+        assert scene.image.size == (480, 360)
+        assert set(np.unique(scene.mask)) <= {IGNORED, *range(11)}
+        assert (scene.mask[-1] == CAMVID.index("Road")).mean() > 0.3  # cars drive on it
+    source = open_scenes(SHARED / "ade20k_samples.zip")
+    assert (len(source), source.classes[:3], source.classes[149]) == (4, ["wall", "building", "sky"], "flag")
+    for index in range(4):
+        assert (source[index].mask != IGNORED).mean() > 0.5

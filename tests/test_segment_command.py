@@ -1,0 +1,273 @@
+"""``trueshift segment``: pictures in, label files and overlays out, and what cannot be done told."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from trueshift import UperNet
+from trueshift.cli import main
+from trueshift.data.masks import Labels, read_mask
+from trueshift.data.scene_preparation import ScenePreparation
+from trueshift.eval.subject import Request, dense_subject_of, subject_of
+from trueshift.report.masks import class_colours, legend, mask_png, overlay, shares
+from trueshift.report.segmenting import PixelLabels, Sliding, find_pictures, usual_sliding
+
+NAMES = ["red", "green", "blue"]
+
+
+class StrongestColour(nn.Module):
+    """Says which of red, green and blue is the largest."""
+
+    size_multiple = (8, 8)
+    num_classes = 3
+    dense = True
+
+    def __init__(self):
+        super().__init__()
+        scene = ScenePreparation((64, 32), (8, 8), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+        self.pretrained_cfg = {"label_names": NAMES, "scene": scene.to_dict(), "crop": [24, 16]}
+        self.shown = []
+
+    def forward(self, images):
+        assert not images.shape[2] % 8
+        assert not images.shape[3] % 8
+        self.shown.append(tuple(images.shape[2:]))
+        return images
+
+
+@pytest.fixture
+def colours(monkeypatch):
+    """The model that the command finds under any name."""
+    network = StrongestColour()
+    monkeypatch.setattr("trueshift.cli.load_subject", lambda name, request: subject_of(network, name, "none", request))
+    return network
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+def stripes(path, size=(60, 40), order=(0, 1, 2)):
+    """Three upright stripes, one of each colour; gives their labels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    labels = np.array(order)[np.arange(size[0]) * 3 // size[0]][None].repeat(size[1], 0)
+    Image.fromarray((np.eye(3)[labels] * 255).astype(np.uint8)).save(path)
+    return labels
+
+
+def read(path):
+    return read_mask(path, Labels.numbered(3))
+
+
+def test_label_files_and_overlays_are_written_at_the_size_of_the_picture(tmp_path, colours, capsys):
+    expected = {
+        "a": stripes(tmp_path / "a.png"),
+        "deep_b": stripes(tmp_path / "in" / "deep" / "b.png", (33, 47), (2, 1, 0)),
+    }
+    assert main(["segment", "a.png", "in", "--model", "any", "--output", "out"]) == 0
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "a_mask.png", "a_overlay.png", "deep_b_mask.png", "deep_b_overlay.png",
+    ]  # fmt: skip
+    for name, labels in expected.items():
+        found = read(tmp_path / "out" / f"{name}_mask.png")
+        assert found.shape == labels.shape
+        # edges may move by the rounding of a resized picture
+        assert (found == labels).mean() > 0.9
+        with Image.open(tmp_path / "out" / f"{name}_overlay.png") as image:
+            assert image.width == labels.shape[1]
+            assert image.height > labels.shape[0]
+        with Image.open(tmp_path / "out" / f"{name}_mask.png") as image:
+            assert image.mode == "P"
+    told = capsys.readouterr().out
+    assert "a.png (40 x 60): " in told
+    assert "red 33.3%" in told
+    assert "2 of 2 pictures: out" in told
+
+
+def test_windows_slide_by_the_crop_of_the_training(tmp_path, colours):
+    labels = stripes(tmp_path / "a.png", (64, 32))
+    assert main(["segment", "a.png", "--model", "any", "--sliding", "--output", "out"]) == 0
+    assert set(colours.shown) == {(24, 16)}
+    assert np.array_equal(read(tmp_path / "out" / "a_mask.png"), labels)
+    colours.shown.clear()
+    assert main(["segment", "a.png", "--model", "any", "--output", "whole"]) == 0
+    assert colours.shown == [(32, 64)]
+    options = ["--sliding", "--window", "16", "32", "--stride", "16", "32"]
+    colours.shown.clear()
+    assert main(["segment", "a.png", "--model", "any", *options, "--output", "third"]) == 0
+    assert set(colours.shown) == {(16, 32)}
+    for folder in ("whole", "third"):
+        assert np.array_equal(read(tmp_path / folder / "a_mask.png"), labels)
+
+
+def test_unreadable_pictures_are_told_and_the_others_done(tmp_path, colours, capsys):
+    stripes(tmp_path / "in" / "a.png")
+    stripes(tmp_path / "in" / "c.png")
+    (tmp_path / "in" / "b.png").write_bytes(b"no picture")
+    cut = (tmp_path / "in" / "a.png").read_bytes()
+    (tmp_path / "in" / "d.png").write_bytes(cut[: len(cut) - 30])
+    assert main(["segment", "in", "--model", "any", "--output", "out"]) == 1
+    said = capsys.readouterr()
+    assert "b.png could not be read: " in said.err
+    assert "d.png could not be read: " in said.err
+    assert "Traceback" not in said.err
+    assert "2 of 4 pictures" in said.out
+    assert {file.name[0] for file in (tmp_path / "out").iterdir()} == {"a", "c"}
+
+
+def test_files_are_not_written_over(tmp_path, colours, capsys):
+    stripes(tmp_path / "a.png")
+    mine = tmp_path / "a_mask.png"
+    mine.write_text("drawn by hand")
+    assert main(["segment", "a.png", "--model", "any", "--output", "."]) == 2
+    assert "a_mask.png is there already: needs --overwrite, or another --output" in capsys.readouterr().err
+    assert mine.read_text() == "drawn by hand"
+    assert not (tmp_path / "a_overlay.png").exists()
+    assert main(["segment", "a.png", "--model", "any", "--output", ".", "--overwrite"]) == 0
+    assert read(mine).shape == (40, 60)
+
+
+def test_results_of_the_last_time_are_not_pictures(tmp_path, colours):
+    stripes(tmp_path / "in" / "a.png")
+    for _ in range(2):
+        assert main(["segment", "in", "--model", "any", "--output", "in/out", "--overwrite"]) == 0
+    assert len(list((tmp_path / "in" / "out").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere.png"], "there is no picture at nowhere.png: needs a picture or a folder of them"),
+        (["empty"], "empty has no pictures: needs files ending in .jpg"),
+        (["a.png", "in"], "a.png and in/a.png would both become a_mask.png: needs different names"),
+        (["a.png", "--output", "a.png"], "a.png is a file: needs a folder"),
+        (["a.png", "--window", "8", "8"], "needs --sliding as well"),
+        (
+            ["a.png", "--sliding", "--window", "8", "8", "--stride", "9", "8"],
+            "needs strides from 1 to the window's size",
+        ),
+        (["a.png", "--device", "cuda:9"], "no CUDA device"),
+        (["a.png", "--precision", "int3"], "needs one of float32, bf16"),
+    ],
+)
+def test_what_a_user_can_put_right_is_told_in_a_line(tmp_path, colours, capsys, arguments, told):
+    stripes(tmp_path / "a.png")
+    stripes(tmp_path / "in" / "a.png")
+    (tmp_path / "empty").mkdir()
+    assert main(["segment", *arguments, "--model", "any"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.startswith("trueshift: ")
+    assert not list(tmp_path.rglob("*_mask.png"))
+
+
+def test_a_network_from_its_folder(tmp_path, capsys):
+    torch.manual_seed(0)
+    network = UperNet("a_swin_mini", 3, channels=8, auxiliary=False).eval()
+    scene = ScenePreparation((64, 32), network.size_multiple)
+    network.pretrained_cfg = {**network.pretrained_cfg, "label_names": NAMES, "scene": scene.to_dict()}
+    network.save_pretrained(tmp_path / "net")
+    stripes(tmp_path / "a.png", (50, 30))
+    for options in ([], ["--sliding"]):
+        assert main(["segment", "a.png", "--model", "net", "--output", "out", "--overwrite", *options]) == 0
+        assert read(tmp_path / "out" / "a_mask.png").shape == (30, 50)
+    # the same as by hand
+    assert main(["segment", "a.png", "--model", "net", "--output", "out", "--overwrite"]) == 0
+    with Image.open("a.png") as picture, torch.inference_mode():
+        logits = network(scene.normalise(scene.canvas(picture))[None])
+    logits = nn.functional.interpolate(logits, (30, 50), mode="bilinear", align_corners=False)
+    assert np.array_equal(read(tmp_path / "out" / "a_mask.png"), logits[0].argmax(0))
+
+
+def test_a_model_of_whole_pictures_is_refused(tmp_path, monkeypatch, capsys):
+    stripes(tmp_path / "a.png")
+
+    class Classifier(nn.Module):
+        num_classes = 3
+
+        def forward(self, images):
+            return images.mean((2, 3))
+
+    monkeypatch.setattr(
+        "trueshift.cli.load_subject", lambda name, request: subject_of(Classifier(), name, "none", request)
+    )
+    assert main(["segment", "a.png", "--model", "cats"]) == 2
+    assert "cats gives one answer per picture: needs a segmentation model" in capsys.readouterr().err
+
+
+# the parts
+
+
+def test_the_default_window_is_the_crop_or_the_shortest_side():
+    network = StrongestColour()
+    subject = dense_subject_of(network, "any", "none", Request())
+    assert usual_sliding(subject) == Sliding((24, 16), (16, 10))
+    assert usual_sliding(subject, (9, 30)) == Sliding((9, 30), (6, 20))
+    del network.pretrained_cfg["crop"]
+    assert usual_sliding(subject) == Sliding((32, 32), (21, 21))
+
+
+def test_a_photograph_is_labelled_upright(tmp_path):
+    labels = stripes(tmp_path / "a.png", (64, 32))
+    exif = Image.Exif()
+    exif[0x0112] = 3  # held upside down
+    with Image.open("a.png") as image:
+        image.transpose(Image.Transpose.ROTATE_180).save("a.png", exif=exif)
+    from trueshift.report.segmenting import segment_files
+
+    model = PixelLabels(dense_subject_of(StrongestColour(), "any", "none", Request()))
+    list(segment_files(find_pictures(["a.png"], tmp_path / "out"), model, tmp_path))
+    assert np.array_equal(read(tmp_path / "a_mask.png"), labels)
+
+
+@pytest.mark.parametrize(("classes", "mode"), [(2, "P"), (255, "P"), (256, "I;16"), (3000, "I;16")])
+def test_label_files_are_read_back_as_they_were(tmp_path, classes, mode):
+    labels = np.random.default_rng(0).integers(0, classes, (20, 30))
+    labels[0, 0] = classes - 1
+    (tmp_path / "a.png").write_bytes(mask_png(labels, classes))
+    with Image.open("a.png") as image:
+        assert image.mode == mode
+        if mode == "P":
+            shown = np.asarray(image.convert("RGB"))
+            assert np.array_equal(shown, class_colours()[labels])
+    assert np.array_equal(read_mask("a.png", Labels.numbered(classes, ignored=(65535,))), labels)
+
+
+def test_labels_of_no_class_are_not_written():
+    for wrong in (-1, 3):
+        with pytest.raises(ValueError, match=r"labels from .* of 3 classes: needs 0 to the number of classes"):
+            mask_png(np.array([[0, wrong]]), 3)
+
+
+def test_colours_of_classes_are_fixed_and_far_apart():
+    colours = class_colours().astype(int)
+    assert colours[:2].tolist() == [[0x44, 0x77, 0xAA], [0xEE, 0x66, 0x77]]
+    distance = np.sqrt(((colours[:, None] - colours) ** 2).sum(-1)) + 1000 * np.eye(256)
+    for classes, least in ((19, 60), (150, 35), (256, 25)):
+        assert distance[:classes, :classes].min() > least
+
+
+def test_the_overlay_is_a_mixture_above_its_legend():
+    picture = Image.new("RGB", (40, 20), (200, 100, 0))
+    labels = np.zeros((20, 40), int)
+    labels[:, 30:] = 2
+    assert shares(labels) == [(0, 0.75), (2, 0.25)]
+    found = np.asarray(overlay(picture, labels, NAMES)).astype(int)
+    for column, label in ((5, 0), (35, 2)):
+        expected = (np.array([200, 100, 0]) + class_colours()[label]) / 2
+        assert np.abs(found[10, column] - expected).max() <= 0.5
+    below = {tuple(colour) for colour in found[20:].reshape(-1, 3).tolist()}
+    assert tuple(class_colours()[0].tolist()) in below
+    assert tuple(class_colours()[2].tolist()) in below
+    assert tuple(class_colours()[1].tolist()) not in below
+
+
+def test_a_legend_of_many_long_or_foreign_names():
+    names = [f"Straße {number} 道路 {'long ' * 20}" for number in range(40)]
+    for width in (1, 50, 2000):
+        strip = legend(width, list(range(40)), names)
+        assert strip.width == width
+    assert legend(500, [], []).height > 0

@@ -1,0 +1,27 @@
+"""Data for a segmentation model by what a user calls it: scenes, or pictures of which no masks are known."""
+
+from pathlib import Path
+
+from ..data import open_data
+from ..data.scene_folders import open_scenes
+from ..data.scenes import Pictures, SceneSource
+
+
+def open_scenes_or_pictures(where: str | Path, split: str = "test") -> SceneSource:
+    """Pictures with masks where the folder is in the layout of such; pictures alone otherwise.
+
+    Args:
+        where: see :func:`~trueshift.data.scene_folders.open_scenes` and :func:`~trueshift.data.open_data`.
+    """
+    if where == "sample":
+        return Pictures(open_data(where, split))
+    try:
+        return open_scenes(where, split)
+    except ValueError as error:
+        if "in no known layout" not in str(error):  # it is in one, and something else is wrong
+            raise
+        unknown = error
+    try:
+        return Pictures(open_data(where, split))
+    except ValueError as error:
+        raise ValueError(f"{unknown}; nor are there pictures alone ({error})") from error
