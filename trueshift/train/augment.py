@@ -95,7 +95,7 @@ def auto_augment(name: str, preparation: Preparation) -> Any:
     """timm's RandAugment, AutoAugment or AugMix by its name, for images of this size and mean colour."""
     arguments: dict[str, Any] = {
         "translate_const": int(min(preparation.size) * 0.45),
-        "img_mean": tuple(min(255, round(255 * value)) for value in preparation.mean),
+        "img_mean": preparation.mean_pixel,
         "interpolation": preparation.filter,
     }
     makers = {"rand": rand_augment_transform, "augmix": augment_and_mix_transform, "original": auto_augment_transform}

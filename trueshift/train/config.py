@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from .scene_augment import SceneAugmentConfig
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -31,7 +33,8 @@ class DataConfig:
     """The pictures, and how they become the network's input.
 
     Args:
-        path: 'sample', CIFAR files, tar shards, parquet files, a compact archive, or a folder of images by class.
+        path: 'sample', CIFAR files, tar shards, parquet files, a compact archive, or a folder of images by class; for
+            segmentation, images with masks as ADE20K, Cityscapes or CamVid have them, or as docs/training.md says.
         kind: what the path must hold, if a recipe is for one data set; 'any' for your own.
         download: fetch the data to the path first, if it is not there (cifar10, cifar100).
         train_split: what is learned from.
@@ -46,7 +49,7 @@ class DataConfig:
     """
 
     path: str = "sample"
-    kind: Literal["any", "cifar10", "cifar100", "imagenet"] = "any"
+    kind: Literal["any", "cifar10", "cifar100", "imagenet", "ade20k", "cityscapes", "camvid"] = "any"
     download: bool = False
     train_split: str = "train"
     test_split: str = "test"
@@ -93,6 +96,24 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True)
+class SegmentationConfig:
+    """What is only told to a network that learns the class of every pixel.
+
+    Args:
+        scale: longest and shortest side, at most, that pictures are resized to, their ratio kept.
+        fit: how whole pictures are brought to a size the network takes: resize (for circular shifts, as the paper
+            does) or pad (for standard shifts).
+        decoder: arguments of UperNet, such as channels or auxiliary.
+        augment: what is changed at random.
+    """
+
+    scale: tuple[int, int] = (2048, 512)
+    fit: Literal["resize", "pad"] = "resize"
+    decoder: dict[str, Any] = field(default_factory=dict)
+    augment: SceneAugmentConfig = field(default_factory=SceneAugmentConfig)
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """How weights follow gradients. All learning rates are given for one batch size and scaled to the run's.
 
@@ -121,8 +142,10 @@ class ScheduleConfig:
 
     Args:
         epochs: passes over the data, cooldown included.
+        steps: the length in steps instead of epochs, as segmentation counts it; 0 counts epochs.
         name: any scheduler of timm's that follows a curve: cosine, tanh, linear (poly of power 1), poly, step.
         warmup_epochs: of a learning rate that grows from warmup_lr.
+        warmup_steps: the same in steps, where the length is.
         warmup_lr: where it starts, at lr_batch_size.
         curve_after_warmup: the curve begins where the warm-up ends; otherwise both begin at once, and the learning rate
             drops a little where it joins the curve.
@@ -133,8 +156,10 @@ class ScheduleConfig:
     """
 
     epochs: int = 100
+    steps: int = 0
     name: Literal["cosine", "tanh", "poly", "step"] = "cosine"
     warmup_epochs: float = 0.0
+    warmup_steps: int = 0
     warmup_lr: float = 0.0
     curve_after_warmup: bool = True
     min_lr: float = 0.0
@@ -194,9 +219,11 @@ class TrainConfig:
     """A training run.
 
     Args:
+        task: what is learned, the class of a picture or, with UperNet on the network, of each of its pixels.
         model: the network.
         data: the pictures.
         augment: what is changed at random.
+        segmentation: how pictures and masks are prepared and changed, and the decoder, if that is the task.
         optimizer: how weights follow gradients.
         schedule: how long, and how the learning rate moves.
         evaluate: what is measured.
@@ -218,9 +245,11 @@ class TrainConfig:
         max_steps: stop after so many, for a trial; 0 for all.
     """
 
+    task: Literal["classification", "segmentation"] = "classification"
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    segmentation: SegmentationConfig = field(default_factory=SegmentationConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
@@ -245,7 +274,9 @@ class TrainConfig:
             ("batch_size", self.batch_size, 1),
             ("accumulate", self.accumulate, 1),
             ("schedule.epochs", self.schedule.epochs, 1),
+            ("schedule.steps", self.schedule.steps, 0),
             ("schedule.warmup_epochs", self.schedule.warmup_epochs, 0),
+            ("schedule.warmup_steps", self.schedule.warmup_steps, 0),
             ("schedule.cooldown_epochs", self.schedule.cooldown_epochs, 0),
             ("schedule.warmup_lr", self.schedule.warmup_lr, 0),
             ("schedule.min_lr", self.schedule.min_lr, 0),
@@ -273,6 +304,9 @@ class TrainConfig:
         for name in _PARTS:
             if not 0 <= getattr(self.augment, name) <= 1:
                 raise ValueError(f"augment.{name} is {getattr(self.augment, name)}: needs a part of 1, e.g. 0.5")
+        self._check_units()
+        if self.task == "segmentation" and self.augment != AugmentConfig():
+            raise ValueError("augment is for whole pictures: needs --segmentation.augment for pictures with masks")
         moving = self.schedule.epochs - self.schedule.cooldown_epochs
         warming = self.schedule.warmup_epochs
         if moving < max(1, warming) or (self.schedule.curve_after_warmup and moving <= warming):
@@ -286,6 +320,23 @@ class TrainConfig:
         crop = self.augment.crop_scale
         if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
             raise ValueError(f"augment.crop_scale is {crop}: needs two parts of the area in order, e.g. [0.08, 1]")
+
+    def _check_units(self) -> None:
+        """A length is counted in epochs or in steps, never in both."""
+        schedule = self.schedule
+        if not schedule.steps:
+            if schedule.warmup_steps:
+                raise ValueError("schedule.warmup_steps goes with schedule.steps: needs warmup_epochs here")
+            return
+        if schedule.warmup_epochs or schedule.cooldown_epochs:
+            raise ValueError(
+                "schedule.warmup_epochs and cooldown_epochs go with epochs: needs warmup_steps beside schedule.steps"
+            )
+        if schedule.warmup_steps >= schedule.steps:
+            raise ValueError(
+                f"schedule.warmup_steps {schedule.warmup_steps} does not fit into {schedule.steps} steps: make it "
+                "shorter"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """In plain values, for a file."""

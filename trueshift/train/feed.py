@@ -14,12 +14,13 @@ class Batch:
     """One pass of one process.
 
     Args:
+        labels: a class for each picture, or for each of its pixels.
         indices: of its pictures in the data.
         unreadable: pictures that could not be read, with the reason; others stand in for them.
     """
 
     images: Float[Tensor, "B 3 H W"]
-    labels: Int[Tensor, " B"]
+    labels: Int[Tensor, "B ..."]
     indices: np.ndarray
     unreadable: list[str] = field(default_factory=list)
 

@@ -1,7 +1,9 @@
 """Pictures read, decoded and augmented by processes of their own; normalised on the device."""
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ class _Read:
     """One picture, and what could not be read before it."""
 
     pixels: UInt8[Tensor, "3 H W"]
-    label: int
+    label: Int[Tensor, "..."]
     index: int
     unreadable: list[str]
 
@@ -35,7 +37,7 @@ class _Parcel:
     """The pictures of one pass."""
 
     pixels: UInt8[Tensor, "B 3 H W"]
-    labels: Int[Tensor, " B"]
+    labels: Int[Tensor, "B ..."]
     indices: np.ndarray
     unreadable: list[str]
 
@@ -43,7 +45,7 @@ class _Parcel:
     def packed(cls, pictures: list[_Read]) -> "_Parcel":
         return cls(
             torch.stack([picture.pixels for picture in pictures]),
-            torch.tensor([picture.label for picture in pictures]),
+            torch.stack([picture.label for picture in pictures]),
             np.array([picture.index for picture in pictures]),
             [told for picture in pictures for told in picture.unreadable],
         )
@@ -52,12 +54,31 @@ class _Parcel:
         return _Parcel(self.pixels.pin_memory(), self.labels.pin_memory(), self.indices, self.unreadable)
 
 
-@dataclass(frozen=True)
-class AugmentedPictures(Dataset[_Read]):
-    """Pictures by epoch and index."""
+class Named(Protocol):
+    """As much of a source as is needed to number its pictures."""
 
-    source: ImageSource
-    transform: TrainTransform
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str:
+        """What a picture is called."""
+        ...
+
+
+Finish = Callable[[Tensor, Tensor, int, np.ndarray], Tensor]  # pixels and labels, epoch and indices to images
+
+
+class Augmented(Dataset[_Read], ABC):
+    """What is learned from, by epoch and index; another stands in for what cannot be read."""
+
+    source: Named
+
+    @abstractmethod
+    def read(self, epoch: int, index: int) -> tuple[UInt8[Tensor, "3 H W"], Int[Tensor, "..."]]:
+        """The pixels of one picture in one epoch, and what is to be learned of it."""
+
+    @abstractmethod
+    def finisher(self, device: torch.device | str) -> Finish:
+        """What is left to do with a batch of pixels, on the device."""
 
     def __getitem__(self, key: _Key) -> _Read:
         epoch, index = key
@@ -65,16 +86,40 @@ class AugmentedPictures(Dataset[_Read]):
         for number in range(index, index + _STAND_INS):
             at = number % len(self.source)
             try:
-                picture = self.source[at]
-                if picture.label is None:
-                    raise ValueError("it has no class")
-                return _Read(self.transform(picture.image, epoch, at), picture.label, at, unreadable)
+                return _Read(*self.read(epoch, at), at, unreadable)
             except Exception as error:  # decoders raise many kinds; whichever it is, training can go on
                 unreadable.append(f"{self.source.name(at)}: {type(error).__name__}: {error}")
         raise ValueError(
             f"{_STAND_INS} pictures in a row could not be read, e.g. {unreadable[0]}: repair the data, then start "
             "again to go on from the last checkpoint"
         )
+
+
+@dataclass(frozen=True)
+class AugmentedPictures(Augmented):
+    """Pictures of which the class is learned."""
+
+    source: ImageSource
+    transform: TrainTransform
+
+    def read(self, epoch: int, index: int) -> tuple[UInt8[Tensor, "3 H W"], Int[Tensor, "..."]]:
+        """The pixels of one in one epoch, and what is to be learned of them."""
+        picture = self.source[index]
+        if picture.label is None:
+            raise ValueError("it has no class")
+        return self.transform(picture.image, epoch, index), torch.tensor(picture.label)
+
+    def finisher(self, device: torch.device | str) -> Finish:
+        """Normalise, and erase if asked for."""
+        draws, normalise = self.transform.draws, self.transform.preparation.normaliser(device)
+
+        def finish(pixels: Tensor, labels: Tensor, epoch: int, indices: np.ndarray) -> Tensor:
+            images = normalise(pixels)
+            if draws.augment.erasing:
+                images = erase(images, draws.erasing_seeds(epoch, indices), draws.augment.erasing)
+            return images
+
+        return finish
 
 
 @dataclass
@@ -99,16 +144,15 @@ class LoaderFeed:
 
     def __init__(
         self,
-        pictures: AugmentedPictures,
+        pictures: Augmented,
         order: BatchOrder,
         share: Share,
         device: torch.device | str,
         workers: int,
     ) -> None:
-        self.draws = pictures.transform.draws
         self.device = device
         self.passes = _Passes(order, share)
-        self.normalise = pictures.transform.preparation.normaliser(device)
+        self.finish = pictures.finisher(device)
         self.loader = DataLoader(
             pictures,
             batch_sampler=self.passes,
@@ -123,11 +167,9 @@ class LoaderFeed:
         """The passes of this process in one epoch."""
         self.passes.epoch, self.passes.first_step = epoch, first_step
         for parcel in self.loader:
-            images = self.normalise(parcel.pixels.to(self.device, non_blocking=True))
-            if self.draws.augment.erasing:
-                seeds = self.draws.erasing_seeds(epoch, parcel.indices)
-                images = erase(images, seeds, self.draws.augment.erasing)
+            pixels = parcel.pixels.to(self.device, non_blocking=True)
             labels = parcel.labels.to(self.device, non_blocking=True)
+            images = self.finish(pixels, labels, epoch, parcel.indices)
             yield Batch(images, labels, parcel.indices, parcel.unreadable)
 
 

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -28,21 +28,19 @@ from ..eval.subject import Request
 from ..files import json_text, writable_folder, write_whole
 from ..provenance import circumstances
 from ..report.console import print_evaluation, progress_bars
-from .accuracy import Accuracy, measure_accuracy, read_batches, resident_batches
 from .checkpoint import CheckpointFolder, Snapshot
+from .classification import Classification
 from .config import TrainConfig
 from .feed import Batch, Share
-from .feeding import build_feed
 from .log import RunLog
-from .network import build_network, preparation_for, save_network
-from .objective import Objective
 from .optimization import build_optimizer, build_schedule
 from .order import BatchOrder
 from .progress import RunProgress
 from .resuming import snapshot_to_go_on_from
 from .seeds import seed_everything
+from .segmentation import Segmentation
 from .stopping import StopRequest
-from .training_data import open_training_data
+from .task import Measured, Surroundings, Task
 from .watch import Diverged, LossWatch, first_not_finite
 
 _MIXED = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -64,6 +62,15 @@ def train(config: TrainConfig, console: Console | None = None) -> int:
             AcceleratorState._reset_state(reset_partial_state=True)  # the next run may ask for another precision
 
 
+def open_task(config: TrainConfig, fetch: bool = True) -> Task:
+    """What a configuration asks to learn, with its data opened."""
+    kinds: dict[str, type[Classification | Segmentation]] = {
+        "classification": Classification,
+        "segmentation": Segmentation,
+    }
+    return kinds[config.task](config, fetch)
+
+
 class Trainer:
     """One run: what it is made of, then how it goes."""
 
@@ -77,7 +84,8 @@ class Trainer:
         self.share = Share(*((dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)))
         self.main = self.share.rank == 0
         with self._main_first():
-            self.data = open_training_data(config.data, config.evaluate, fetch=self.main)
+            self.task = open_task(config, fetch=self.main)
+        self.data = self.task.data
         self.protocols = find_protocols(list(config.evaluate.protocols)) if config.evaluate.protocols else []
         self.order = BatchOrder(
             len(self.data.train),
@@ -86,24 +94,18 @@ class Trainer:
             config.seed,
             getattr(self.data.train, "chunks", None),
         )
-        if (config.augment.mixup or config.augment.cutmix) and self.order.batch_size // self.order.parts % 2:
-            raise ValueError(
-                f"batch_size {config.batch_size} in {self.order.parts} parts: mixup and cutmix need an even number of "
-                f"images in each, e.g. {2 * self.order.parts * max(1, config.batch_size // (2 * self.order.parts))}"
-            )
+        self.task.check_order(self.order)
         if config.deterministic:
             torch.use_deterministic_algorithms(True)
 
         seed_everything(config.seed)
-        self.network = build_network(config, len(self.data.classes))
-        self.preparation = preparation_for(config, self.network)
+        self.network = self.task.build_network()
         if config.grad_checkpointing:
             self.network.set_grad_checkpointing(True)  # type: ignore[operator]
         if config.sync_batchnorm and self.share.processes > 1:
             self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)
         self.network.to(device)
         self.average = ModelEmaV3(self.network, decay=config.ema_decay) if config.ema_decay else None
-        self.objective = Objective(config.augment, len(self.data.classes))
 
         self.accelerator = Accelerator(mixed_precision=_MIXED[config.precision], cpu=device.type == "cpu")
         self.device = self.accelerator.device
@@ -113,9 +115,7 @@ class Trainer:
         self.model = self.accelerator.prepare_model(torch.compile(self.network) if config.compile else self.network)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.compiler_untried = config.compile
-        self.feed, self.test_images = build_feed(
-            config, self.data, self.preparation, self.order, self.share, self.device
-        )
+        self.feed = self.task.start(self.order, self.share, self.device)
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
         self.watch = LossWatch()
@@ -138,7 +138,7 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """Of the whole run."""
-        steps = self.order.steps * self.config.schedule.epochs
+        steps = self.config.schedule.steps or self.order.steps * self.config.schedule.epochs
         return min(steps, self.config.max_steps) if self.config.max_steps else steps
 
     def run(self) -> int:
@@ -162,11 +162,10 @@ class Trainer:
 
     def _introduction(self) -> str:
         count = sum(parameter.numel() for parameter in self.network.parameters())
-        how = "on the device" if self.test_images is not None else f"{self.config.data.workers} workers"
         return (
             f"[bold]{escape(self.config.model.name)}[/], {count / 1e6:.2f} M parameters, {len(self.data.classes)} "
-            f"classes; {len(self.data.train):,} images of {self.preparation.size[0]} x {self.preparation.size[1]} "
-            f"({how}), {self.config.batch_size} in a step, {self.share.processes} process(es) on {self.device}, "
+            f"classes; {len(self.data.train):,} images of {self.task.input_told()}, "
+            f"{self.config.batch_size} in a step, {self.share.processes} process(es) on {self.device}, "
             f"{self.config.precision}{', compiled' if self.config.compile else ''}; "
             f"{'from step ' + str(self.step) if self.step else 'from the start'} to {self.total_steps}"
         )
@@ -212,10 +211,9 @@ class Trainer:
         seed_everything(self.config.seed, self.step, self.share.rank)
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches):
-            images, targets = self.objective.mixed(batch.images, batch.labels)
             last = number == len(batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                loss = self.objective.loss(self.model(images), targets) / len(batches)
+                loss = self.task.loss(self.model, batch) / len(batches)
                 self.accelerator.backward(loss)
             total += loss.detach()
         return total
@@ -306,32 +304,29 @@ class Trainer:
         self.unreadable.clear()
 
     def _measure(self) -> bool:
-        """Accuracy at the end of an epoch, and a checkpoint; False if it was asked to stop on the way."""
+        """A measurement at the end of an epoch, and a checkpoint; False if it was asked to stop on the way."""
         done = self.step >= self.total_steps
         if not done and (self.epoch + 1) % self.config.evaluate.every_epochs:
             self._next_epoch()
             self._save()
             return True
-        measured: dict[str, Accuracy] = {}
+        measured: dict[str, Measured] = {}
         for name, model in self._candidates().items():
-            accuracy = self._accuracy(model)
-            if accuracy is None:
+            found = self._measured(model)
+            if found is None:
                 return False
-            measured[name] = accuracy
-        name, best = max(measured.items(), key=lambda item: item[1].top1)
-        values = {f"{kind}_{key}": value for kind, each in measured.items() for key, value in asdict(each).items()}
-        self.progress.line(
-            f"epoch {self.epoch + 1}: "
-            + ", ".join(f"{kind} top-1 {100 * each.top1:.2f} %" for kind, each in measured.items())
-            + f" on {best.images:,} images"
-        )
+            measured[name] = found
+        name, best = max(measured.items(), key=lambda item: item[1].score)
+        values = {f"{kind}_{key}": value for kind, each in measured.items() for key, value in each.values.items()}
+        told = ", ".join(f"{kind} {each.told}" for kind, each in measured.items())
+        self.progress.line(f"epoch {self.epoch + 1}: {told} on {best.values['images']:,} images")
         if self.log is not None:
             self.log.write("test", self.step, {"epoch": self.epoch, **values})
-        if best.top1 > self.best:
-            self.best = best.top1
+        if best.score > self.best:
+            self.best = best.score
             if self.main:
                 self._write_weights("best", self._candidates()[name])
-                about = {"step": self.step, "epoch": self.epoch, "weights": name, **asdict(best)}
+                about = {"step": self.step, "epoch": self.epoch, "weights": name, **best.values}
                 write_whole(self.folder / "best" / "measured.json", json_text(about))
         self._next_epoch()
         self._save()
@@ -345,18 +340,17 @@ class Trainer:
         """The weights that are measured."""
         return {"model": self.network, **({"ema": self.average.module} if self.average is not None else {})}
 
-    def _accuracy(self, model: nn.Module) -> Accuracy | None:
-        size, workers = self.config.evaluate.batch_size, self.config.data.workers
-        if self.test_images is not None:
-            batches = resident_batches(self.test_images, size, self.share)
-        else:
-            where = (self.preparation, size, self.share, self.device, workers)
-            batches = read_batches(self.data.test, *where, self.unreadable)
-        accuracy = measure_accuracy(
-            model, batches, self.device, self.accelerator.autocast, lambda: self.stop.signal is not None
+    def _measured(self, model: nn.Module) -> Measured | None:
+        where = Surroundings(
+            self.share,
+            self.device,
+            self.accelerator.autocast,
+            lambda: self.stop.signal is not None,
+            self.unreadable,
         )
+        found = self.task.measure(model, where)
         self._tell_unreadable("it is not measured on")
-        return accuracy
+        return found
 
     # -- what is kept ---------------------------------------------------------------------------------------------
 
@@ -402,7 +396,7 @@ class Trainer:
         self.step, self.epoch, self.step_in_epoch = snapshot.step, snapshot.epoch, snapshot.step_in_epoch
 
     def _write_weights(self, name: str, model: nn.Module) -> None:
-        save_network(model, self.folder / name, self.preparation, self.data.classes)
+        self.task.write(model, self.folder / name)
 
     # -- how it ends ----------------------------------------------------------------------------------------------
 
@@ -423,7 +417,7 @@ class Trainer:
             "data": {"train": self.data.train.title, "test": self.data.test.title, **self.data.identity},
             "steps": self.step,
             "seconds": round(seconds, 1),
-            "best_top1": self.best,
+            f"best_{self.task.score_name}": self.best,
         }
         if self.protocols:
             summary["evaluation"] = self._evaluate()

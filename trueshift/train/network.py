@@ -12,11 +12,14 @@ from torch import nn
 
 from ..data.prepare import Preparation
 from ..layers.tokenize import check_size
-from ..models import adapt, create_model, from_pretrained
+from ..models import create_model, from_pretrained, saving
 from ..models.backbone import Backbone
 from ..models.config import BackboneConfig
 from ..models.registry import is_ours, resolve_name
 from ..models.saving import name_of, save_pretrained
+from ..tasks import UperNet, adapt
+from ..tasks.saving import ARCHITECTURE
+from ..tasks.saving import from_pretrained as from_folder
 from .config import TrainConfig
 
 
@@ -42,6 +45,30 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
             raise ValueError(f"{asked.name} of timm's cannot be padded circularly: needs --model.padding null")
         return _of_timm(asked.name, asked.pretrained, num_classes, given)
     return create_model(asked.name, asked.pretrained, num_classes=num_classes, **given).train()
+
+
+def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
+    """UperNet on the network a configuration asks for, or one of another run's."""
+    asked = config.model
+    folder = Path(asked.start_from) if asked.start_from else None
+    if folder is not None and saving.read_config(folder / saving.CONFIG)["architecture"] == ARCHITECTURE:
+        return _segmenter_from(folder, asked.name, num_classes)
+    resolve_name(asked.name.partition(".")[0])  # says what may have been meant
+    backbone: Any = build_network(config, num_classes)
+    return UperNet(backbone, num_classes, **config.segmentation.decoder).train()
+
+
+def _segmenter_from(folder: Path, name: str, num_classes: int) -> UperNet:
+    """Another run's; the ordinary network is adapted if the adaptive one is asked for."""
+    model: Any = from_folder(folder)
+    held, wanted = name_of(model.encoder), resolve_name(name)
+    if model.num_classes != num_classes:
+        raise ValueError(f"{folder} knows {model.num_classes} classes: needs the {num_classes} of the data")
+    if wanted == f"a_{held}":
+        model = adapt(model)
+    elif held != wanted:
+        raise ValueError(f"{folder} holds UperNet on {held}: needs {wanted}, or the ordinary network to adapt")
+    return model.train()
 
 
 def _of_timm(name: str, pretrained: bool, num_classes: int, given: dict[str, Any]) -> nn.Module:

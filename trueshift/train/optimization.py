@@ -33,12 +33,16 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
 def build_schedule(config: TrainConfig, optimizer: Optimizer, steps_per_epoch: int) -> Scheduler:
     """The learning rate as a function of the step alone: ``schedule.step_update(step)`` sets it."""
     asked, scale = config.schedule, rate_scale(config)
-    before = asked.warmup_epochs if asked.curve_after_warmup else 0  # timm would add these to the length
+    if asked.steps:  # a step is then as long as an epoch
+        length, warmup, steps_per_epoch = asked.steps, float(asked.warmup_steps), 1
+    else:
+        length, warmup = asked.epochs, asked.warmup_epochs
+    before = warmup if asked.curve_after_warmup else 0  # timm would add these to the length
     schedule, _ = create_scheduler_v2(
         optimizer,
         sched=asked.name,
-        num_epochs=asked.epochs - asked.cooldown_epochs - before,  # type: ignore[arg-type]
-        warmup_epochs=asked.warmup_epochs,  # type: ignore[arg-type]
+        num_epochs=length - asked.cooldown_epochs - before,  # type: ignore[arg-type]
+        warmup_epochs=warmup,  # type: ignore[arg-type]
         warmup_prefix=asked.curve_after_warmup,
         warmup_lr=asked.warmup_lr * scale,
         min_lr=asked.min_lr * scale,

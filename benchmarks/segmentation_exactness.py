@@ -1,0 +1,65 @@
+"""Do the logits of UperNet move with the image, bit for bit, at the sizes of the paper?
+
+    python benchmarks/segmentation_exactness.py --shifts 4
+
+Hostile images, photographs and noise; random statistics of every norm; images of a batch move independently. Images
+that repeat under a shift are among them.
+"""
+
+import argparse
+import sys
+
+import record
+import torch
+
+import trueshift as ts
+from trueshift.ops.shift import IMAGE_DIMS
+from trueshift.testing import hostile_images, photographs
+
+sys.path.insert(0, str(record.ROOT / "tests"))
+from model_checks import perturb_norms, random_shifts
+
+SIZES = {"a_swin_tiny": 224, "a_swinv2_tiny": 256, "a_cvt_13": 224, "a_mvitv2_tiny": 224}
+
+
+def images_of(size: tuple[int, int]) -> torch.Tensor:
+    named = {name: image for name, image in hostile_images(size).items() if name != "huge"}
+    photos = photographs(max(size))
+    named |= {name: photo[:, : size[0], : size[1]] for name, photo in photos.items()}
+    return torch.stack(list(named.values()))
+
+
+@torch.no_grad()
+def failures(net: torch.nn.Module, images: torch.Tensor, shifts: int, batch: int) -> tuple[int, int]:
+    wrong = pairs = 0
+    for few in images.split(batch):
+        logits = net(few)
+        for offset in random_shifts(few.cpu(), shifts):
+            there = offset.to(few.device)
+            again = net(ts.circular_shift(few, there, IMAGE_DIMS))
+            wrong += int((again != ts.circular_shift(logits, there, IMAGE_DIMS)).flatten(1).any(1).sum())
+            pairs += len(few)
+    return wrong, pairs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shifts", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--classes", type=int, default=11)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args()
+    rows = []
+    for name, side in SIZES.items():
+        for size in ((side, side), (2 * side, 2 * side), (side, 2 * side)):
+            torch.manual_seed(0)
+            net = perturb_norms(ts.UperNet(name, given.classes, img_size=size)).eval().to(given.device)
+            images = images_of(size).to(given.device)
+            wrong, pairs = failures(net, images, given.shifts, given.batch)
+            rows.append({"model": name, "size": list(size), "pairs": pairs, "failures": wrong})
+            print(rows[-1], flush=True)
+            record.write(f"segmentation_exactness_{given.device}", {"precision": "float32", "rows": rows}, 0)
+
+
+if __name__ == "__main__":
+    main()
