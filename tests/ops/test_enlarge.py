@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from trueshift.ops import enlarge as module
-from trueshift.ops.enlarge import enlarge
-from trueshift.ops.shift import IMAGE_DIMS, TOKEN_DIMS, circular_pad
+from trueshift.ops.enlarge import enlarge, enlarge_from
+from trueshift.ops.shift import IMAGE_DIMS, TOKEN_DIMS, circular_pad, circular_shift
 
 
 @pytest.fixture(params=["products", "kernel"])
@@ -43,6 +43,16 @@ def test_the_margin_continues_the_circle(way, margin):
     x = torch.rand(2, 3, 5, 4)
     padded = circular_pad(enlarge(x, (12, 20)), (margin, margin), (margin, margin))
     torch.testing.assert_close(enlarge(x, (12, 20), margin=margin), padded)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rolled_on_the_way_in_half_precision(dtype):
+    """Values are rounded to half precision between rows and columns, so it is the roll alone that is exact."""
+    maps, start = torch.rand(3, 5, 4, 6).to(dtype), torch.randint(-24, 24, (3, 2))
+    still = enlarge_from(maps, (16, 24), torch.zeros_like(start))
+    assert torch.equal(enlarge_from(maps, (16, 24), start), circular_shift(still, start, IMAGE_DIMS))
+    whole = enlarge(maps.float(), (16, 24), dims=IMAGE_DIMS)
+    torch.testing.assert_close(still.float(), whole, rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("circular", [True, False])

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from trueshift.ops import shift
 from trueshift.ops.shift import IMAGE_DIMS, circular_pad, circular_shift, circular_take, pair, spread_out
 
 
@@ -71,3 +72,16 @@ def test_circular_pad_goes_around_as_often_as_needed(amount):
     index = torch.arange(-before, 3 + after) % 3
     columns = torch.arange(-after, 4 + before) % 4
     assert torch.equal(circular_pad(x, (before, after), (after, before)), x[:, index][:, :, columns])
+
+
+@pytest.mark.parametrize("pads", [((1, 1), (2, 0)), ((0, 3), (0, 0)), ((4, 4), (5, 5))])
+def test_both_ways_of_padding_are_those_of_the_compiler(pads):
+    x = torch.rand(2, 4, 5, 3, dtype=torch.float64)
+    rows, columns = pads
+    wanted = x[:, torch.arange(-rows[0], 4 + rows[1]) % 4][:, :, torch.arange(-columns[0], 5 + columns[1]) % 5]
+    assert torch.equal(circular_pad(x, *pads), wanted)
+    assert torch.equal(shift._pad_by_index(x, *pads), wanted)
+    assert torch.equal(shift._pad_by_parts(x, *pads), wanted)
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: circular_pad(x, *pads), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: circular_pad(x, *pads).square(), (x,))

@@ -6,7 +6,7 @@ pass, which adds up atomically; a circle costs nothing more, and neither does a 
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from .shift import IMAGE_DIMS, TOKEN_DIMS, Pair, circular_pad
@@ -35,6 +35,26 @@ def enlarge(
     return x
 
 
+def enlarge_from(maps: Float[Tensor, "B C h w"], size: Pair, start: Int[Tensor, "B 2"]) -> Float[Tensor, "B C H W"]:
+    """:func:`enlarge` on a circle, rolled: each map begins with the cell at its own ``start``.
+
+    Shift law: the values are those of ``start`` 0, moved. In half precision bit for bit: a sum of two products, which
+    are exact in the float32 that they are added up in, does not depend on where or in which order it is made. In
+    float32 to rounding: enlarge first, then move.
+    """
+    rows, columns = (
+        _rolled(_weights(maps, maps.shape[dim], size[dim - 2], True, 0), start[:, dim - 2]) for dim in IMAGE_DIMS
+    )
+    tall = torch.bmm(rows, maps.permute(0, 2, 3, 1).flatten(2)).unflatten(2, (maps.shape[3], maps.shape[1]))
+    lines = tall.permute(0, 3, 1, 2).flatten(1, 2)
+    return torch.bmm(lines, columns.mT).unflatten(1, (maps.shape[1], size[0]))
+
+
+def _rolled(weights: Float[Tensor, "m n"], start: Int[Tensor, " B"]) -> Float[Tensor, "B m n"]:
+    places = (torch.arange(len(weights), device=weights.device) + start[:, None]) % len(weights)
+    return weights[places]
+
+
 def _along(x: Tensor, weights: Float[Tensor, "m n"], dim: int) -> Tensor:
     """Every line along one dimension, weighted: ``y[..., i, ...] = sum_j weights[i, j] x[..., j, ...]``."""
     if dim == x.dim() - 1:
@@ -44,19 +64,41 @@ def _along(x: Tensor, weights: Float[Tensor, "m n"], dim: int) -> Tensor:
     return torch.bmm(weights.expand(len(lines), -1, -1), lines).view(shape)
 
 
+_Key = tuple[int, int, bool, int, torch.dtype, torch.device]
+_kept: dict[_Key, Tensor] = {}
+_MOST_KEPT = 256
+
+
 def _weights(like: Tensor, count: int, length: int, circular: bool, margin: int) -> Float[Tensor, "m count"]:
-    """How much each of ``count`` cells counts at each of ``length`` centres, and at those of the margin."""
+    """How much each of ``count`` cells counts at each of ``length`` centres, and at those of the margin.
+
+    Kept from call to call, since making them takes more launches than using them; within a graph they are its own.
+    """
+    key = (count, length, circular, margin, like.dtype, like.device)
+    if torch.compiler.is_compiling() or (like.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return _made_weights(*key)
+    if key not in _kept:
+        if len(_kept) >= _MOST_KEPT:
+            _kept.clear()
+        with torch.inference_mode(False), torch.no_grad():  # usable wherever it was made
+            _kept[key] = _made_weights(*key)
+    return _kept[key]
+
+
+def _made_weights(
+    count: int, length: int, circular: bool, margin: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "m count"]:
     if count == 1:
-        return like.new_ones(length + 2 * margin, 1)
-    places = torch.arange(-margin, length + margin, device=like.device, dtype=torch.float64)
+        return torch.ones(length + 2 * margin, 1, dtype=dtype, device=device)
+    places = torch.arange(-margin, length + margin, device=device, dtype=torch.float64)
     centres = (places + 0.5) * (count / length) - 0.5
-    cells = torch.arange(count, device=like.device)
+    cells = torch.arange(count, device=device)
     if circular:
         away = torch.remainder(centres[:, None] - cells, count)
         away = torch.minimum(away, count - away)
     else:
         away = (centres.clamp(0, count - 1)[:, None] - cells).abs()
-    return (1 - away).clamp_min(0).to(like.dtype)
+    return (1 - away).clamp_min(0).to(dtype)
 
 
 def _whole(x: Tensor, size: Pair, dims: Pair) -> bool:

@@ -145,16 +145,8 @@ class _CircularPad(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
-        (top, bottom), (left, right) = rows, columns
-        height, width = x.shape[1:3]
-        padded = x.new_empty(x.shape[0], top + height + bottom, left + width + right, *x.shape[3:])
-        middle = padded[:, top : top + height]
-        middle[:, :, left : left + width] = x
-        middle[:, :, :left] = x[:, :, width - left :]
-        middle[:, :, left + width :] = x[:, :, :right]
-        padded[:, :top] = middle[:, height - top :]
-        padded[:, top + height :] = middle[:, :bottom]
-        return padded
+        wide = x.is_cuda and x.shape[3:].numel() * x.element_size() >= 64
+        return _pad_by_index(x, rows, columns) if wide else _pad_by_parts(x, rows, columns)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -163,6 +155,30 @@ class _CircularPad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         return _CircularFold.apply(grads[0], ctx.rows, ctx.columns), None, None
+
+
+def _pad_by_parts(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
+    """The image and its borders, each copied to its place."""
+    (top, bottom), (left, right) = rows, columns
+    height, width = x.shape[1:3]
+    padded = x.new_empty(x.shape[0], top + height + bottom, left + width + right, *x.shape[3:])
+    middle = padded[:, top : top + height]
+    middle[:, :, left : left + width] = x
+    middle[:, :, :left] = x[:, :, width - left :]
+    middle[:, :, left + width :] = x[:, :, :right]
+    padded[:, :top] = middle[:, height - top :]
+    padded[:, top + height :] = middle[:, :bottom]
+    return padded
+
+
+def _pad_by_index(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
+    """All positions by their number, with all channels of each: on a GPU as fast as its memory, if there are many."""
+    images, height, width = x.shape[:3]
+    row = torch.arange(-rows[0], height + rows[1], device=x.device) % height
+    column = torch.arange(-columns[0], width + columns[1], device=x.device) % width
+    first = torch.arange(images, device=x.device)[:, None, None] * (height * width)
+    index = first + row[:, None] * width + column
+    return x.reshape(-1, *x.shape[3:]).index_select(0, index.flatten()).view(*index.shape, *x.shape[3:])
 
 
 class _CircularFold(torch.autograd.Function):

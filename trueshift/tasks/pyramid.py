@@ -118,19 +118,25 @@ class UperNetDecoder(nn.Module):
 
     def forward(self, levels: Sequence[Tokens]) -> Tokens:
         """Pool the coarsest level, add from coarse to fine, fuse; ``levels`` as :meth:`in_one_frame` gives them."""
-        grids = [tokens.grid for tokens in levels]
-        normed = [_as_maps(norm(tokens.values)) for norm, tokens in zip(self.feature_norms, levels, strict=True)]
-        state = self.psp(normed[-1])
-        maps = [state]
-        for index, lateral in zip(range(len(levels) - 2, -1, -1), self.fpn_lateral_blocks, strict=True):
-            state = lateral(normed[index]) + self.refine(state, grids[index + 1], grids[index])
-            maps.append(state)
-        smooth = [maps[0], *(conv(each) for conv, each in zip(self.fpn_conv_blocks, maps[1:], strict=True))]
-        margin = 1 if self.adaptive else 0
-        finest = [self.refine(each, grid, grids[0], margin) for each, grid in zip(smooth, grids[::-1], strict=True)]
-        stacked = torch.cat(finest[::-1], 1)
+        stacked = torch.cat(self._at_the_finest(levels)[::-1], 1)
         fused = self.fusion_block.within_margin(stacked) if self.adaptive else self.fusion_block(stacked)
-        return Tokens(fused.permute(0, 2, 3, 1), grids[0])
+        return Tokens(fused.permute(0, 2, 3, 1), levels[0].grid)
+
+    def _at_the_finest(self, levels: Sequence[Tokens]) -> list[Float[Tensor, "B D H W"]]:
+        """The decoder's map of each level, coarse to fine, on the finest grid; on a circle with a margin."""
+        *finer, top = zip(self.feature_norms, levels, strict=True)
+        margin = 1 if self.adaptive else 0
+
+        def normed(norm: nn.Module, tokens: Tokens) -> Tensor:
+            return _as_maps(norm(tokens.values))
+
+        state, grid = self.psp(normed(*top)), top[1].grid
+        maps = [self.refine(state, grid, levels[0].grid, margin)]
+        for level, lateral, conv in zip(finer[::-1], self.fpn_lateral_blocks, self.fpn_conv_blocks, strict=True):
+            state = lateral(normed(*level)) + self.refine(state, grid, level[1].grid)
+            grid = level[1].grid
+            maps.append(self.refine(conv(state), grid, levels[0].grid, margin))
+        return maps
 
     def refine(
         self, x: Float[Tensor, "B C h w"], grid: TokenGrid, onto: TokenGrid, margin: int = 0

@@ -14,12 +14,13 @@ from ..models.backbone import Backbone
 from ..models.choices import PLACES
 from ..models.registry import create_model
 from ..ops.arriving import Arriving
-from ..ops.enlarge import enlarge
+from ..ops.enlarge import enlarge, enlarge_from
 from ..ops.grid import TokenGrid
 from ..ops.repeating import may_repeat, repeat_one_period
 from ..ops.shift import IMAGE_DIMS, Pair, circular_shift
 from .pyramid import BINS, ConvNormRelu, UperNetDecoder
 
+_HALF = (torch.bfloat16, torch.float16)
 _CHUNKS = 8  # of the classes, where logits are moved at full resolution
 
 
@@ -173,6 +174,8 @@ class UperNet(nn.Module):
         """The same, rolled once, at full resolution, to where the pixels stand."""
         if not self.adaptive:
             return self._on_pixels(maps, grid)
+        if maps.is_cuda and maps.dtype in _HALF:
+            return enlarge_from(maps, grid.image_size, -grid.origin)
         if torch.compiler.is_compiling() or torch.is_grad_enabled():
             return circular_shift(self._on_pixels(maps, grid), -grid.origin, IMAGE_DIMS)
         # some classes at a time: two copies of all logits at full resolution would be most of the memory
