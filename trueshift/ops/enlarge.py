@@ -45,9 +45,15 @@ def enlarge_from(maps: Float[Tensor, "B C h w"], size: Pair, start: Int[Tensor, 
     rows, columns = (
         _rolled(_weights(maps, maps.shape[dim], size[dim - 2], True, 0), start[:, dim - 2]) for dim in IMAGE_DIMS
     )
-    tall = torch.bmm(rows, maps.permute(0, 2, 3, 1).flatten(2)).unflatten(2, (maps.shape[3], maps.shape[1]))
-    lines = tall.permute(0, 3, 1, 2).flatten(1, 2)
-    return torch.bmm(lines, columns.mT).unflatten(1, (maps.shape[1], size[0]))
+    wide = torch.bmm(maps.flatten(1, 2), columns.mT).unflatten(1, maps.shape[1:3])
+    # image by image, so that its weights serve all channels without a copy for each
+    each = [(rows[at].expand(maps.shape[1], -1, -1), wide[at]) for at in range(len(maps))]
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return torch.stack([torch.bmm(*pair) for pair in each])
+    enlarged = maps.new_empty(*maps.shape[:2], *size)
+    for pair, there in zip(each, enlarged, strict=True):
+        torch.bmm(*pair, out=there)
+    return enlarged
 
 
 def _rolled(weights: Float[Tensor, "m n"], start: Int[Tensor, " B"]) -> Float[Tensor, "B m n"]:

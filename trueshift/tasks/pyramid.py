@@ -135,7 +135,12 @@ class UperNetDecoder(nn.Module):
         for level, lateral, conv in zip(finer[::-1], self.fpn_lateral_blocks, self.fpn_conv_blocks, strict=True):
             state = lateral(normed(*level)) + self.refine(state, grid, level[1].grid)
             grid = level[1].grid
-            maps.append(self.refine(conv(state), grid, levels[0].grid, margin))
+            if margin and grid.stride == levels[0].grid.stride and not self.training:
+                # the margin comes out of a wider one: a copy less. While training, a norm would count it twice
+                assert isinstance(conv, ConvNormRelu)
+                maps.append(conv.within_margin(_padded(state, 2)))
+            else:
+                maps.append(self.refine(conv(state), grid, levels[0].grid, margin))
         return maps
 
     def refine(
@@ -145,7 +150,11 @@ class UperNetDecoder(nn.Module):
         values = x.permute(0, 2, 3, 1)
         if grid.stride != onto.stride:
             return _as_maps(enlarge(values, onto.shape, self.adaptive, margin))
-        return _as_maps(circular_pad(values, (margin, margin), (margin, margin))) if margin else x
+        return _padded(x, margin) if margin else x
+
+
+def _padded(x: Float[Tensor, "B C h w"], margin: int) -> Float[Tensor, "B C PH PW"]:
+    return _as_maps(circular_pad(x.permute(0, 2, 3, 1), (margin, margin), (margin, margin)))
 
 
 def _as_maps(values: Float[Tensor, "B h w C"]) -> Float[Tensor, "B C h w"]:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Protocol
 
 import numpy as np
@@ -124,7 +125,7 @@ class AugmentedPictures(Augmented):
 
 @dataclass
 class _Passes(Sampler[list[_Key]]):
-    """The keys of each pass of a process; which epoch, and from which step on, is told before it is asked."""
+    """The keys of each pass of a process, epoch after epoch; where it begins is told before it is asked."""
 
     order: BatchOrder
     share: Share
@@ -132,15 +133,19 @@ class _Passes(Sampler[list[_Key]]):
     first_step: int = field(default=0, init=False)
 
     def __iter__(self) -> Iterator[list[_Key]]:
-        for indices in self.order.shares(self.epoch, self.share.rank, self.share.processes, self.first_step):
-            yield [(self.epoch, int(index)) for index in indices]
+        first = self.first_step
+        for epoch in count(self.epoch):
+            for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first):
+                yield [(epoch, int(index)) for index in indices]
+            first = 0
 
-    def __len__(self) -> int:
-        return (self.order.steps - self.first_step) * self.order.parts // self.share.processes
+    def left(self, first_step: int) -> int:
+        """Passes of an epoch from a step on."""
+        return (self.order.steps - first_step) * self.order.parts // self.share.processes
 
 
 class LoaderFeed:
-    """Batches from a DataLoader."""
+    """Batches from a DataLoader, which reads on into the next epoch: short ones would else begin with a wait."""
 
     def __init__(
         self,
@@ -153,6 +158,8 @@ class LoaderFeed:
         self.device = device
         self.passes = _Passes(order, share)
         self.finish = pictures.finisher(device)
+        self.reading: Iterator[_Parcel] = iter(())
+        self.reading_next: tuple[int, int] | None = None  # epoch and step that come next, if nothing was skipped
         self.loader = DataLoader(
             pictures,
             batch_sampler=self.passes,
@@ -165,8 +172,13 @@ class LoaderFeed:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The passes of this process in one epoch."""
-        self.passes.epoch, self.passes.first_step = epoch, first_step
-        for parcel in self.loader:
+        if self.reading_next != (epoch, first_step):
+            self.passes.epoch, self.passes.first_step = epoch, first_step
+            self.reading = iter(self.loader)
+        self.reading_next, left = None, self.passes.left(first_step)
+        for number, parcel in enumerate(islice(self.reading, left), 1):
+            if number == left:
+                self.reading_next = (epoch + 1, 0)
             pixels = parcel.pixels.to(self.device, non_blocking=True)
             labels = parcel.labels.to(self.device, non_blocking=True)
             images = self.finish(pixels, labels, epoch, parcel.indices)
