@@ -27,6 +27,7 @@ demo: $(READY)
 	$(BIN)/python examples/encoder_decoder.py
 	$(BIN)/python examples/moving_grids.py
 	$(BIN)/python examples/adapt_timm.py
+	$(BIN)/python examples/segmentation.py
 	$(BIN)/python examples/flicker.py
 	$(BIN)/trueshift audit swin_mini --against adapted --random-weights --limit 32 --shifts 8 --output out/audit
 

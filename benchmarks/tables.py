@@ -12,7 +12,10 @@ from typing import Any
 
 from record import RESULTS, ROOT
 
-DOCUMENTS = ("README.md", *(f"docs/{name}.md" for name in ("paper_map", "exactness", "models", "audit", "training")))
+DOCUMENTS = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("paper_map", "exactness", "models", "audit", "training", "segmentation")),
+)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -191,7 +194,63 @@ def audit_overhead() -> str:
     return "\n".join(lines)
 
 
+def camvid() -> str:
+    lines = [
+        "| backbone | mIoU | mASCC | logits bit-identical under circular shifts | mASSC |",
+        "|---|---|---|---|---|",
+    ]
+    recorded: dict[str, Any] = {}
+    for name in ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny"):
+        if not (RESULTS / f"camvid_{name}.json").exists():
+            lines.append(f"| `{name}` | not run yet | | | |")
+            continue
+        recorded = load(f"camvid_{name}")
+        circular, standard = (recorded["result"]["evaluation"][f"ade20k-{kind}"] for kind in ("circular", "standard"))
+        shares = (circular["mean_iou"], circular["consistency"]["rate"], circular["bit_exact"]["rate"])
+        told = " | ".join(f"{100 * share:.2f} %" for share in (*shares, standard["consistency"]["rate"]))
+        lines.append(f"| `{name}` | {told} |")
+    steps, images = recorded["result"]["steps"], recorded["result"]["evaluation"]["ade20k-circular"]["consistency"]
+    note = (
+        f"CamVid from random weights, {steps:,} steps of 16 images, one seed, the same recipe and circular padding for "
+        f"all; measured in float32 on {images['images']} test images with one random pair of shifts each, on "
+        f"{machine(recorded)}. The logs are in `results/camvid_*.json`."
+    )
+    return "\n".join([*lines, "", note])
+
+
+def segmentation_speed() -> str:
+    lines = [
+        "| decoder on | work | ordinary | equivariant | time | memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    recorded = load("segmentation_speed_cuda")
+    for row in recorded["result"]["rows"]:
+        mode = "compiled" if row["compiled"] else "eager"
+        work = f"{row['work']}, bf16, {mode}, {row['batch']} x {row['size']} x {row['size']}, {row['classes']} classes"
+        times = " | ".join(f"{row['milliseconds'][kind]:.1f} ms" for kind in ("ordinary", "equivariant"))
+        low, high = row["quartiles"]
+        ratio = f"{row['time_ratio']:.3f} ({low:.3f} to {high:.3f})"
+        lines.append(f"| {row['backbone']} | {work} | {times} | {ratio} | {row['memory_ratio']:.3f} |")
+    return "\n".join([*lines, "", f"`{recorded['command']}` on {machine(recorded)}; medians and quartiles."])
+
+
+def segmentation_exactness() -> str:
+    lines = ["| UperNet on | sizes | pairs of (image, shift) | not bit-identical |", "|---|---|---|---|"]
+    recorded = load("segmentation_exactness_cuda")
+    rows = recorded["result"]["rows"]
+    for name in dict.fromkeys(row["model"] for row in rows):
+        here = [row for row in rows if row["model"] == name]
+        sizes = ", ".join(f"{row['size'][0]} x {row['size'][1]}" for row in here)
+        pairs, failures = (sum(row[key] for row in here) for key in ("pairs", "failures"))
+        lines.append(f"| `{name}` | {sizes} | {pairs} | {failures} |")
+    note = f"Hostile images and photographs, random statistics of every norm, float32, on {machine(recorded)}."
+    return "\n".join([*lines, "", note])
+
+
 TABLES = {
+    "camvid": camvid,
+    "segmentation_speed": segmentation_speed,
+    "segmentation_exactness": segmentation_exactness,
     "door": door,
     "training_speed": training_speed,
     "frame_stability": frame_stability,

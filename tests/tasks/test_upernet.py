@@ -177,7 +177,7 @@ def test_gradients_of_the_decoder(adaptive):
 
     def decoded(*values):
         levels = [Tokens(value, grid) for value, grid in zip(values, (fine, coarse), strict=True)]
-        return decoder(decoder.in_one_frame(levels)).values
+        return decoder(levels).values
 
     assert torch.autograd.gradcheck(decoded, tuple(value.requires_grad_() for value in values))
 

@@ -34,6 +34,10 @@ _LAYOUTS = (
 _SHOWN = 3  # files in an error message
 
 
+class UnknownLayout(ValueError):
+    """Files that may be anything but pictures with label files."""
+
+
 @dataclass
 class SceneFiles:
     """Pictures with a label file each.
@@ -97,7 +101,7 @@ def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] |
             return _own(root, split, classes)
         if any(f"{folder}annot" in top for folder in top):
             return _camvid(root, split)
-    raise ValueError(f"{tree.path} is in no known layout of pictures with label files: needs {_LAYOUTS}")
+    raise UnknownLayout(f"{tree.path} is in no known layout of pictures with label files: needs {_LAYOUTS}")
 
 
 # the layouts

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..data import Preparation, Prepared, Unreadable
+from ..ops.arriving import Arriving
 from .metrics import bit_identical, logit_change
 from .protocols import Protocol
 from .records import ImageRecord
@@ -41,7 +42,7 @@ def measure(
         shifts: how many of each protocol, by its name; every shift there is for None.
     """
     waiting: deque[Pending | Unreadable] = deque()
-    unread: deque[tuple[_Arriving, list[Segment]]] = deque()
+    unread: deque[tuple[Arriving, list[Segment]]] = deque()
 
     def readable() -> Iterator[tuple[Prepared, Pending]]:
         for image in images:
@@ -66,7 +67,7 @@ def measure(
 
     for batch, segments in ViewMaker(protocols, preparation, shifts, seed, batch_size, device).batches(readable()):
         with torch.inference_mode():
-            answers = _Arriving(_compare(_checked(forward(batch), len(batch)), segments))
+            answers = Arriving(_compare(_checked(forward(batch), len(batch)), segments))
         unread.append((answers, segments))
         if len(unread) > 1:  # read one batch late: the device works on the next one meanwhile
             _keep(*unread.popleft())
@@ -97,27 +98,7 @@ def _compare(logits: Tensor, segments: list[Segment]) -> Tensor:
     return torch.stack([part.double() for part in parts], 1)
 
 
-class _Arriving:
-    """A small tensor on its way from the device; asked for, it waits for its own batch and for no later one."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.ready: torch.cuda.Event | None = None
-        if values.is_cuda:
-            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self.values.copy_(values, non_blocking=True)
-            self.ready = torch.cuda.Event()
-            self.ready.record()
-        else:
-            self.values = values.cpu()
-
-    def numpy(self) -> np.ndarray:
-        """The values, once they are here."""
-        if self.ready is not None:
-            self.ready.synchronize()
-        return self.values.numpy()
-
-
-def _keep(answers: _Arriving, segments: list[Segment]) -> None:
+def _keep(answers: Arriving, segments: list[Segment]) -> None:
     """Write a batch's answers to the records they belong to."""
     values, row = answers.numpy(), 0
     for segment in segments:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..data import open_data
-from ..data.scene_folders import open_scenes
+from ..data.scene_folders import UnknownLayout, open_scenes
 from ..data.scenes import Pictures, SceneSource
 
 
@@ -17,9 +17,7 @@ def open_scenes_or_pictures(where: str | Path, split: str = "test") -> SceneSour
         return Pictures(open_data(where, split))
     try:
         return open_scenes(where, split)
-    except ValueError as error:
-        if "in no known layout" not in str(error):  # it is in one, and something else is wrong
-            raise
+    except UnknownLayout as error:
         unknown = error
     try:
         return Pictures(open_data(where, split))

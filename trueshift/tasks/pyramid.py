@@ -7,6 +7,7 @@ stage before. From there on grids differ in nothing but their stride.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -109,39 +110,38 @@ class UperNetDecoder(nn.Module):
         self.fpn_conv_blocks = nn.ModuleList(ConvNormRelu(channels, channels, 3, padding) for _ in coarse_to_fine)
         self.fusion_block = ConvNormRelu(len(inside) * channels, channels, 3, padding)
 
-    def in_one_frame(self, features: Sequence[Tokens]) -> list[Tokens]:
-        """All stages, starting at the same pixel."""
-        if not self.adaptive:
-            return list(features)
-        top = self.anchor(features[-1])
-        return [*(start_at(tokens, top.grid.origin) for tokens in features[:-1]), top]
-
-    def forward(self, levels: Sequence[Tokens]) -> Tokens:
-        """Pool the coarsest level, add from coarse to fine, fuse; ``levels`` as :meth:`in_one_frame` gives them."""
-        stacked = torch.cat(self._at_the_finest(levels)[::-1], 1)
+    def forward(self, features: Sequence[Tokens]) -> Tokens:
+        """Pool the coarsest stage, add from coarse to fine, fuse."""
+        maps, grid = self._at_the_finest(features)
+        stacked = torch.cat(maps[::-1], 1)
+        del maps  # four maps of the finest size: nothing else in the decoder is as large
         fused = self.fusion_block.within_margin(stacked) if self.adaptive else self.fusion_block(stacked)
-        return Tokens(fused.permute(0, 2, 3, 1), levels[0].grid)
+        return Tokens(fused.permute(0, 2, 3, 1), grid)
 
-    def _at_the_finest(self, levels: Sequence[Tokens]) -> list[Float[Tensor, "B D H W"]]:
-        """The decoder's map of each level, coarse to fine, on the finest grid; on a circle with a margin."""
-        *finer, top = zip(self.feature_norms, levels, strict=True)
+    def _at_the_finest(self, features: Sequence[Tokens]) -> tuple[list[Float[Tensor, "B D H W"]], TokenGrid]:
+        """The decoder's map of each stage, coarse to fine, on the finest grid; on a circle with a margin."""
+        *finer, (top_norm, top) = zip(self.feature_norms, features, strict=True)
+        top = self.anchor(top) if self.adaptive else top
+        finest = replace(features[0].grid, origin=top.grid.origin)
         margin = 1 if self.adaptive else 0
-
-        def normed(norm: nn.Module, tokens: Tokens) -> Tensor:
-            return _as_maps(norm(tokens.values))
-
-        state, grid = self.psp(normed(*top)), top[1].grid
-        maps = [self.refine(state, grid, levels[0].grid, margin)]
-        for level, lateral, conv in zip(finer[::-1], self.fpn_lateral_blocks, self.fpn_conv_blocks, strict=True):
-            state = lateral(normed(*level)) + self.refine(state, grid, level[1].grid)
-            grid = level[1].grid
-            if margin and grid.stride == levels[0].grid.stride and not self.training:
+        state, grid = self.psp(_as_maps(top_norm(top.values))), top.grid
+        maps = [self.refine(state, grid, finest, margin)]
+        stages = zip(finer[::-1], self.fpn_lateral_blocks, self.fpn_conv_blocks, strict=True)
+        for (norm, tokens), lateral, conv in stages:
+            level = self.in_frame(tokens, finest)
+            state = lateral(_as_maps(norm(level.values))) + self.refine(state, grid, level.grid)
+            grid = level.grid
+            if margin and grid.stride == finest.stride and not self.training:
                 # the margin comes out of a wider one: a copy less. While training, a norm would count it twice
                 assert isinstance(conv, ConvNormRelu)
                 maps.append(conv.within_margin(_padded(state, 2)))
             else:
-                maps.append(self.refine(conv(state), grid, levels[0].grid, margin))
-        return maps
+                maps.append(self.refine(conv(state), grid, finest, margin))
+        return maps, finest
+
+    def in_frame(self, tokens: Tokens, grid: TokenGrid) -> Tokens:
+        """Tokens of a stage, starting where a grid of the decoder starts."""
+        return start_at(tokens, grid.origin) if self.adaptive else tokens
 
     def refine(
         self, x: Float[Tensor, "B C h w"], grid: TokenGrid, onto: TokenGrid, margin: int = 0

@@ -126,12 +126,13 @@ class UperNet(nn.Module):
         On an anchored backbone the values do not depend on the shift of the image: it is all in ``grid.origin``.
         """
         check_image(images, self.encoder.in_chans, self.size_multiple)
-        levels = self.decoder.in_one_frame(self.encoder.features(images))
-        fused = self.decoder(levels)
+        features = self.encoder.features(images)
+        fused = self.decoder(features)
         logits = self.segmentation_head(self.drop(fused.values.permute(0, 3, 1, 2)))
         if not self.training or self.auxiliary_head is None:
             return logits, None, fused.grid
-        return logits, self.auxiliary_head(levels[-2].values.permute(0, 3, 1, 2)), fused.grid
+        level = self.decoder.in_frame(features[-2], fused.grid)
+        return logits, self.auxiliary_head(level.values.permute(0, 3, 1, 2)), fused.grid
 
     def forward(self, images: Float[Tensor, "B C H W"], masks: Int[Tensor, "B H W"] | None = None) -> Tensor:
         """Logits of all pixels ``[B, classes, H, W]``, in the frame of the image; with masks, the loss.
