@@ -1,10 +1,10 @@
 """Read pictures a little ahead of their use, in order, each once; those that cannot be read are told, not lost."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import UInt8
@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 from ..ops.shift import Pair
 from .prepare import Preparation
 from .source import ImageSource
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,16 @@ def read_ahead(
     pictures = _Pictures(source, indices, preparation, margin)
     if for_gpu and len(indices) > _PARCEL:
         return _in_processes(pictures, workers)
-    return _in_threads(pictures, workers, ahead)
+    return in_threads(pictures.__getitem__, range(len(pictures)), workers, ahead)
 
 
-def _in_threads(pictures: _Pictures, workers: int, ahead: int) -> Iterator[Prepared | Unreadable]:
-    waiting: deque[Future[Prepared | Unreadable]] = deque()
+def in_threads(read: Callable[[int], Read], positions: Iterable[int], workers: int, ahead: int) -> Iterator[Read]:
+    """What is read at each position, in order, never more than about ``ahead`` before the one that is used."""
+    waiting: deque[Future[Read]] = deque()
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
-        for position in range(len(pictures)):
-            waiting.append(pool.submit(pictures.__getitem__, position))
+        for position in positions:
+            waiting.append(pool.submit(read, position))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:

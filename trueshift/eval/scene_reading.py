@@ -1,8 +1,6 @@
 """Read scenes a little ahead of their use, in order, each once; those that cannot be read are told, not lost."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +8,7 @@ from jaxtyping import Int32, UInt8
 from torch import Tensor
 
 from ..data import Unreadable
+from ..data.reading import in_threads
 from ..data.scene_preparation import ScenePreparation
 from ..data.scenes import SceneSource
 from .motions import Circular
@@ -61,14 +60,4 @@ def read_scenes(
         except Exception as error:  # decoders raise many kinds; whichever it is, the others can go on
             return Unreadable(index, source.name(index), f"{type(error).__name__}: {error}")
 
-    waiting: deque[Future[PreparedScene | Unreadable]] = deque()
-    pool = ThreadPoolExecutor(max_workers=workers)
-    try:
-        for index in indices:
-            waiting.append(pool.submit(read, index))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return in_threads(read, indices, workers, ahead)
