@@ -6,12 +6,13 @@ from torch import Tensor
 
 from .models.backbone import Backbone
 from .ops.shift import Pair, pair
+from .tasks import UperNet
 
 WAYS = ("resize", "crop", "pad")
 
 
 def fit(
-    image: Float[Tensor, "B C H W"], to: Backbone | int | Pair, fit: str = "resize", value: float = 0.0
+    image: Float[Tensor, "B C H W"], to: Backbone | UperNet | int | Pair, fit: str = "resize", value: float = 0.0
 ) -> Float[Tensor, "B C h w"]:
     """The image at the nearest size whose sides are multiples of what the model needs.
 
@@ -24,7 +25,7 @@ def fit(
             size that fits inside, ``"pad"`` at the bottom and the right to the smallest valid size around it.
         value: what to pad with.
     """
-    multiple = to.size_multiple if isinstance(to, Backbone) else pair(to)
+    multiple = to.size_multiple if isinstance(to, Backbone | UperNet) else pair(to)
     if image.dim() != 4:
         raise ValueError(f"an image batch of shape {tuple(image.shape)}: needs [B, C, H, W]")
     height, width = image.shape[2:]

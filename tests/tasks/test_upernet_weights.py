@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 from model_checks import perturb_norms
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from test_upernet import moved_wrongly, small
 
 import trueshift as ts
+from trueshift.models import saving
 from trueshift.tasks import from_smp
 from trueshift.tasks.convert import rename_smp_keys
 
@@ -140,3 +141,26 @@ def test_a_damaged_folder_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"architecture": "upernet"}')
     with pytest.raises(ValueError, match="save the model again"):
         ts.from_pretrained(tmp_path)
+
+
+def test_uploaded_to_the_hub(monkeypatch):
+    sent = {}
+
+    class Hub:
+        def create_repo(self, repository, private, exist_ok):
+            return f"https://hub/{repository}"
+
+        def upload_folder(self, repo_id, folder_path, commit_message):
+            sent["keys"] = load_file(f"{folder_path}/model.safetensors").keys()
+            sent["message"] = commit_message
+
+    monkeypatch.setattr(saving, "HfApi", Hub)
+    net = small("a_swin_mini")
+    assert net.push_to_hub("someone/segmenter") == "https://hub/someone/segmenter"
+    assert sent["keys"] == net.state_dict().keys()
+    assert "UperNet on a_swin" in sent["message"]
+
+
+def test_images_are_fitted_to_it():
+    net = small("a_swin_mini")
+    assert net(ts.fit(torch.rand(1, 3, 40, 50), net, "pad")).shape == (1, 5, 64, 64)

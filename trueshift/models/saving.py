@@ -81,8 +81,12 @@ def from_pretrained(source: str | Path, **changes: Any) -> Backbone:
         changes: arguments of :func:`~trueshift.models.registry.create_model` to set otherwise; those that change
             the shape of the weights are refused by them.
     """
-    config_file, weights_file = fetch(source, CONFIG), fetch(source, WEIGHTS)
-    config = read_config(config_file)
+    return restored(source, read_config(fetch(source, CONFIG)), **changes)
+
+
+def restored(source: str | Path, config: dict[str, Any], **changes: Any) -> Backbone:
+    """The model that a configuration describes, with the weights beside it."""
+    weights_file = fetch(source, WEIGHTS)
     name = resolve_name(config["architecture"])
     arguments, given = config.get("model_args", {}), config.get("pretrained_cfg", {})
     model = create_model(name, **{"num_classes": config.get("num_classes"), **arguments, **changes})
@@ -162,9 +166,14 @@ def misfits(wanted: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
 
 def push_to_hub(model: Backbone, repository: str, private: bool = False, **model_config: Any) -> str:
     """Upload a model to the Hugging Face Hub (log in with ``huggingface-cli login`` first); gives its address."""
+    return upload(lambda folder: save_pretrained(model, folder, **model_config), repository, private, name_of(model))
+
+
+def upload(write: Callable[[str], Any], repository: str, private: bool, name: str) -> str:
+    """What ``write`` puts into a folder, as a repository on the Hub; gives its address."""
     with tempfile.TemporaryDirectory() as folder:
-        save_pretrained(model, folder, **model_config)
+        write(folder)
         api = HfApi()
         address = str(api.create_repo(repository, private=private, exist_ok=True))
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message=f"Upload {name_of(model)}")
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message=f"Upload {name}")
     return address

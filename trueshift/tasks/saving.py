@@ -46,7 +46,7 @@ def from_pretrained(source: str | Path, **changes: Any) -> Backbone | UperNet:
     """
     config = saving.read_config(saving.fetch(source, saving.CONFIG))
     if config["architecture"] != ARCHITECTURE:
-        return saving.from_pretrained(source, **changes)
+        return saving.restored(source, config, **changes)
     try:
         backbone, classes = config["backbone"], config["num_classes"]
         arguments = {**config["backbone_args"], **config["model_args"], **changes}

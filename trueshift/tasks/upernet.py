@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..layers.tokenize import check_image
 from ..models.backbone import Backbone
 from ..models.choices import PLACES
-from ..models.registry import create_model
+from ..models.registry import create_model, name_of
+from ..models.saving import upload
 from ..ops.arriving import Arriving
 from ..ops.enlarge import enlarge, enlarge_from
 from ..ops.grid import TokenGrid
@@ -209,6 +210,11 @@ class UperNet(nn.Module):
         from .saving import save_segmenter  # it needs this class
 
         return save_segmenter(self, directory, **model_config)
+
+    def push_to_hub(self, repository: str, private: bool = False, **model_config: Any) -> str:
+        """Upload to the Hugging Face Hub (log in with ``huggingface-cli login`` first); gives its address."""
+        name = f"UperNet on {name_of(self.encoder)}"
+        return upload(lambda folder: self.save_pretrained(folder, **model_config), repository, private, name)
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **changes: Any) -> "UperNet":
