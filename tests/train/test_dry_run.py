@@ -4,8 +4,11 @@ import pytest
 from rich.console import Console
 
 from trueshift.data import open_data
+from trueshift.data.scene_folders import open_scenes
+from trueshift.data.scenes import IGNORED
 from trueshift.train import dry_run, list_recipes, parse_arguments
-from trueshift.train.dry_run import write_cifar, write_image_folders
+from trueshift.train.config import SCENES
+from trueshift.train.made_up import write_cifar, write_image_folders, write_scenes
 
 
 def tried(*words: str) -> int:
@@ -41,6 +44,49 @@ def test_made_up_folders_are_read_as_imagenet(tmp_path):
     write_image_folders(tmp_path, 3)
     assert open_data(tmp_path, "train").classes == open_data(tmp_path, "test").classes
     assert len(open_data(tmp_path, "test")) == 3
+
+
+@pytest.mark.parametrize("kind", SCENES)
+def test_made_up_scenes_are_read_as_the_real_ones(tmp_path, kind):
+    write_scenes(tmp_path, kind)
+    names = set()
+    for split in ("train", "test"):
+        source = open_scenes(tmp_path, split)
+        assert source.title.lower().startswith(kind)
+        assert source.classes is not None
+        assert len(source.classes) == SCENES[kind]
+        assert len(source) == 16
+        assert source[0].mask.min() != IGNORED
+        assert source[0].mask.max() < SCENES[kind]
+        names |= {source.name(index) for index in range(16)}
+    assert len(names) == 32
+
+
+SMALL_SCENES = (
+    *("--model.name", "a_swin_mini", "--model.arguments", "{embed_dim: 16, depths: [1, 1], num_heads: [1, 2]}"),
+    *("--segmentation.decoder", "{channels: 8, bins: [1, 2]}", "--segmentation.scale", "[32, 32]"),
+    *("--segmentation.augment.crop", "[32, 32]", "--data.workers", "0"),
+)
+
+
+def test_a_recipe_for_scenes(tmp_path):
+    """The mini stands in here too; nothing is fetched for a recipe that starts from published weights."""
+    assert tried("--config", "ade20k/a_swin_tiny_circular", *SMALL_SCENES, "--output", str(tmp_path / "untouched")) == 0
+    assert not (tmp_path / "untouched").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--config", "ade20k/a_swin_tiny_standard", "--segmentation.augment.crop", "[40, 24]"),
+        ("--config", "camvid/swin_tiny", "--model.name", "swin_mini"),
+        ("--config", "camvid/a_swin_tiny", "--data.kind", "cityscapes", "--accumulate", "2"),
+        ("--config", "camvid/a_swin_tiny", "--model.start_from", "not/there/yet", "--model.arguments", "{}"),
+    ],
+)
+def test_small_recipes_for_scenes(words):
+    assert tried(*words[:2], *SMALL_SCENES, *words[2:]) == 0
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from math import cos, pi
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from torch import nn
 
 from trueshift import create_model
 from trueshift.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from trueshift.train.loop import Trainer
 from trueshift.train.optimization import build_optimizer, build_schedule, rate_scale
+from trueshift.train.order import BatchOrder
 
 STEPS = 10  # in an epoch
 CURVES = ["cosine", "tanh", "poly", "step"]
@@ -107,6 +110,60 @@ def test_known_curves():
     assert line == pytest.approx([1e-5 + (1e-3 - 1e-5) * (1 - step / 200) for step in range(200)])
     stairs = rates(configured(schedule_name="step", decay_rate=0.1, decay_epochs=5))
     assert stairs == pytest.approx([1e-3 * 0.1 ** (step // 50) for step in range(200)])
+
+
+# a length in steps
+
+
+def in_steps(steps=100, warmup=10, **given):
+    usual = {"schedule_name": "poly", "warmup_lr": 1e-6, "min_lr": 1e-5, "curve_after_warmup": False}
+    return configured(epochs=100, steps=steps, warmup_steps=warmup, **{**usual, **given})
+
+
+def test_steps_are_steps_however_many_an_epoch_has():
+    """Up over the first ten, then on the line from the highest rate at step 0 to the lowest where the run is over."""
+    config = in_steps()
+    line = [1e-5 + (1e-3 - 1e-5) * (1 - step / 100) for step in range(101)]
+    found = rates(config, range(101))
+    assert found[:10] == pytest.approx([1e-6 + (1e-3 - 1e-6) * step / 10 for step in range(10)])
+    assert found[10:] == pytest.approx(line[10:])
+    assert found[100] == 1e-5  # the end of the run: 100 steps are 0 to 99, and the last is one stretch before it
+    assert found[99] == pytest.approx(1e-5 + (1e-3 - 1e-5) / 100)
+    for steps_per_epoch in (1, 7, 1000):
+        optimizer = build_optimizer(config, nn.Linear(3, 2))
+        schedule = build_schedule(config, optimizer, steps_per_epoch)
+        schedule.step_update(55)
+        assert optimizer.param_groups[0]["lr"] == found[55]
+
+
+def test_a_line_that_begins_where_the_warm_up_ends():
+    found = rates(in_steps(curve_after_warmup=True), range(101))
+    assert found[:11] == pytest.approx([1e-6 + (1e-3 - 1e-6) * step / 10 for step in range(11)])
+    assert found[10:] == pytest.approx([1e-5 + (1e-3 - 1e-5) * (1 - step / 90) for step in range(91)])
+    assert found[100] == 1e-5
+
+
+@pytest.mark.parametrize("name", ["cosine", "tanh", "poly"])
+def test_every_curve_in_steps_is_that_of_epochs_of_one_step(name):
+    given = {"schedule_name": name, "min_lr": 1e-5, "warmup_lr": 1e-6}
+    config = configured(epochs=50, warmup_epochs=5.0, **given)
+    optimizer = build_optimizer(config, nn.Linear(3, 2))
+    schedule, expected = build_schedule(config, optimizer, 1), []
+    for step in range(50):
+        schedule.step_update(step)
+        expected.append(optimizer.param_groups[0]["lr"])
+    assert rates(in_steps(50, 5, curve_after_warmup=True, **given), range(50)) == expected
+
+
+@pytest.mark.parametrize(
+    ("schedule", "most", "total"),
+    [({"epochs": 3}, 0, 21), ({"epochs": 3}, 5, 5), ({"steps": 25}, 0, 25), ({"steps": 25}, 30, 25)],
+)
+def test_how_many_steps_a_run_has(schedule, most, total):
+    """Epochs of 7 steps; `max_steps` can only make a run shorter."""
+    config = TrainConfig(schedule=ScheduleConfig(**schedule), max_steps=most)
+    run = SimpleNamespace(config=config, order=BatchOrder(30, 4))
+    assert Trainer.total_steps.fget(run) == total
 
 
 def test_a_rate_that_is_put_back_with_the_optimizer_changes_nothing():

@@ -25,6 +25,9 @@ OTHERS = [
     "cifar10/cvt_13_adapted_20_epochs",
     *(f"ablations/a_swin_tiny_no_{module}" for module in ABLATIONS),
 ]
+SEGMENTERS = [prefix + family for family in FAMILIES[:2] for prefix in ("", "a_")]
+ADE20K = [f"ade20k/{model}_{shifts}" for model in SEGMENTERS for shifts in ("circular", "standard")]
+CAMVID = [f"camvid/{model}" for model in SEGMENTERS]
 OPTIONS = ["options/mvitv2_augmentation", "options/swin_augmentation"]
 TITLES = {"swin_tiny": "Swin-T", "swinv2_tiny": "SwinV2-T", "cvt_13": "CvT-13", "mvitv2_tiny": "MViTv2-T"}
 # the paper's table for CIFAR-10 under circular shifts: top-1 and consistency
@@ -45,6 +48,13 @@ ELSEWHERE = {
     "ablations/a_swin_tiny_no_a_token": (93.66, 96.29),
     "ablations/a_swin_tiny_no_a_wsa": (93.24, 95.62),
     "ablations/a_swin_tiny_no_a_pmerge": (91.67, 94.62),
+}
+# the paper's table of semantic segmentation: mIoU and mASCC under circular shifts, mIoU and mASSC under standard ones
+SEGMENTATION = {
+    "swin_tiny": (42.93, 87.32, 44.2, 93.37),
+    "a_swin_tiny": (43.44, 100, 44.43, 93.48),
+    "swinv2_tiny": (43.86, 88.16, 44.26, 93.23),
+    "a_swinv2_tiny": (44.42, 100, 46.11, 93.59),
 }
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
 
@@ -69,9 +79,31 @@ def expected(name):
     return float(top1), float(consistency)
 
 
+def expected_of_pixels(model):
+    """mIoU and consistency that the recipes for ADE20K promise, circular shifts first."""
+    found = []
+    for shifts, consistency in (("circular", "mASCC"), ("standard", "mASSC")):
+        told = about(f"ade20k/{model}_{shifts}")
+        found += re.search(rf"^Expected: mIoU ([\d.]+), {consistency} ([\d.]+) \(paper", told, re.MULTILINE).groups()
+    return tuple(map(float, found))
+
+
+def table(label):
+    """The rows of one of the paper's tables: a model and its numbers."""
+    text = PAPER.read_text()
+    rows = text[: text.index(rf"\label{{tab:{label}}}")].rpartition(r"\midrule")[2].partition(r"\bottomrule")[0]
+    for row in rows.split(r"\\"):
+        plain = re.sub(r"\\(text)?bf|\(Ours\)|[{}$]|\\showrowcolors", " ", row)
+        name, *cells = plain.split("&")
+        if cells:
+            family = {title: model for model, title in TITLES.items()}[name.strip().removeprefix("A-")]
+            numbers = [float(re.match(r"\s*(\d+(?:\.\d+)?)", cell)[1]) for cell in cells]
+            yield ("a_" if "A-" in name else "") + family, numbers
+
+
 def test_the_whole_matrix_is_there():
-    assert len(MATRIX) == 48
-    assert list_recipes() == sorted([*MATRIX, *OTHERS, *OPTIONS])
+    assert (len(MATRIX), len(ADE20K), len(CAMVID)) == (48, 8, 4)
+    assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *OPTIONS])
     assert not any("_bases" in name for name in list_recipes())
 
 
@@ -95,7 +127,7 @@ def test_an_option_is_added_to_a_recipe(name):
     assert {**vars(both), "augment": None} == {**vars(plain), "augment": None}
 
 
-@pytest.mark.parametrize("folder", ["cifar10", "cifar100", "imagenet", "ablations", "options"])
+@pytest.mark.parametrize("folder", ["cifar10", "cifar100", "imagenet", "ablations", "options", "ade20k", "camvid"])
 def test_a_recipe_says_how_to_run_it_what_it_costs_and_what_to_expect(folder):
     names = [name for name in list_recipes() if name.startswith(f"{folder}/")]
     assert names
@@ -193,8 +225,83 @@ def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
 
 
 def test_no_two_recipes_write_to_the_same_folder():
-    outputs = [parsed(name).output for name in [*MATRIX, *OTHERS]]
+    outputs = [parsed(name).output for name in [*MATRIX, *OTHERS, *ADE20K, *CAMVID]]
     assert len(set(outputs)) == len(outputs)
+
+
+# segmentation
+
+
+@pytest.mark.parametrize("name", [*ADE20K, *CAMVID])
+def test_a_recipe_for_scenes_is_what_the_paper_says(name):
+    config = parsed(name)
+    folder, _, rest = name.partition("/")
+    model, _, shifts = rest.rpartition("_") if folder == "ade20k" else (rest, "", "circular")
+    circular, swin = shifts == "circular", "swinv2" not in model
+    assert (config.task, config.model.name, config.data.kind) == ("segmentation", model, folder)
+    assert config.output == f"runs/{name}"
+    assert config.batch_size == 16
+    assert config.precision == "bf16"
+    assert (config.optimizer.name, config.optimizer.lr_batch_size) == ("adamw", 16)
+    assert (config.schedule.name, config.schedule.decay_rate, config.schedule.min_lr) == ("poly", 1.0, 0.0)
+    assert config.segmentation.decoder["auxiliary"]
+    # Swin under circular shifts at a size that its windows divide
+    crop, scale = (448, (1792, 448)) if circular and swin else (512, (2048, 512))
+    augment = config.segmentation.augment
+    assert augment.crop == (crop, crop)
+    assert config.segmentation.scale == scale
+    assert config.segmentation.fit == ("resize" if circular else "pad")
+    assert (augment.flip, augment.photometric, augment.scale_range) == (0.5, True, (0.5, 2.0))
+    assert config.model.padding == ("circular" if circular or model.startswith("a_") else "zeros")
+    title = TITLES[model.removeprefix("a_")]
+    title = f"{title if model in TITLES else f'A-{title}'} + UperNet on {'ADE20K' if folder == 'ade20k' else 'CamVid'}"
+    assert about(name).startswith(f"{title}, {f'{shifts} shifts.' if folder == 'ade20k' else 'from random weights.'}")
+
+
+@pytest.mark.parametrize("name", ADE20K)
+def test_ade20k_is_learned_for_as_long_as_in_the_paper(name):
+    config = parsed(name)
+    assert config.schedule.steps == 160_000
+    assert config.schedule.warmup_steps == 1500
+    assert config.sync_batchnorm  # over the paper's four GPUs
+    assert config.segmentation.decoder["channels"] == 512
+    assert config.optimizer.lr == 6e-5
+    assert (config.model.pretrained, config.model.drop_path_rate) == (True, 0.3)
+    assert config.evaluate.protocols == (f"ade20k-{name.rpartition('_')[2]}",)
+
+
+@pytest.mark.parametrize("name", CAMVID)
+def test_camvid_is_learned_from_nothing_and_measured_both_ways(name):
+    config = parsed(name)
+    assert not config.model.pretrained
+    assert config.model.start_from is None
+    assert (config.data.train_split, config.data.test_split) == ("train", "test")
+    assert [protocol.name for protocol in find_protocols(config.evaluate.protocols)] == [
+        "ade20k-circular",
+        "ade20k-standard",
+    ]
+
+
+def test_an_adaptive_segmenter_is_trained_as_its_ordinary_twin():
+    for name in [name for name in [*ADE20K, *CAMVID] if "/a_" in name]:
+        ordinary, adaptive = (parsed(each).to_dict() for each in (name.replace("/a_", "/"), name))
+        for config in (ordinary, adaptive):
+            del config["output"], config["model"]["name"]
+        if name.endswith("_standard"):  # zeros, as usual
+            del ordinary["model"]["padding"], adaptive["model"]["padding"]
+        assert ordinary == adaptive
+
+
+def test_accuracies_of_segmentation_are_those_of_the_paper():
+    assert {model: expected_of_pixels(model) for model in SEGMENTERS} == SEGMENTATION
+
+
+@pytest.mark.skipif(not PAPER.is_file(), reason=f"needs the paper in {PAPER}")
+def test_the_table_of_segmentation_is_that_of_the_paper():
+    assert {model: tuple(numbers) for model, numbers in table("seg_acc_combined")} == SEGMENTATION
+
+
+# accuracies
 
 
 def test_accuracies_are_those_of_the_paper():
@@ -204,14 +311,10 @@ def test_accuracies_are_those_of_the_paper():
 
 @pytest.mark.skipif(not PAPER.is_file(), reason=f"needs the paper in {PAPER}")
 def test_all_tables_are_those_of_the_paper():
-    text = PAPER.read_text()
     for label, data in (("class_cifar", ("cifar10", "cifar100")), ("class_imagenet", ("imagenet",))):
-        table = text[: text.index(rf"\label{{tab:{label}}}")].rpartition(r"\midrule")[2]
-        for row in table.split(r"\\")[:8]:
-            name, *cells = re.sub(r"\\bf|\(Ours\)|[{}$]|\\showrowcolors", " ", row).split("&")
-            numbers = [float(re.match(r"\s*(\d+(?:\.\d+)?)", cell)[1]) for cell in cells]
-            model = {title: model for model, title in TITLES.items()}[name.strip().removeprefix("A-")]
-            model = ("a_" if "A-" in name else "") + model
+        rows = list(table(label))
+        assert sorted(model for model, _ in rows) == sorted(MODELS)
+        for model, numbers in rows:
             promised = [
                 number
                 for shifts in ("circular", "standard")

@@ -13,9 +13,9 @@ from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_w
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
 from trueshift.eval.loading import load_subject
-from trueshift.train import Diverged, loop, train
+from trueshift.train import Diverged, classification, train
 from trueshift.train.checkpoint import CheckpointFolder
-from trueshift.train.dry_run import write_image_folders
+from trueshift.train.made_up import write_image_folders
 from trueshift.train.stopping import PREEMPTED
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
@@ -86,14 +86,14 @@ def test_a_finished_run_started_again_changes_nothing(tmp_path):
 
 def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, monkeypatch):
     run_here(tmp_path / "whole", **EVERYTHING)
-    read = loop.read_batches
+    read = classification.read_batches
 
     def interrupted(*arguments):
         signal.raise_signal(signal.SIGTERM)
         yield from read(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "read_batches", interrupted)
+        patched.setattr(classification, "read_batches", interrupted)
         assert run_here(tmp_path / "stopped", **EVERYTHING) == PREEMPTED
     assert not [entry for entry in log(tmp_path / "stopped") if entry["kind"] == "test"]
     assert run_here(tmp_path / "stopped", **EVERYTHING) == 0
@@ -145,14 +145,14 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, capsys):
 
 
 def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path, monkeypatch, capsys):
-    loss, steps = loop.Objective.loss, []
+    loss, steps = classification.Objective.loss, []
 
     def breaks_at_the_eighth(objective, logits, targets):
         steps.append(1)
         return loss(objective, logits, targets) * (float("nan") if len(steps) == 8 else 1)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop.Objective, "loss", breaks_at_the_eighth)
+        patched.setattr(classification.Objective, "loss", breaks_at_the_eighth)
         with pytest.raises(Diverged, match=r"the loss of step 7 \(epoch 2.*every layer is finite") as caught:
             run_here(tmp_path)
     report = json.loads((tmp_path / "diverged.json").read_text())

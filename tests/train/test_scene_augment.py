@@ -1,9 +1,12 @@
 """Scenes as they are learned from: image and labels together, and nothing drawn but by seed, epoch and scene."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from small_segmenters import Scenes
 
 from trueshift.data.scene_preparation import ScenePreparation
 from trueshift.data.scenes import IGNORED, Scene
@@ -16,6 +19,7 @@ from trueshift.train.scene_augment import (
     nearest,
     padding,
 )
+from trueshift.train.segmentation import AugmentedScenes
 
 
 def transform(scale=(96, 48), seed=0, interpolation="bilinear", **augment):
@@ -135,6 +139,52 @@ def test_padding_keeps_its_colour_when_others_change():
     assert torch.equal(
         found[~where[:, None].expand_as(found)], distort(images, darker)[~where[:, None].expand_as(found)]
     )
+
+
+@pytest.mark.parametrize(
+    ("crop", "multiple", "frame"),
+    [
+        ((48, 48), (32, 32), (64, 64)),
+        ((48, 96), (32, 28), (64, 112)),
+        ((64, 56), (32, 28), (64, 56)),
+        ((20, 20), (32, 28), (32, 28)),
+    ],
+)
+def test_a_crop_is_padded_to_what_the_network_takes(crop, multiple, frame):
+    preparation = ScenePreparation((200, 100), multiple, "pad")
+    asked = SceneAugmentConfig(scale_range=(1.0, 1.0), crop=crop, flip=0.0, max_class_share=1.0)
+    change = SceneTransform(preparation, SceneDraws(asked, 0))
+    assert change.frame == frame
+    for source, inside in ((scene(100, 100), crop), (scene(30, 100), (min(crop[0], 60), crop[1]))):
+        pixels, labels = change(source, 0, 0)  # large enough, and low: 60 rows of 200 columns
+        assert pixels.shape == (3, *frame)
+        outside = torch.ones(frame, dtype=torch.bool)
+        outside[: inside[0], : inside[1]] = False
+        assert torch.equal(labels == IGNORED, outside)
+        assert (pixels[:, outside] == torch.tensor(preparation.mean_pixel)[:, None]).all()
+
+
+def test_padding_stays_nothing_to_the_network_whatever_colours_become():
+    """From reading to the network's input, as a run does it: of several images, some are made darker or brighter."""
+    preparation = ScenePreparation((48, 32), (32, 32), "pad")
+    asked = SceneAugmentConfig(scale_range=(1.0, 1.0), crop=(48, 40), flip=0.5)
+    made = [scene(32, 40, seed=number) for number in range(6)]
+    source = Scenes([(each.image, each.mask) for each in made], "abcde")
+    scenes = AugmentedScenes(source, SceneTransform(preparation, SceneDraws(asked, 0)))
+    pixels, labels = (torch.stack(each) for each in zip(*(scenes.read(1, index) for index in range(6)), strict=True))
+    images = scenes.finisher("cpu")(pixels, labels, 1, np.arange(6))
+    assert images.shape == (6, 3, 64, 64)
+    inside = torch.zeros(64, 64, dtype=torch.bool)
+    inside[:32, :40] = True
+    plain = preparation.normaliser()(pixels)
+    assert torch.equal(images[:, :, ~inside], plain[:, :, ~inside])
+    assert images[:, :, ~inside].abs().max() < 0.01
+    changed = [
+        not torch.equal(image[:, inside], before[:, inside]) for image, before in zip(images, plain, strict=True)
+    ]
+    assert sum(changed) >= 4  # one in sixteen stays as it is
+    calm = SceneTransform(preparation, SceneDraws(replace(asked, photometric=False), 0))
+    assert torch.equal(AugmentedScenes(source, calm).finisher("cpu")(pixels, labels, 1, np.arange(6)), plain)
 
 
 def test_nothing_counts_but_seed_epoch_and_scene():

@@ -4,11 +4,20 @@ import inspect
 import re
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
+from typing import get_args, get_type_hints
 
 import pytest
 
 from trueshift.train import TrainConfig, arguments, config, list_recipes, parse_arguments
-from trueshift.train.config import AugmentConfig, DataConfig, ModelConfig, ScheduleConfig, differences
+from trueshift.train.config import (
+    SCENES,
+    AugmentConfig,
+    DataConfig,
+    ModelConfig,
+    ScheduleConfig,
+    SegmentationConfig,
+    differences,
+)
 from trueshift.train.recipe import about, overlaid, read_recipe
 
 DATACLASSES = [kind for kind in vars(config).values() if inspect.isclass(kind) and is_dataclass(kind)]
@@ -51,8 +60,11 @@ def test_every_value_is_explained(kind):
 
 
 def test_all_parts_of_a_configuration_are_looked_at():
-    assert len(DATACLASSES) == 9
-    assert TrainConfig in DATACLASSES
+    def parts(kind):
+        return {kind}.union(*(parts(hint) for hint in get_type_hints(kind).values() if is_dataclass(hint)))
+
+    assert len(DATACLASSES) == 11
+    assert set(DATACLASSES) == parts(TrainConfig)
 
 
 # the last word wins
@@ -97,6 +109,7 @@ def test_a_base_is_found_beside_the_recipe_that_names_it(recipe):
         ["--config", "imagenet/mvitv2_tiny_standard"],
         ["--config", "ablations/a_swin_tiny_no_a_wsa", "--optimizer.lr", "1e-7"],
         ["--augment.crop_scale", "[0.08, 1]", "--evaluate.protocols", "[circular, flips]"],
+        ["--config", "ade20k/a_swin_tiny_standard", "--segmentation.augment.crop", "[224, 448]"],
         ["--optimizer.arguments", "{betas: [0.9, 0.98], eps: 1e-6}", "--log.wandb", "on", "--output", "1e5"],
     ],
 )
@@ -259,7 +272,82 @@ def test_values_that_make_no_training_are_refused(values, told):
         made(values)
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"schedule.steps": -1}, "schedule.steps is -1: needs at least 0"),
+        ({"schedule.warmup_steps": -1}, "schedule.warmup_steps is -1"),
+        ({"schedule.warmup_steps": 5}, "warmup_steps goes with schedule.steps: needs warmup_epochs here"),
+        ({"schedule.steps": 9, "schedule.warmup_epochs": 1.0}, "go with epochs: needs warmup_steps"),
+        ({"schedule.steps": 9, "schedule.cooldown_epochs": 1}, "go with epochs: needs warmup_steps"),
+        ({"schedule.steps": 9, "schedule.warmup_steps": 9}, "warmup_steps 9 does not fit into 9 steps"),
+        ({"schedule.steps": 9, "schedule.epochs": 3}, "schedule.steps 9 and schedule.epochs 3: needs one of them"),
+        ({"schedule.steps": 9, "schedule.name": "step"}, "counts epochs between its steps: needs e.g. poly"),
+    ],
+)
+def test_a_length_is_counted_in_epochs_or_in_steps(values, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        made(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"augment.flip": 0.3}, "augment is for whole pictures: needs --segmentation.augment"),
+        ({"augment.mixup": 0.8}, "augment is for whole pictures"),
+        ({"data.kind": "cifar10"}, "data.kind cifar10 has no masks: needs ade20k, cityscapes, camvid or any"),
+        ({"data.crop_pct": 0.9}, "data.crop_pct is for whole pictures"),
+        ({"data.on_device": "yes"}, "data.on_device is for whole pictures"),
+        ({"data.download": True}, "data.download: pictures with masks are not fetched"),
+    ],
+)
+def test_what_is_for_whole_pictures_is_refused_for_pixels(values, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        made({"task": "segmentation", **values})
+    if "augment.flip" in values:
+        assert made(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"segmentation.fit": "pad"}, "segmentation is for pictures with masks: needs --task segmentation"),
+        ({"data.kind": "camvid"}, "data.kind camvid is for pictures with masks: needs --task segmentation"),
+    ],
+)
+def test_what_is_for_pixels_is_refused_for_whole_pictures(values, told):
+    with pytest.raises(ValueError, match=told):
+        made(values)
+    assert made({"task": "segmentation", **values})
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--segmentation.augment.scale_range", "[2, 0.5]"], "scale_range .*needs the least factor first"),
+        (["--segmentation.augment.crop", "[0, 32]"], "crop .*needs a positive height and width"),
+        (["--segmentation.augment.crop", "32"], "segmentation.augment.crop"),
+        (["--segmentation.augment.flip", "2"], "flip 2.0.*needs shares of 1"),
+        (["--segmentation.augment.max_class_share", "0"], "max_class_share 0.0.*needs shares of 1, the second above 0"),
+        (["--segmentation.augment.photometric", "perhaps"], "segmentation.augment.photometric.*perhaps"),
+        (["--segmentation.fit", "stretch"], "segmentation.fit.*'resize', 'pad'.*stretch"),
+        (["--segmentation.scale", "[2048]"], "segmentation.scale"),
+        (["--segmentation.decoder", "512"], "segmentation.decoder"),
+        (["--task", "detection"], "task.*'classification', 'segmentation'.*detection"),
+    ],
+)
+def test_what_makes_no_scene_is_refused_by_name(words, told):
+    with pytest.raises(ValueError, match=told):
+        parsed("--task", "segmentation", *words)
+
+
+def test_every_data_set_with_masks_is_one_of_those_that_can_be_named():
+    assert set(SCENES) < set(get_args(get_type_hints(DataConfig)["kind"]))
+
+
 def test_values_at_the_edge_are_taken():
+    assert made({"schedule.steps": 2, "schedule.warmup_steps": 1, "schedule.name": "poly"})
+    assert made({"task": "segmentation", "data.kind": "ade20k", "segmentation.augment": SegmentationConfig().augment})
     assert made({"schedule.epochs": 5, "schedule.warmup_epochs": 5.0, "schedule.curve_after_warmup": False})
     assert made({"schedule.epochs": 5, "schedule.warmup_epochs": 1.5, "schedule.cooldown_epochs": 3})
     assert made({"augment.flip": 1.0, "augment.crop_scale": (1.0, 1.0), "optimizer.clip_grad": 0.0, "seed": 0})

@@ -8,7 +8,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
@@ -31,6 +33,24 @@ TINY = {
     "log.tensorboard": "false",
     "device": "cpu",
 }
+# UperNet on the same network, on scenes of write_scenes
+TINY_SCENES = {
+    **{key: value for key, value in TINY.items() if key not in ("data.path", "data.holdout", "data.limit")},
+    "task": "segmentation",
+    "model.padding": "circular",
+    "segmentation.decoder": "{channels: 8, auxiliary_channels: 8, bins: [1, 2]}",
+    "segmentation.scale": "[64, 32]",
+    "segmentation.augment.crop": "[32, 32]",
+    "batch_size": "4",
+    "schedule.epochs": "100",
+    "schedule.steps": "5",
+    "schedule.name": "poly",
+    "evaluate.every_epochs": "2",
+    "evaluate.batch_size": "4",
+    "evaluate.limit": "0",
+    "optimizer.lr": "0.01",
+    "optimizer.lr_batch_size": "4",
+}
 RANDOM = {
     "model.drop_path_rate": "0.3",
     "augment.auto_augment": "rand-m9-mstd0.5-inc1",
@@ -48,12 +68,34 @@ def tiny(output: Path, **changes: Any) -> TrainConfig:
 
 def tiny_words(output: Path, **changes: Any) -> list[str]:
     given = {key.replace("__", "."): str(value) for key, value in changes.items()}
-    values = {**TINY, "output": str(output), **given}
+    usual = TINY_SCENES if given.get("task") == "segmentation" else TINY
+    values = {**usual, "output": str(output), **given}
     return [word for key, value in values.items() for word in (f"--{key}", value)]
 
 
 def run_here(output: Path, **changes: Any) -> int:
     return train(tiny(output, **changes), Console(quiet=True))
+
+
+def write_scenes(folder: Path, train: int = 8, test: int = 3, flat: bool = False) -> Path:
+    """Discs and squares in colours of their own on noise, as one's own data; ``flat`` for no folders of splits."""
+    random = np.random.default_rng(0)
+    rows, columns = np.mgrid[:48, :64]
+    for split, count in (("train", train), ("val", test)):
+        for number in range(count):
+            pixels = random.integers(60, 130, (48, 64, 3)).astype(np.uint8)
+            mask = np.zeros((48, 64), np.uint8)
+            for label, colour in ((1, (230, 40, 40)), (2, (40, 60, 230))):
+                away = np.stack([rows - random.integers(8, 40), columns - random.integers(8, 56)])
+                inside = (away**2).sum(0) < 150 if label == 1 else np.abs(away).max(0) < 11
+                pixels[inside], mask[inside] = colour, label
+            mask[:2] = 255
+            for kind, values in (("images", pixels), ("masks", mask)):
+                path = folder / kind / ("" if flat else split) / f"{split}_{number:02d}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(values).save(path)
+    (folder / "classes.txt").write_text("ground\ndisc\nsquare\n")
+    return folder
 
 
 def _child(words: list[str], environment: dict[str, str]) -> None:

@@ -67,7 +67,8 @@ class TrainTransform:
         """RandAugment and its like, or colour jitter; None for nothing."""
         asked = self.draws.augment
         if asked.auto_augment:
-            return auto_augment(asked.auto_augment, self.preparation)
+            with seeded(0):  # made for the first picture: what that draws is not to depend on what making draws
+                return auto_augment(asked.auto_augment, self.preparation)
         if asked.color_jitter:
             from torchvision.transforms import ColorJitter
 

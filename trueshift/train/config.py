@@ -142,7 +142,8 @@ class ScheduleConfig:
 
     Args:
         epochs: passes over the data, cooldown included.
-        steps: the length in steps instead of epochs, as segmentation counts it; 0 counts epochs.
+        steps: the length in steps instead of epochs, as segmentation counts it; 0 counts epochs. The last step need
+            not be the last of an epoch; it is measured all the same.
         name: any scheduler of timm's that follows a curve: cosine, tanh, linear (poly of power 1), poly, step.
         warmup_epochs: of a learning rate that grows from warmup_lr.
         warmup_steps: the same in steps, where the length is.
@@ -305,8 +306,7 @@ class TrainConfig:
             if not 0 <= getattr(self.augment, name) <= 1:
                 raise ValueError(f"augment.{name} is {getattr(self.augment, name)}: needs a part of 1, e.g. 0.5")
         self._check_units()
-        if self.task == "segmentation" and self.augment != AugmentConfig():
-            raise ValueError("augment is for whole pictures: needs --segmentation.augment for pictures with masks")
+        self._check_task()
         moving = self.schedule.epochs - self.schedule.cooldown_epochs
         warming = self.schedule.warmup_epochs
         if moving < max(1, warming) or (self.schedule.curve_after_warmup and moving <= warming):
@@ -328,6 +328,13 @@ class TrainConfig:
             if schedule.warmup_steps:
                 raise ValueError("schedule.warmup_steps goes with schedule.steps: needs warmup_epochs here")
             return
+        if schedule.epochs != ScheduleConfig.epochs:
+            raise ValueError(
+                f"schedule.steps {schedule.steps} and schedule.epochs {schedule.epochs}: needs one of them, e.g. "
+                "--schedule.steps 0 to count epochs"
+            )
+        if schedule.name == "step":
+            raise ValueError("schedule.name step counts epochs between its steps: needs e.g. poly with schedule.steps")
         if schedule.warmup_epochs or schedule.cooldown_epochs:
             raise ValueError(
                 "schedule.warmup_epochs and cooldown_epochs go with epochs: needs warmup_steps beside schedule.steps"
@@ -338,11 +345,31 @@ class TrainConfig:
                 "shorter"
             )
 
+    def _check_task(self) -> None:
+        """What is only for the other task is refused: it would be left out silently."""
+        data = self.data
+        if self.task == "classification":
+            if self.segmentation != SegmentationConfig() or data.kind in SCENES:
+                told = f"data.kind {data.kind}" if data.kind in SCENES else "segmentation"
+                raise ValueError(f"{told} is for pictures with masks: needs --task segmentation")
+            return
+        if self.augment != AugmentConfig():
+            raise ValueError("augment is for whole pictures: needs --segmentation.augment for pictures with masks")
+        if data.kind not in (*SCENES, "any"):
+            raise ValueError(f"data.kind {data.kind} has no masks: needs {', '.join(SCENES)} or any")
+        if data.crop_pct is not None or data.on_device == "yes":
+            told = "data.on_device" if data.crop_pct is None else "data.crop_pct"
+            raise ValueError(f"{told} is for whole pictures: needs to be left out; --segmentation.scale tells the size")
+        if data.download:
+            raise ValueError("data.download: pictures with masks are not fetched; needs them at --data.path")
+
     def to_dict(self) -> dict[str, Any]:
         """In plain values, for a file."""
         return _plain(asdict(self))
 
 
+# data sets of pictures with masks, and how many classes each has
+SCENES = {"ade20k": 150, "cityscapes": 19, "camvid": 11}
 # of augment: how often, or how much
 _PARTS = ("flip", "vertical_flip", "erasing", "mix_probability", "switch_probability", "label_smoothing")
 

@@ -1,28 +1,26 @@
 """Try a recipe in a minute: network and pipeline as they will be, on made-up files, for one step."""
 
-import pickle
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
 from rich.console import Console
 
 from ..eval.settings import inference_device, on_gpu
 from ..models import create_model
 from ..models.registry import resolve_name
-from .config import TrainConfig
+from .config import SCENES, SegmentationConfig, TrainConfig
 from .loop import train
+from .made_up import write_cifar, write_image_folders, write_scenes
 
-_IMAGES = 16  # of each split
 _SMALLEST_BATCH = 2  # of a pass: batch norm needs two, and mixing a partner
+_CHANNELS = 32  # of a decoder, on a CPU
 
 
 def dry_run(config: TrainConfig, console: Console | None = None) -> int:
-    """Everything a run does, once: data, a step, accuracy, a checkpoint, final weights, the protocols."""
+    """Everything a run does, once: data, a step, a measurement, a checkpoint, final weights, the protocols."""
     console = console or Console()
     with tempfile.TemporaryDirectory(prefix="trueshift-") as scratch:
         folder = Path(scratch)
@@ -32,6 +30,7 @@ def dry_run(config: TrainConfig, console: Console | None = None) -> int:
                 config,
                 data=replace(config.data, path=str(data), download=False, limit=0, workers=min(config.data.workers, 1)),
                 model=replace(config.model, start_from=_stand_in(config, folder), pretrained=False),
+                segmentation=config.segmentation if gpu else _small_decoder(config),
                 evaluate=replace(config.evaluate, batch_size=_SMALLEST_BATCH, limit=_SMALLEST_BATCH),
                 log=replace(config.log, every_steps=1, wandb=None),
                 output=str(folder / "run"),
@@ -40,6 +39,7 @@ def dry_run(config: TrainConfig, console: Console | None = None) -> int:
                 # compiling takes minutes, and low precision on a CPU nearly as long: a trial needs neither
                 compile=config.compile and gpu,
                 precision=config.precision if gpu else "float32",
+                sync_batchnorm=config.sync_batchnorm and gpu,
                 max_steps=1,
             )
             code = train(small, console)
@@ -56,38 +56,23 @@ def _synthetic(config: TrainConfig, folder: Path) -> Iterator[str]:
         return
     data = folder / "data"
     data.mkdir()
-    if config.data.kind == "imagenet":
+    if config.data.kind in SCENES:
+        write_scenes(data, config.data.kind)
+    elif config.data.kind == "imagenet":
         write_image_folders(data, classes=1000)
     else:
         write_cifar(data, classes=int(config.data.kind.removeprefix("cifar")))
     yield str(data)
 
 
-def write_cifar(folder: Path, classes: int) -> None:
-    """Noise in the files of CIFAR-10 or CIFAR-100, python version."""
-    random = np.random.default_rng(0)
-
-    def batch(name: str, key: str) -> None:
-        pixels = random.integers(0, 256, (_IMAGES, 3072), np.uint8)
-        labels = random.integers(0, classes, _IMAGES).tolist()
-        (folder / name).write_bytes(pickle.dumps({"data": pixels, key: labels}))
-
-    if classes == 10:
-        for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-            batch(name, "labels")
-    else:
-        for name in ("train", "test"):
-            batch(name, "fine_labels")
-
-
-def write_image_folders(folder: Path, classes: int) -> None:
-    """A small picture of noise for each class, to learn from and to measure on."""
-    random = np.random.default_rng(0)
-    for number in range(classes):
-        for split in ("train", "val"):
-            inside = folder / split / f"n{number:08d}"
-            inside.mkdir(parents=True)
-            Image.fromarray(random.integers(0, 256, (40, 48, 3), np.uint8)).save(inside / "0.png")
+def _small_decoder(config: TrainConfig) -> SegmentationConfig:
+    """A thin decoder in place of one that takes a CPU many minutes; weights that are there keep theirs."""
+    start = config.model.start_from
+    if config.task != "segmentation" or (start and Path(start).exists()):
+        return config.segmentation
+    asked = config.segmentation.decoder
+    thin = {key: min(_CHANNELS, asked.get(key, _CHANNELS)) for key in ("channels", "auxiliary_channels")}
+    return replace(config.segmentation, decoder={**asked, **thin})
 
 
 def _stand_in(config: TrainConfig, folder: Path) -> str | None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..eval.evaluate import EvalSettings, run_evaluation
 from ..eval.loading import load_subject
 from ..eval.processes import joined_processes
-from ..eval.protocols import find_protocols
+from ..eval.protocols import Protocol, find_protocols
 from ..eval.settings import inference_device
 from ..eval.subject import Request
 from ..files import json_text, writable_folder, write_whole
@@ -71,6 +71,16 @@ def open_task(config: TrainConfig, fetch: bool = True) -> Task:
     return kinds[config.task](config, fetch)
 
 
+def protocols_of(config: TrainConfig) -> list[Protocol]:
+    """What the final weights are measured by; refused now if it is not for the task, not when all is trained."""
+    dense = config.task == "segmentation"
+    found = find_protocols(config.evaluate.protocols)
+    if wrong := [protocol.name for protocol in found if protocol.dense != dense]:
+        needed = "those for pixels, e.g. ade20k" if dense else "those for whole pictures, e.g. circular"
+        raise ValueError(f"evaluate.protocols {', '.join(wrong)}: {config.task} needs {needed}")
+    return found
+
+
 class Trainer:
     """One run: what it is made of, then how it goes."""
 
@@ -86,7 +96,7 @@ class Trainer:
         with self._main_first():
             self.task = open_task(config, fetch=self.main)
         self.data = self.task.data
-        self.protocols = find_protocols(list(config.evaluate.protocols)) if config.evaluate.protocols else []
+        self.protocols = protocols_of(config)
         self.order = BatchOrder(
             len(self.data.train),
             config.batch_size,
@@ -121,6 +131,7 @@ class Trainer:
         self.watch = LossWatch()
         self.shown: deque[tuple[int, np.ndarray]] = deque(maxlen=64)  # pictures of the last steps
         self.step = self.epoch = self.step_in_epoch = 0
+        self.measured = 0  # the step up to which nothing is left to be measured
         self.best = -1.0
         self.unreadable: set[str] = set()
 
@@ -152,7 +163,7 @@ class Trainer:
         try:
             with RunProgress(self.console, self.total_steps, self.step) as self.progress:
                 self.progress.line(self._introduction())
-                while self.step < self.total_steps or self.step_in_epoch == self.order.steps:
+                while self.step < self.total_steps or self.measured < self.step:
                     if not self._learn() or not self._measure():
                         return self._stopped()
                 return self._finish(time.monotonic() - began)
@@ -257,10 +268,11 @@ class Trainer:
             "last_checkpoint": next((folder.name for folder in reversed(self.checkpoints.all())), None),
         }
         path = write_whole(self.folder / "diverged.json", json_text(report))
+        warmup = "warmup_steps" if self.config.schedule.steps else "warmup_epochs"
         raise Diverged(
             f"the loss of step {step} (epoch {self.epoch + 1}, learning rate {report['lr']:.2e}) is not finite: "
             f"{where}. {path} has the losses before and the pictures. Checkpoints from before are kept: a lower "
-            "--optimizer.lr, a longer --schedule.warmup_epochs or --optimizer.clip_grad usually helps",
+            f"--optimizer.lr, a longer --schedule.{warmup} or --optimizer.clip_grad usually helps",
             report,
         )
 
@@ -308,7 +320,6 @@ class Trainer:
         done = self.step >= self.total_steps
         if not done and (self.epoch + 1) % self.config.evaluate.every_epochs:
             self._next_epoch()
-            self._save()
             return True
         measured: dict[str, Measured] = {}
         for name, model in self._candidates().items():
@@ -329,12 +340,14 @@ class Trainer:
                 about = {"step": self.step, "epoch": self.epoch, "weights": name, **best.values}
                 write_whole(self.folder / "best" / "measured.json", json_text(about))
         self._next_epoch()
-        self._save()
         return True
 
     def _next_epoch(self) -> None:
+        """Nothing is left to measure: on to the next epoch, unless a run ends within one."""
+        self.measured = self.step
         if self.step_in_epoch == self.order.steps:
             self.epoch, self.step_in_epoch = self.epoch + 1, 0
+        self._save()
 
     def _candidates(self) -> dict[str, nn.Module]:
         """The weights that are measured."""
@@ -374,6 +387,7 @@ class Trainer:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": scaler.state_dict() if scaler is not None else None,
                 "best": self.best,
+                "measured": self.measured,
             },
             config=self.config.to_dict(),
             data=self.data.identity,
@@ -392,7 +406,7 @@ class Trainer:
         self.optimizer.load_state_dict(snapshot.state["optimizer"])
         if self.accelerator.scaler is not None and snapshot.state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(snapshot.state["scaler"])
-        self.best = snapshot.state["best"]
+        self.best, self.measured = snapshot.state["best"], snapshot.state.get("measured", 0)
         self.step, self.epoch, self.step_in_epoch = snapshot.step, snapshot.epoch, snapshot.step_in_epoch
 
     def _write_weights(self, name: str, model: nn.Module) -> None:

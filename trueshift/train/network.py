@@ -20,19 +20,13 @@ from ..models.saving import name_of, save_pretrained
 from ..tasks import UperNet, adapt
 from ..tasks.saving import ARCHITECTURE
 from ..tasks.saving import from_pretrained as from_folder
+from ..tasks.upernet import UperNetConfig
 from .config import TrainConfig
 
 
 def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
     """The network a configuration asks for, with an answer for each class."""
-    asked = config.model
-    arguments = {
-        "drop_path_rate": asked.drop_path_rate,
-        "padding": asked.padding,
-        "img_size": config.data.img_size,
-        **asked.arguments,
-    }
-    given = {key: value for key, value in arguments.items() if value is not None}
+    asked, given = config.model, _given(config)
     if asked.start_from:
         model = _from_folder(asked.name, Path(asked.start_from), given)
         if model.num_classes != num_classes:
@@ -47,27 +41,47 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
     return create_model(asked.name, asked.pretrained, num_classes=num_classes, **given).train()
 
 
-def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
-    """UperNet on the network a configuration asks for, or one of another run's."""
+def _given(config: TrainConfig) -> dict[str, Any]:
+    """What the network is told beside its name."""
     asked = config.model
-    folder = Path(asked.start_from) if asked.start_from else None
-    if folder is not None and saving.read_config(folder / saving.CONFIG)["architecture"] == ARCHITECTURE:
-        return _segmenter_from(folder, asked.name, num_classes)
-    resolve_name(asked.name.partition(".")[0])  # says what may have been meant
+    arguments = {
+        "drop_path_rate": asked.drop_path_rate,
+        "padding": asked.padding,
+        "img_size": config.data.img_size,
+        **asked.arguments,
+    }
+    return {key: value for key, value in arguments.items() if value is not None}
+
+
+def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
+    """UperNet on the network a configuration asks for, or that of another run; both may start from a folder."""
+    asked, decoder = config.model, config.segmentation.decoder
+    known = [field.name for field in fields(UperNetConfig) if field.name != "num_classes"]
+    if unknown := sorted(decoder.keys() - set(known)):
+        raise ValueError(f"segmentation.decoder has {', '.join(unknown)}: needs some of {', '.join(known)}")
+    if not is_ours(asked.name):
+        if timm.is_model(asked.name.partition(".")[0]):
+            raise ValueError(f"{asked.name} is timm's own: UperNet needs a network of ours, e.g. a_swin_tiny")
+        resolve_name(asked.name)  # says what may have been meant
+    if asked.start_from:
+        folder = Path(asked.start_from)
+        if saving.read_config(saving.fetch(folder, saving.CONFIG))["architecture"] == ARCHITECTURE:
+            return _segmenter_from(folder, config, num_classes)
     backbone: Any = build_network(config, num_classes)
-    return UperNet(backbone, num_classes, **config.segmentation.decoder).train()
+    return UperNet(backbone, num_classes, **decoder).train()
 
 
-def _segmenter_from(folder: Path, name: str, num_classes: int) -> UperNet:
-    """Another run's; the ordinary network is adapted if the adaptive one is asked for."""
-    model: Any = from_folder(folder)
-    held, wanted = name_of(model.encoder), resolve_name(name)
+def _segmenter_from(folder: Path, config: TrainConfig, num_classes: int) -> UperNet:
+    """UperNet of another run, its decoder included; what the configuration says of it counts here too."""
+    given, decoder = _given(config), config.segmentation.decoder
+    model: Any = from_folder(folder, **decoder)
     if model.num_classes != num_classes:
         raise ValueError(f"{folder} knows {model.num_classes} classes: needs the {num_classes} of the data")
-    if wanted == f"a_{held}":
-        model = adapt(model)
-    elif held != wanted:
-        raise ValueError(f"{folder} holds UperNet on {held}: needs {wanted}, or the ordinary network to adapt")
+    asked = create_model(config.model.name, **given).config
+    if _to_adapt(model.encoder, config.model.name, asked, folder):
+        model = adapt(model, **{key: getattr(asked, key) for key in given})
+    elif given:
+        model = from_folder(folder, **decoder, **given)
     return model.train()
 
 
@@ -83,16 +97,20 @@ def _of_timm(name: str, pretrained: bool, num_classes: int, given: dict[str, Any
 
 
 def _from_folder(name: str, folder: Path, changes: dict[str, Any]) -> Backbone:
-    """Weights of another run; the ordinary network is adapted if the adaptive one is asked for."""
-    wanted, model = resolve_name(name), from_pretrained(folder)
-    held = name_of(model)
-    asked = create_model(wanted, **changes).config
-    if held.removeprefix("a_") == wanted.removeprefix("a_") or _structure(model.config) == _structure(asked):
-        if held.startswith("a_") == wanted.startswith("a_"):
-            return from_pretrained(folder, **changes) if changes else model
-        if wanted.startswith("a_"):
-            return adapt(model, **{key: getattr(asked, key) for key in changes})
-    raise ValueError(f"{folder} holds a {held}: needs {wanted}, or the ordinary network to adapt")
+    """Weights of another run; what is said of the network beside its name counts for it too."""
+    model, asked = from_pretrained(folder), create_model(name, **changes).config
+    if _to_adapt(model, name, asked, folder):
+        return adapt(model, **{key: getattr(asked, key) for key in changes})
+    return from_pretrained(folder, **changes) if changes else model
+
+
+def _to_adapt(model: Backbone, name: str, asked: BackboneConfig, folder: Path) -> bool:
+    """Whether a folder holds the ordinary twin of the adaptive network that is asked for; any but it is refused."""
+    held, wanted = name_of(model), resolve_name(name.partition(".")[0])
+    alike = held.removeprefix("a_") == wanted.removeprefix("a_") or _structure(model.config) == _structure(asked)
+    if not alike or (held.startswith("a_") and not wanted.startswith("a_")):
+        raise ValueError(f"{folder} holds a {held}: needs {wanted}, or the ordinary network to adapt")
+    return held.startswith("a_") != wanted.startswith("a_")
 
 
 def _structure(config: BackboneConfig) -> tuple[type, dict[str, Any]]:

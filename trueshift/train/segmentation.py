@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from ..eval.protocols import PROTOCOLS
 from ..eval.scene_reading import PreparedScene, read_scenes
 from ..eval.segmentation import labels_at
 from ..layers.tokenize import check_size
+from ..ops.shift import Pair
 from ..tasks import UperNet
 from ..tasks.inference import segment_whole
-from .config import TrainConfig
+from .config import SCENES, TrainConfig
 from .feed import Batch, Feed, Share
 from .loading import Augmented, Finish, LoaderFeed
 from .network import build_segmenter
@@ -31,8 +33,6 @@ from .order import BatchOrder
 from .photometric import Distortion, distort
 from .scene_augment import SceneDraws, SceneTransform, padding
 from .task import Measured, Surroundings
-
-_CLASSES = {"ade20k": 150, "cityscapes": 19, "camvid": 11}
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,17 @@ def open_scene_data(config: TrainConfig) -> SceneData:
         train, test = hold_out(train, asked.holdout)
     else:
         test = open_scenes(asked.path, asked.test_split)
-    classes = list(train.classes or [])
-    wanted = _CLASSES.get(asked.kind)
-    if classes != test.classes or (wanted is not None and len(classes) != wanted):
+        if train.name(0) == test.name(0):  # names have the folder of their split
+            raise ValueError(
+                f"{asked.path} has the same scenes to learn from and to measure on: needs folders such as train and "
+                "val in images and in masks, or --data.holdout 0.2 to keep a part of the scenes for that"
+            )
+    classes = list(train.classes or [])  # one list for all splits
+    wanted = SCENES.get(asked.kind)
+    if wanted is not None and len(classes) != wanted:
         raise ValueError(
-            f"{asked.path} has {len(classes)} classes to learn from and {len(test.classes or [])} to measure on: needs "
-            f"the same{f', the {wanted} of {asked.kind}' if wanted else ''}; for your own data use --data.kind any"
+            f"{asked.path} has {len(classes)} classes: this recipe is for {asked.kind}, which has {wanted}; for your "
+            "own data use --data.kind any"
         )
     return SceneData(evenly_spread(train, asked.limit), evenly_spread(test, config.evaluate.limit), classes)
 
@@ -99,6 +104,7 @@ class Segmentation:
 
     score_name = "mean_iou"
     preparation: ScenePreparation
+    transform: SceneTransform
 
     def __init__(self, config: TrainConfig, fetch: bool) -> None:
         self.config = config
@@ -117,24 +123,25 @@ class Segmentation:
         network = build_segmenter(self.config, len(self.data.classes))
         asked, known = self.config.segmentation, network.pretrained_cfg
         if asked.fit == "resize":  # otherwise crops are padded, as whole pictures are
-            check_size(asked.augment.crop, network.size_multiple)
+            _check_crop(asked.augment.crop, network)
         colours: dict[str, Any] = {key: tuple(known[key]) for key in ("mean", "std") if key in known}
         self.preparation = ScenePreparation(asked.scale, network.size_multiple, asked.fit, **colours)
+        self.transform = SceneTransform(self.preparation, SceneDraws(asked.augment, self.config.seed))
         return network
 
     def start(self, order: BatchOrder, share: Share, device: torch.device) -> Feed:
         """What is learned from."""
-        draws = SceneDraws(self.config.segmentation.augment, self.config.seed)
-        scenes = AugmentedScenes(self.data.train, SceneTransform(self.preparation, draws))
+        scenes = AugmentedScenes(self.data.train, self.transform)
         return LoaderFeed(scenes, order, share, device, self.config.data.workers)
 
     def input_told(self) -> str:
         """Size of the input, and how it is fed, in words."""
-        crop = self.config.segmentation.augment.crop
-        return f"{crop[0]} x {crop[1]} ({self.config.data.workers} workers)"
+        crop, frame = self.config.segmentation.augment.crop, self.transform.frame
+        padded = f" padded to {frame[0]} x {frame[1]}" if frame != crop else ""
+        return f"{crop[0]} x {crop[1]}{padded} ({self.config.data.workers} workers)"
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean over a batch."""
+        """The mean over the labelled pixels of a batch."""
         return model(batch.images, batch.labels)
 
     def measure(self, model: nn.Module, where: Surroundings) -> Measured | None:
@@ -155,8 +162,7 @@ class Segmentation:
             with where.autocast():
                 logits = segment_whole(model, normalise(canvases)).float()  # type: ignore[arg-type]
             for scene, answer in zip(scenes, logits, strict=True):
-                if scene.mask is None:
-                    continue
+                assert scene.mask is not None  # the others were left out
                 labels = labels_at(answer, (scene.mask.shape[0], scene.mask.shape[1]))
                 metric.update(labels[None].cpu(), torch.from_numpy(scene.mask)[None])
                 seen += 1
@@ -171,6 +177,8 @@ class Segmentation:
         if not all_seen:
             raise ValueError("none of the scenes to measure on could be read")
         score = float(metric.compute())
+        if isnan(score):
+            raise ValueError("none of the scenes to measure on has a labelled pixel: needs masks that are not all void")
         values = {"mean_iou": score, "pixel_accuracy": metric.pixel_accuracy(), "images": int(all_seen)}
         return Measured(score, values, f"mIoU {100 * score:.2f} %")
 
@@ -181,8 +189,9 @@ class Segmentation:
         fits = [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
         readable: list[PreparedScene] = []
         for scene in read_scenes(self.data.test, mine, self.preparation, fits, workers=workers):
-            if isinstance(scene, Unreadable):
-                where.left_out.add(f"{scene.name}: {scene.reason}")
+            if isinstance(scene, Unreadable) or scene.mask is None:
+                reason = scene.reason if isinstance(scene, Unreadable) else "it has no label file"
+                where.left_out.add(f"{scene.name}: {reason}")
                 continue
             shape = scene.canvases[self.preparation.fit].shape
             full = len(readable) == self.config.evaluate.batch_size
@@ -203,3 +212,11 @@ class Segmentation:
             "crop": list(self.config.segmentation.augment.crop),
         }
         return model.save_pretrained(folder)
+
+
+def _check_crop(crop: Pair, network: UperNet) -> None:
+    """Refuse crops that would have to be padded, where whole pictures are not."""
+    try:
+        check_size(crop, network.size_multiple)
+    except ValueError as error:
+        raise ValueError(f"segmentation.augment.crop, {error}, or --segmentation.fit pad") from None
