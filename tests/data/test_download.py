@@ -261,6 +261,7 @@ def test_a_path_that_leads_outside_is_refused(tmp_path, server, name):
         (CONTENT[: len(CONTENT) // 2], "is not a whole compressed tar file"),
         (packed({"other/file": b""}), "has no cifar-10-batches-py/data_batch_1: needs all of data_batch_1, "),
     ],
+    ids=["no archive", "half an archive", "another archive"],  # its bytes hold the time, and processes must agree
 )
 def test_what_does_not_unpack_to_the_data_set_leaves_nothing_behind(tmp_path, server, content, message):
     server.content = content
