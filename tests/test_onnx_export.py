@@ -164,6 +164,7 @@ def test_same_choices_and_exact_in_onnx_runtime(run_unchecked, tmp_path):
     assert "pairs ok" in run_unchecked(program + "SHIFTS = 8\n" + MOVES)
 
 
+@pytest.mark.slow
 def test_an_ordinary_network_in_onnx_runtime(run_unchecked, tmp_path):
     assert "ok" in run_unchecked(setup("swin_mini", SMALL["swin_mini"], tmp_path) + ORDINARY)
 

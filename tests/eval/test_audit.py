@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,10 @@ def test_ctrl_c_leaves_a_valid_partial_report(tmp_path):
     command += ["--limit", "0", "--batch-size", "13", "--output", "report"]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "COLUMNS": "100"}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests run in the background may ignore it
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=heard
+    ) as process:
         deadline = time.time() + 60
         while not (tmp_path / "begun").exists() and time.time() < deadline:
             time.sleep(0.1)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -18,9 +19,9 @@ smp = pytest.importorskip("segmentation_models_pytorch")
 THEIRS = {"swin_tiny_patch4_window7_224": 224, "swinv2_tiny_window8_256": 256, "mvitv2_tiny": 224}
 
 
-def theirs(name="swin_tiny_patch4_window7_224", **arguments):
-    asked = {"encoder_weights": None, "classes": 7, "decoder_channels": 16, **arguments}
-    return perturb_norms(smp.UPerNet(f"tu-{name}", **asked)).eval()
+@cache  # making one takes longer than most of the tests
+def theirs(name="swin_tiny_patch4_window7_224"):
+    return perturb_norms(smp.UPerNet(f"tu-{name}", encoder_weights=None, classes=7, decoder_channels=16)).eval()
 
 
 @pytest.mark.parametrize(("name", "size"), THEIRS.items())
@@ -40,6 +41,14 @@ def test_every_weight_has_a_name_of_ours():
     ours = ts.UperNet("swin_tiny", 7, channels=16, auxiliary=False)
     assert renamed.keys() == ours.state_dict().keys()
     assert all(torch.equal(renamed[key], value) for key, value in from_smp(reference).state_dict().items())
+
+
+def test_a_new_auxiliary_head_is_an_option():
+    reference = theirs()
+    assert from_smp(reference).auxiliary_head is None
+    with_head = from_smp(reference, auxiliary=True).train()
+    assert with_head.auxiliary_head is not None
+    assert torch.equal(with_head.segmentation_head[0].weight, reference.segmentation_head[0].weight)
 
 
 def test_a_published_folder(tmp_path):

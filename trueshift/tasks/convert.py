@@ -80,7 +80,7 @@ def rename_smp_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def from_smp(source: Any, backbone: str | None = None) -> UperNet:
+def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) -> UperNet:
     """The ordinary UperNet with the weights of one of segmentation_models_pytorch, all of them or none.
 
     It gives the same logits, on images whose size ours accepts.
@@ -89,6 +89,7 @@ def from_smp(source: Any, backbone: str | None = None) -> UperNet:
         source: a UPerNet of segmentation_models_pytorch; its ``state_dict``; or a folder or Hub repository as its
             ``save_pretrained`` writes it, such as ``"smp-hub/upernet-swin-tiny"``.
         backbone: which of ours the encoder is, where the source does not say.
+        auxiliary: with a new auxiliary head, for fine-tuning; theirs have none.
     """
     name, state = _named_state(source)
     backbone = backbone or name
@@ -102,9 +103,11 @@ def from_smp(source: Any, backbone: str | None = None) -> UperNet:
         create_model(backbone, in_chans=weights["encoder.patch_embed.proj.weight"].shape[1]),
         weights["segmentation_head.0.weight"].shape[0],
         channels=weights["decoder.fusion_block.0.weight"].shape[0],
-        auxiliary=False,
+        auxiliary=auxiliary,
         head_align_corners=True,
     )
+    fresh = {key: value for key, value in model.state_dict().items() if key.startswith("auxiliary_head.")}
+    weights = {**fresh, **weights}
     problems = saving.misfits(model.state_dict(), weights)
     if problems:
         raise ValueError(f"these weights do not fit UperNet on {backbone}: " + "; ".join(problems))
