@@ -33,6 +33,8 @@ VARIATIONS = (
     "tokenize, no anchor",
     "merge, norm after",
     "merge, depthwise",
+    "tokenize",  # the stages have one in them
+    "merge, norm before",
     "anchored convolution",
     "anchored attention",
     "stages, convolutional",
