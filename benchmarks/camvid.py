@@ -35,6 +35,7 @@ def main() -> None:
                 raise SystemExit("training did not end well")
             summary = json.loads((folder / "summary.json").read_text())
             log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        del summary["config"]["output"]  # where it was written says nothing elsewhere
         kept = ("config", "data", "steps", "seconds", "best_mean_iou", "evaluation")
         record.write(f"camvid_{name}", {"model": name, **{key: summary[key] for key in kept}, "log": log}, given.seed)
 

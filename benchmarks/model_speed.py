@@ -81,6 +81,16 @@ def seconds(run: Callable[[], None], repeats: int, cuda: bool) -> float:
     return first.elapsed_time(last) / 1000 / repeats
 
 
+def peak_mib(run: Callable[[], None], weights_of: nn.Module) -> float:
+    """What a pass adds at most to the allocated memory, and the weights themselves."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    weights = sum(p.numel() * p.element_size() for p in weights_of.parameters())
+    return (torch.cuda.max_memory_allocated() - before + weights) / 2**20
+
+
 def measure(family: str, batch: int, training: bool, bf16: bool, compiled: bool, device: str, rounds: int) -> dict:
     name, size = PAIRS[family]
     cuda = device == "cuda"
@@ -101,12 +111,7 @@ def measure(family: str, batch: int, training: bool, bf16: bool, compiled: bool,
         for _ in range(3):
             run()
         if cuda:
-            torch.cuda.synchronize()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            run()
-            weights = sum(p.numel() * p.element_size() for p in model.parameters())
-            memory[label] = (torch.cuda.max_memory_allocated() - before + weights) / 2**20
+            memory[label] = peak_mib(run, model)
         warm_up[label] = time.perf_counter() - begin
         runs[label] = run
     repeats = max(1, round(0.15 / seconds(runs["reference"], 2, cuda))) if cuda else 1

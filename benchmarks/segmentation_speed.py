@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import record
 import torch
-from model_speed import seconds
+from model_speed import peak_mib, seconds
 from torch import Tensor, nn
 
 import trueshift as ts
@@ -70,12 +70,7 @@ def measure(family: str, given: argparse.Namespace, training: bool, compiled: bo
         for _ in range(3):
             run()
         if cuda:
-            torch.cuda.synchronize()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            run()
-            weights = sum(p.numel() * p.element_size() for p in net.decoder.parameters())
-            memory[kind] = (torch.cuda.max_memory_allocated() - before + weights) / 2**20
+            memory[kind] = peak_mib(run, net.decoder)
         runs[kind] = run
     repeats = max(1, round(0.3 / seconds(runs["ordinary"], 2, cuda))) if cuda else 1
     times: dict[str, list[float]] = {kind: [] for kind in runs}

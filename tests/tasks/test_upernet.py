@@ -131,6 +131,15 @@ def test_logits_with_and_without_gradient_are_the_same_numbers():
         torch.testing.assert_close(plain, net(images).detach(), rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+def test_the_margin_of_the_finest_map_is_the_same_both_ways():
+    """While training it is a copy of the border; otherwise it comes out of a wider one."""
+    net, images = small("a_swin_mini"), torch.rand(2, 3, 32, 32)
+    wider = net.in_own_frame(images)[0]
+    net.decoder.training = True  # the flag alone: its norms stay as they are
+    torch.testing.assert_close(net.in_own_frame(images)[0], wider, rtol=1e-4, atol=1e-4)
+
+
 # -- the loss ---------------------------------------------------------------------------------------------------------
 
 
