@@ -9,14 +9,20 @@ from pathlib import Path
 import pytest
 from jaxtyping import install_import_hook
 
-# The shapes in our signatures are checked under pytest and nowhere else.
-install_import_hook("trueshift", "shape_checks.checked")
+if not Path(
+    "/dev/nvidiactl"
+).exists():  # kernels are tested in Triton's interpreter; it is chosen when they are defined
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+ROOT = Path(__file__).parent
+
+# The shapes in our signatures are checked under pytest and nowhere else; a kernel is not a function of Python's.
+_files = [path.relative_to(ROOT) for path in (ROOT / "trueshift").rglob("*.py") if path.parent.name != "kernels"]
+install_import_hook([".".join(path.with_suffix("").parts) for path in _files], "shape_checks.checked")
 
 import torch  # noqa: E402
 
 import trueshift  # noqa: E402, F401
-
-ROOT = Path(__file__).parent
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores instead of competing for them
     torch.set_num_threads(1)

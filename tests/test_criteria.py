@@ -25,8 +25,16 @@ class Busiest(ts.Criterion):
         ),
     ],
 )
-def test_a_users_own_criterion_is_exact_too(layer):
-    assert_equivariant(layer(Busiest()), size=32, shifts=48)
+@pytest.mark.parametrize("criterion", [Busiest, ts.InputNorm])
+def test_other_criteria_are_exact_too(layer, criterion):
+    assert_equivariant(layer(criterion()), size=32, shifts=48)
+
+
+def test_the_norm_of_the_input_chooses():
+    values = torch.rand(1, 4, 6, 8)
+    values[0, 1::2, ::2] += 1
+    tokens = ts.Tokens(values, ts.TokenGrid((2, 2), torch.zeros(1, 2, dtype=torch.int64), (8, 12)))
+    assert ts.AdaptiveMerge(8, criterion=ts.InputNorm()).choose(tokens).offset.tolist() == [[1, 0]]
 
 
 def test_a_criterion_without_scores_says_what_it_needs():

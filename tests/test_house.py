@@ -106,6 +106,8 @@ def test_readme_and_paper_map_name_things_that_exist():
         "docs/audit.md",
         "docs/training.md",
         "docs/segmentation.md",
+        "docs/speed.md",
+        "benchmarks/README.md",
         "CONTRIBUTING.md",
     ):
         text = (ROOT / document).read_text()

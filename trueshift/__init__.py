@@ -5,7 +5,7 @@ from . import _torchvision
 _torchvision.make_importable()
 
 from .canonical import canonicalize  # noqa: E402
-from .criteria import Candidates, Criterion, FixedOffset, LearnedScore, MaxNorm  # noqa: E402
+from .criteria import Candidates, Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm  # noqa: E402
 from .explain import explain  # noqa: E402
 from .fit import fit  # noqa: E402
 from .layers import (  # noqa: E402
@@ -44,6 +44,7 @@ __all__ = [
     "CosineWindowAttention",
     "Criterion",
     "FixedOffset",
+    "InputNorm",
     "LearnedScore",
     "MaxNorm",
     "TokenGrid",

@@ -9,8 +9,7 @@ from torch.utils._pytree import tree_map
 
 from .layers.tokenize import check_image
 from .ops.content import origin_keys
-from .ops.seam import seam_scores
-from .ops.select import choose
+from .ops.seam import seam_scores, start_on_seam
 from .ops.shift import IMAGE_DIMS, circular_shift
 
 
@@ -25,7 +24,8 @@ def canonical_origin(image: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
     with torch.autocast(image.device.type, enabled=False):
         pixels = image.permute(0, 2, 3, 1)
         rows, columns = seam_scores(pixels)
-        return choose((rows[:, :, None] + columns[:, None, :],), lambda: origin_keys(pixels)).offset
+        first = image.new_zeros((image.shape[0], 2), dtype=torch.int64)
+        return start_on_seam(rows, columns, first, (1, 1), lambda needed: origin_keys(pixels, needed))
 
 
 class Canonicalize(nn.Module):

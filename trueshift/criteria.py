@@ -12,14 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from .ops import kernels
 from .ops.arithmetic import EXACT, PLAIN
 from .ops.content import origin_keys
 from .ops.exact import exact_linear
+from .ops.pixels import Pixels
 from .ops.polyphase import coset_max, coset_sum, polyphase
-from .ops.select import Choice, choose
+from .ops.select import ROUNDING, Choice, choose
 from .ops.shift import Pair
 
 
@@ -38,7 +40,10 @@ class Candidates(ABC):
         self.stride = stride
         self.anchored = anchored
         self.arithmetic = PLAIN if anchored else EXACT
+        self.pixels = Pixels(content)
         self._keys: Tensor | None = None
+        self._needed: Tensor | None = None
+        self.scored: Tensor | None = None  # the features, once a criterion has asked for them
 
     @abstractmethod
     def features(self) -> Float[Tensor, "B H W D"]:
@@ -50,7 +55,23 @@ class Candidates(ABC):
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """Sum of squared features over each grid; a layer that knows a shorter way overrides this."""
-        return self.total(self.arithmetic.power_sum(self.features(), 2))
+        self.scored = self.features()
+        return self.total(self.arithmetic.power_sum(self.scored, 2))
+
+    def position_energy(self) -> Float[Tensor, "parts B H W"]:
+        """Squared norm of the features of each position, in parts to be added up; for anchored content."""
+        return self.arithmetic.power_sum(self.features(), 2)[None]
+
+    def choose_by_energy(self) -> Choice:
+        """The grid of the largest energy, by kernels; for anchored content."""
+        return self.pick(self.position_energy())
+
+    def pick(self, scores: Float[Tensor, "parts B H W"]) -> Choice:
+        """The grid of the largest sum of scores, by a kernel; for anchored content."""
+        from .ops.kernels.pick_grid import pick_by_sum
+
+        offset, totals = pick_by_sum(scores.float(), list(self.stride), ROUNDING)
+        return Choice(offset, (totals,))
 
     def total(self, scores: Float[Tensor, "B H W"]) -> Float[Tensor, "B sh sw"]:
         """Sum of the scores of all positions of each grid."""
@@ -62,9 +83,16 @@ class Candidates(ABC):
 
     def keys(self) -> Int64[Tensor, "B H W"]:
         """The content as seen from each position, for exact ties; computed once."""
+        if self._needed is not None and kernels.usable(self.content):  # of other images each time
+            return origin_keys(self.content, self._needed)
         if self._keys is None:
             self._keys = origin_keys(self.content)
         return self._keys
+
+    def keys_where(self, needed: Bool[Tensor, " B"] | None) -> Int64[Tensor, "B H W"]:
+        """The keys of some images, those that tie; what stands in place of the others' means nothing."""
+        self._needed = needed
+        return self.keys()
 
 
 class Criterion(nn.Module):
@@ -79,7 +107,7 @@ class Criterion(nn.Module):
         """Score without gradient and in full precision, whatever surrounds the call, and choose."""
         with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
             scores = (self.scores(candidates), *candidates.further_scores())
-            return choose(scores, None if candidates.anchored else candidates.keys)
+            return choose(scores, None if candidates.anchored else candidates.keys_where)
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """One score per grid."""
@@ -105,6 +133,13 @@ class MaxNorm(Criterion):
             raise ValueError(f"p = {p}: needs a norm, p >= 1")
         self.p = p
 
+    def forward(self, candidates: Candidates) -> Choice:
+        """Behind an anchor, and where there are kernels, in two or three launches."""
+        if self.p == 2 and candidates.anchored and kernels.usable(candidates.content):
+            with torch.no_grad():
+                return candidates.choose_by_energy()
+        return super().forward(candidates)
+
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """The p-norm of each grid, to the power p (largest value for p = inf)."""
         if self.p == 2:
@@ -116,6 +151,27 @@ class MaxNorm(Criterion):
     def extra_repr(self) -> str:
         """Show p."""
         return f"p={self.p}"
+
+
+class InputNorm(Criterion):
+    r"""The grid at which the values have the largest norm *before* they are merged: cheaper, and not the paper's.
+
+    .. math:: m^\star = \arg\max_m \sum_k \| x_{m + sk} \|_2^2
+
+    One sum over the input, where :class:`MaxNorm` projects the patch at every position.
+    """
+
+    def forward(self, candidates: Candidates) -> Choice:
+        """Behind an anchor, and where there are kernels, in two launches."""
+        if candidates.anchored and kernels.usable(candidates.content):
+            with torch.no_grad():
+                return candidates.pick(candidates.arithmetic.power_sum(candidates.content, 2)[None])
+        return super().forward(candidates)
+
+    def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
+        """The energy of the values on each grid."""
+        content = candidates.content if candidates.anchored else candidates.content.to(torch.float64)
+        return candidates.total(candidates.arithmetic.power_sum(content, 2))
 
 
 class FixedOffset(Criterion):

@@ -37,12 +37,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All choices of one forward pass, in order, and where the tokens of each stage came to stand."""
+    """All choices of one forward pass, in order, and where the tokens and attention windows of each stage stand."""
 
     image: Float[Tensor, "B C H W"]
     decisions: tuple[Decision, ...]
     grids: tuple[TokenGrid, ...]
-    windows: tuple[Pair, ...]
+    windows: tuple[TokenGrid | None, ...]
 
     def rows(self, index: int = 0) -> list[dict[str, Any]]:
         """The choices for one image, in plain numbers, ready for JSON."""
@@ -79,9 +79,9 @@ class Explanation:
             axes.imshow(_displayable(self.image[index]), extent=(0, grid.image_size[1], grid.image_size[0], 0))
             origin = grid.origin[index].tolist()
             draw_lines(axes, origin, grid.stride, grid.image_size, color="white", lw=0.5, alpha=0.7)
-            if window != (1, 1):
-                spacing = (grid.stride[0] * window[0], grid.stride[1] * window[1])
-                draw_lines(axes, origin, spacing, grid.image_size, color="#ffb000", lw=2)
+            if window is not None:
+                first = window.origin[index].tolist()
+                draw_lines(axes, first, window.stride, grid.image_size, color="#ffb000", lw=2)
             axes.set(xticks=[], yticks=[], title=f"stage {number}: origin {tuple(origin)}")
         return figure
 
@@ -105,10 +105,14 @@ def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
         stages = model.features(batch) if isinstance(model, Backbone) else ()
         if not isinstance(model, Backbone):
             model(batch)
-    windows = [
-        stage.align.window_size if hasattr(stage, "align") else (1, 1) for stage in getattr(model, "stage_list", ())
-    ]
-    return Explanation(batch, tuple(decisions), tuple(tokens.grid for tokens in stages), tuple(windows))
+    grids = tuple(tokens.grid for tokens in stages)
+    starts = {decision.layer: decision for decision in decisions}
+    windows = []
+    for number, grid in enumerate(grids):
+        start = starts.get(f"{model.stages_name}.{number}.align")
+        # a grid of windows: its stride is that of the tokens times the window
+        windows.append(None if start is None else grid.advance(start.offset, start.stride))
+    return Explanation(batch, tuple(decisions), grids, tuple(windows))
 
 
 @contextmanager

@@ -54,7 +54,9 @@ def test_with_the_anchor_later_ablations_show_nothing(name):
     assert change_under_shifts(perturb_norms(ts.create_model(name, criterion={"merge": "fixed"}))) == 0
 
 
-@pytest.mark.parametrize("criterion", ["learned", {"name": "max_norm", "p": 1}, ts.MaxNorm(float("inf"))], ids=str)
+@pytest.mark.parametrize(
+    "criterion", ["learned", {"merge": "input_norm"}, {"name": "max_norm", "p": 1}, ts.MaxNorm(float("inf"))], ids=str
+)
 @pytest.mark.parametrize("name", ["a_swin_mini", "a_mvitv2_mini"])
 def test_other_criteria(name, criterion):
     model = perturb_norms(ts.create_model(name, criterion=criterion))

@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from trueshift.ops.energy import patch_energy
+from trueshift.ops.pixels import to_integers
 from trueshift.ops.shift import circular_shift
 from trueshift.testing import photographs
 
@@ -14,6 +15,11 @@ def direct(image, weight, bias, stride, padding):
     tokens = F.conv2d(wide, weight.double(), None if bias is None else bias.double())
     squared = tokens.square().sum(1)
     return squared.unflatten(2, (-1, stride[1])).unflatten(1, (-1, stride[0])).sum((1, 3))
+
+
+def rounded(image):
+    integers = to_integers(image)
+    return integers.values * integers.unit.view(-1, 1, 1, 1) + integers.centre.view(-1, 1, 1, 1)
 
 
 SHAPES = [
@@ -34,7 +40,17 @@ def test_matches_the_definition(kernel, stride, padding, channels, size, with_bi
     image = torch.randn(3, *size, channels)
     weight, bias = torch.randn(24, channels, *kernel), torch.randn(24) if with_bias else None
     energy = patch_energy(image, weight, bias, stride, padding)
-    torch.testing.assert_close(energy, direct(image, weight, bias, stride, padding), rtol=1e-6, atol=0)
+    # of the image as rounded to 14 bits, to the last digits; of the image itself, as well as so few pixels average out
+    torch.testing.assert_close(energy, direct(rounded(image), weight, bias, stride, padding), rtol=1e-9, atol=0)
+    torch.testing.assert_close(energy, direct(image, weight, bias, stride, padding), rtol=2e-4, atol=0)
+
+
+def test_rounding_hardly_shows_in_a_photograph():
+    photos = torch.stack(list(photographs(128).values())).permute(0, 2, 3, 1)
+    weight, bias = torch.randn(24, 3, 4, 4), torch.randn(24)
+    energy, naive = patch_energy(photos, weight, bias, (4, 4), (0, 0)), direct(photos, weight, bias, (4, 4), (0, 0))
+    torch.testing.assert_close(energy, naive, rtol=5e-5, atol=0)
+    assert torch.equal(energy.flatten(1).argmax(1), naive.flatten(1).argmax(1))
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding", "channels", "size"), SHAPES)
@@ -52,7 +68,7 @@ def test_low_contrast_under_a_filter_that_removes_the_mean():
     photos = torch.stack(list(photographs(64).values())).permute(0, 2, 3, 1)
     weight = torch.randn(32, 3, 4, 4)
     weight = weight - weight.mean((2, 3), keepdim=True)
-    for contrast, accuracy in ((1.0, 1e-5), (1e-2, 1e-4)):
+    for contrast, accuracy in ((1.0, 1e-4), (1e-2, 1e-4), (1e-4, 1e-3)):
         image = 5 + contrast * photos
         energy, naive = patch_energy(image, weight, None, (4, 4), (0, 0)), direct(image, weight, None, (4, 4), (0, 0))
         assert ((energy - naive).abs() / naive).max() < accuracy

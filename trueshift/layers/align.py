@@ -3,13 +3,14 @@ r"""A-WSA's choice: roll the tokens so that attention windows begin where the co
 .. math:: \text{A-WSA}(T) = \text{WSA}(S^{m^\star} T), \quad m^\star = \arg\max_{m < W} G(v_W^{(m)})
 """
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, MaxNorm, follow
+from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, follow
 from ..ops.grid import Tokens
 from ..ops.polyphase import coset_sum
-from ..ops.select import Choice
+from ..ops.select import ROUNDING, Choice
 from ..ops.shift import Pair, circular_pad, circular_shift, pair
 from .tokenize import check_size
 
@@ -37,6 +38,14 @@ class WindowCandidates(Candidates):
         rows, columns = self.stride
         norms = circular_pad(self.content.norm(self.p, dim=3), (0, rows - 1), (0, columns - 1))
         return norms.unfold(1, rows, 1).unfold(2, columns, 1).mean((3, 4))[..., None]
+
+    def choose_by_energy(self) -> Choice:
+        """Norms, window energies, sums and choice, the latter in one kernel."""
+        from ..ops.kernels.pick_grid import pick_by_windows
+
+        norms = self.arithmetic.norm(self.content, self.p).to(torch.float32)
+        offset, totals = pick_by_windows(norms, list(self.stride), ROUNDING)
+        return Choice(offset, (totals,))
 
     def further_scores(self) -> tuple[Float[Tensor, "B sh sw"], ...]:
         """Token energies, where a window spans the grid."""
@@ -72,10 +81,24 @@ class AlignWindows(nn.Module):
         scored = tokens.values if tokens.before_norm is None else tokens.before_norm
         return self.criterion(WindowCandidates(scored, self.window_size, self.p, tokens.grid.anchored))
 
+    def start(self, tokens: Tokens) -> tuple[Tokens, Int64[Tensor, "B 2"] | None]:
+        """Tokens in which nothing was moved, and where the first window starts: for an attention that cuts there.
+
+        None says at the first token. While a criterion is learned the tokens are a mixture that starts there.
+        """
+        check_size(tokens.grid.shape, self.window_size)
+        choice = self.choose(tokens)
+        if choice.weights is not None:
+            return self._follow(tokens, choice), None
+        at_first = isinstance(self.criterion, FixedOffset) and self.criterion.offset == (0, 0)
+        return tokens, None if at_first else choice.offset
+
     def forward(self, tokens: Tokens) -> Tokens:
         """The same tokens on the grid that starts at the first window."""
         check_size(tokens.grid.shape, self.window_size)
-        choice = self.choose(tokens)
+        return self._follow(tokens, self.choose(tokens))
+
+    def _follow(self, tokens: Tokens, choice: Choice) -> Tokens:
         values = follow(
             choice,
             lambda: circular_shift(tokens.values, choice.offset),

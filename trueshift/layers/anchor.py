@@ -6,14 +6,14 @@ removes the last difference: what follows is bit-identical on any kernel, and ca
 """
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates
 from ..ops.content import origin_keys
 from ..ops.grid import Tokens
 from ..ops.plain import plain_norm
-from ..ops.seam import seam_near, seam_scores
+from ..ops.seam import seam_scores, start_on_seam
 from ..ops.select import Choice, choose
 from ..ops.shift import circular_shift, circular_take
 from ..ops.windows import token_norm
@@ -21,30 +21,27 @@ from ..ops.windows import token_norm
 
 def anchor_on_seam(choice: Choice, candidates: Candidates) -> Choice:
     """Start the chosen grid at the token nearest the wrap seam of the image, usually the photograph's own corner."""
+    if choice.weights is not None:  # while a criterion is learned, grids are mixed and none has a first token
+        return choice
     with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
-        rows, columns = seam_scores(candidates.content)
-        rows = seam_near(rows, choice.offset[:, 0], candidates.stride[0])
-        columns = seam_near(columns, choice.offset[:, 1], candidates.stride[1])
-        return _start_at_best(choice, rows[:, :, None] + columns[:, None, :], candidates)
+        rows, columns = seam_scores(candidates.content, candidates.pixels)
+        offset = start_on_seam(rows, columns, choice.offset, candidates.stride, candidates.keys_where)
+        return Choice(offset, choice.scores)
 
 
 def anchor_on_norm(choice: Choice, candidates: Candidates) -> Choice:
     """Start the chosen grid at its token of the largest norm."""
+    if choice.weights is not None:
+        return choice
     with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
         norms = circular_take(token_norm(candidates.content), choice.offset, candidates.stride)
-        return _start_at_best(choice, norms, candidates)
 
+        def keys(needed: Bool[Tensor, " B"] | None) -> Int64[Tensor, "B h w"]:
+            return circular_take(candidates.keys_where(needed), choice.offset, candidates.stride)
 
-def _start_at_best(choice: Choice, scores: Float64[Tensor, "B h w"], candidates: Candidates) -> Choice:
-    if choice.weights is not None:  # while a criterion is learned, grids are mixed and none has a first token
-        return choice
-
-    def keys() -> Int64[Tensor, "B h w"]:
-        return circular_take(candidates.keys(), choice.offset, candidates.stride)
-
-    token = choose((scores,), keys).offset
-    offset = torch.stack([choice.offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
-    return Choice(offset, choice.scores)
+        token = choose((norms,), keys).offset
+        offset = torch.stack([choice.offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
+        return Choice(offset, choice.scores)
 
 
 class Anchor(nn.Module):
@@ -61,7 +58,7 @@ class Anchor(nn.Module):
         with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
             if tokens.grid.anchored:
                 return choose((plain_norm(values),), None)
-            return choose((token_norm(values),), lambda: origin_keys(values))
+            return choose((token_norm(values),), lambda needed: origin_keys(values, needed))
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Roll values and grid together."""

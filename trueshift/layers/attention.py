@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from ..ops import kernels
+from ..ops.blocks import cut_blocks, join_blocks
 from ..ops.grid import TokenGrid, Tokens
 from ..ops.rel_pos import circular_distance
 from ..ops.shift import Pair, circular_shift, pair
@@ -49,7 +51,7 @@ class WindowAttention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
         self.shifted = shifted
-        self.biased = _stop_at_border if border else _go_around
+        self.border = border
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
         self.register_buffer("relative_position_index", window_distances(self.window_size), persistent=False)
@@ -64,16 +66,24 @@ class WindowAttention(nn.Module):
         """The bias between every two tokens of a window."""
         return self.relative_position_bias_table[self.relative_position_index].permute(2, 0, 1)
 
-    def attend(self, x: Float[Tensor, "N L C"], bias: Float[Tensor, "#N heads L L"]) -> Float[Tensor, "N L C"]:
-        """Scaled dot-product attention within each window."""
-        queries, keys, values = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.mix(queries, keys, values, bias)
+    def project(self, x: Float[Tensor, "*any C"]) -> Float[Tensor, "*any C3"]:
+        """Queries, keys and values of each token."""
+        return self.qkv(x)
 
-    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None) -> Tensor:
-        """Attention of ``[N, heads, L, d]``, heads joined and projected."""
+    def sharpness(self) -> Float[Tensor, "heads 1 1"] | None:
+        """By what cosines are multiplied; None where attention goes by dot products."""
+        return None
+
+    def attend(self, x: Float[Tensor, "N L C"], bias: Float[Tensor, "#N heads L L"]) -> Float[Tensor, "N L C"]:
+        """Attention within each window."""
+        queries, keys, values = self.project(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        sharpness, scale = self.sharpness(), None
+        if sharpness is not None:
+            scale = 1.0
+            queries = (F.normalize(queries, dim=-1) * sharpness).to(values.dtype)
+            keys = F.normalize(keys, dim=-1).to(values.dtype)
         dropped = self.attn_drop if self.training else 0.0
-        mixed = biased_attention(queries, keys, values, bias, dropped, scale)
-        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))
+        return biased_attention(queries, keys, values, bias, dropped, scale).transpose(1, 2).flatten(2)
 
     def shift(self, size: Pair) -> Pair:
         """How far beyond the first token the first window starts."""
@@ -83,15 +93,44 @@ class WindowAttention(nn.Module):
         )
         return rows, columns
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        """Attend within each window."""
+    def forward(
+        self, x: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"] | None = None
+    ) -> Float[Tensor, "B H W C"]:
+        """Attend within each window, the first of which begins at ``start``, or at the first token."""
+        mixed = self._fused(x, start) if self._can_fuse(x) else self._in_steps(x, start)
+        return self.proj_drop(self.proj(mixed))
+
+    def _can_fuse(self, x: Tensor) -> bool:
+        if not kernels.usable(x) or (self.attn_drop and self.training):
+            return False
+        from ..ops.kernels.window_attention import fits
+
+        length = self.window_size[0] * self.window_size[1]
+        return fits(length, x.shape[3] // self.num_heads, learning=torch.is_grad_enabled())
+
+    def _fused(self, x: Tensor, start: Tensor | None) -> Tensor:
+        """Tokens are read where they stand and written there."""
+        from ..ops.kernels.window_attention import window_attention
+
+        shift = self.shift((x.shape[1], x.shape[2]))
+        sharpness = self.sharpness()
+        return window_attention(
+            self.project(x), self.position_bias(), sharpness, start, self.window_size, shift, self.border
+        )
+
+    def _in_steps(self, x: Tensor, start: Tensor | None) -> Tensor:
+        """Windows are cut, mixed and put back."""
         size = (x.shape[1], x.shape[2])
         shift = self.shift(size)
-        windows = window_partition(circular_shift(x, shift) if any(shift) else x, self.window_size)
-        bias = self.biased(self.position_bias(), size, self.window_size, shift, x.shape[0])
-        attended = self.attend(windows.flatten(1, 2), bias)
-        mixed = window_reverse(attended.view_as(windows), size)
-        return circular_shift(mixed, (-shift[0], -shift[1])) if any(shift) else mixed
+        biased = _stop_at_border if self.border else _go_around
+        bias = biased(self.position_bias(), size, self.window_size, shift, x.shape[0])
+        if start is None:
+            windows = window_partition(circular_shift(x, shift) if any(shift) else x, self.window_size)
+            mixed = window_reverse(self.attend(windows.flatten(1, 2), bias).view_as(windows), size)
+            return circular_shift(mixed, (-shift[0], -shift[1])) if any(shift) else mixed
+        begin = torch.stack([start[:, axis] + shift[axis] for axis in (0, 1)], 1) if any(shift) else start
+        blocks = cut_blocks(x, self.window_size, begin)
+        return join_blocks(self.attend(blocks.flatten(0, 2), bias).view_as(blocks), self.window_size, begin)
 
 
 def biased_attention(
@@ -172,16 +211,16 @@ class CosineWindowAttention(WindowAttention):
         table = self.cpb_mlp(self.relative_coords_table)
         return 16 * table[self.relative_position_index].permute(2, 0, 1).sigmoid()
 
-    def attend(self, x: Float[Tensor, "N L C"], bias: Float[Tensor, "#N heads L L"]) -> Float[Tensor, "N L C"]:
-        """Attention by cosine similarity."""
+    def project(self, x: Float[Tensor, "*any C"]) -> Float[Tensor, "*any C3"]:
+        """Queries, keys and values of each token; keys have no bias."""
         qkv_bias = None
         if self.q_bias is not None and self.v_bias is not None:
             qkv_bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
-        joint = F.linear(x, self.qkv.weight, qkv_bias)
-        queries, keys, values = joint.unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        sharpness = self.logit_scale.clamp(max=log(100)).exp()
-        queries = (F.normalize(queries, dim=-1) * sharpness).to(values.dtype)
-        return self.mix(queries, F.normalize(keys, dim=-1).to(values.dtype), values, bias, scale=1.0)
+        return F.linear(x, self.qkv.weight, qkv_bias)
+
+    def sharpness(self) -> Float[Tensor, "heads 1 1"]:
+        """The learned temperature's inverse."""
+        return self.logit_scale.clamp(max=log(100)).exp()
 
 
 def log_distances(window: Pair, trained_window: Pair) -> Float[Tensor, "rows 2"]:

@@ -7,14 +7,17 @@ Patch merging is a convolution with a stride, so the stride is taken by adaptive
 
 from collections.abc import Callable
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
+from ..ops.blocks import cut_blocks
 from ..ops.grid import Tokens
 from ..ops.polyphase import polyphase
+from ..ops.projected import network_precision, projected_energy
 from ..ops.select import Choice
-from ..ops.shift import Pair, circular_pad, circular_shift, pair
+from ..ops.shift import Pair, circular_pad, circular_take, pair
 from .anchor import anchor_on_norm
 from .conv import conv_tokens
 from .tokenize import PatchCandidates, check_size, strided_conv
@@ -31,8 +34,12 @@ class _Merge(nn.Module):
         """The grids of merged tokens to choose from."""
         raise NotImplementedError
 
-    def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
-        """Merged tokens, before a norm that comes after the choice, for patches at every ``stride``-th position."""
+    def merge(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
+        """Merged tokens, before a norm that comes after the choice, for the patch that starts at every position."""
+        raise NotImplementedError
+
+    def merge_from(self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"]) -> Float[Tensor, "B h w D"]:
+        """The same for the patches from ``start`` on, side by side."""
         raise NotImplementedError
 
     def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
@@ -41,23 +48,32 @@ class _Merge(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Where the grid of merged tokens starts, counted in tokens."""
-        candidates = self.candidates(tokens)
+        return self._choose(self.candidates(tokens))
+
+    def _choose(self, candidates: Candidates) -> Choice:
         choice = self.criterion(candidates)
         return anchor_on_norm(choice, candidates) if self.anchor else choice
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Merged tokens on a grid of ``factor`` times the stride."""
         check_size(tokens.grid.shape, self.factor)
-        choice = self.choose(tokens)
+        candidates = self.candidates(tokens)
+        choice = self._choose(candidates)
         merged = follow(
             choice,
-            lambda: self.merge(circular_shift(tokens.values, choice.offset), self.factor),
-            lambda: polyphase(self.merge(tokens.values, (1, 1)), self.factor),
+            lambda: self._chosen(tokens, candidates, choice),
+            lambda: polyphase(self.merge(tokens.values), self.factor),
         )
         finished = self.finish(merged)
         before_norm = None if finished is merged else merged
         grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)
         return Tokens(finished, grid, before_norm=before_norm)  # a class token has no place on the new grid
+
+    def _chosen(self, tokens: Tokens, candidates: Candidates, choice: Choice) -> Float[Tensor, "B h w D"]:
+        plain = tokens.grid.anchored and network_precision(tokens.values) == torch.float32
+        if plain and candidates.scored is not None and not torch.is_grad_enabled():
+            return circular_take(candidates.scored, choice.offset, self.factor)  # merged already, to be scored
+        return self.merge_from(tokens.values, choice.offset)
 
 
 class AdaptiveMerge(_Merge):
@@ -107,9 +123,15 @@ class AdaptiveMerge(_Merge):
             raise ValueError(f"tokens of {tokens.values.shape[3]} channels: this layer was made for {self.dim}")
         return _MergeCandidates(tokens.values, self, tokens.grid.anchored)
 
-    def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
+    def merge(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
         """Gather, norm if it comes before, project."""
-        gathered = gather_patches(values, self.factor, stride)
+        return self._project(gather_patches(values, self.factor))
+
+    def merge_from(self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"]) -> Float[Tensor, "B h w D"]:
+        """Gather from ``start`` on, norm if it comes before, project."""
+        return self._project(cut_blocks(values, self.factor, start, column_first=True).flatten(3))
+
+    def _project(self, gathered: Float[Tensor, "B h w PPC"]) -> Float[Tensor, "B h w D"]:
         return self.reduction(self.norm(gathered) if self.norm_position == "before" else gathered)
 
     def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
@@ -123,25 +145,28 @@ class _MergeCandidates(Candidates):
         self.layer = layer
 
     def features(self) -> Float[Tensor, "B H W D"]:
-        gathered = gather_patches(self.content, self.stride, (1, 1))
+        gathered = gather_patches(self.content, self.stride)
         if isinstance(self.layer.norm, nn.LayerNorm) and self.layer.norm_position == "before":
             gathered = self.arithmetic.layer_norm(gathered, self.layer.norm)
         merged = self.arithmetic.linear(gathered, self.layer.reduction.weight)
         bias = self.layer.reduction.bias
         return merged if bias is None else merged + bias.detach()
 
+    def position_energy(self) -> Float[Tensor, "parts B H W"]:
+        layer, (rows, columns) = self.layer, self.stride
+        weight = layer.reduction.weight.unflatten(1, (columns, rows, -1)).transpose(1, 2)
+        norm = layer.norm if layer.norm_position == "before" and isinstance(layer.norm, nn.LayerNorm) else None
+        return projected_energy(self.content, weight, layer.reduction.bias, norm, (0, 0), column_first=True)
+
     def dense(self) -> Float[Tensor, "B H W D"]:
-        return self.layer.merge(self.content, (1, 1))
+        return self.layer.merge(self.content)
 
 
-def gather_patches(values: Float[Tensor, "B H W C"], patch: Pair, stride: Pair) -> Float[Tensor, "B h w PPC"]:
-    """The tokens of the patch that starts at every ``stride``-th position, column by column as in timm."""
+def gather_patches(values: Float[Tensor, "B H W C"], patch: Pair) -> Float[Tensor, "B H W PPC"]:
+    """The tokens of the patch that starts at every position, column by column as in timm."""
     rows, columns = patch
-    if patch == stride:
-        split = values.unflatten(2, (-1, columns)).unflatten(1, (-1, rows))  # B h P w P C
-        return split.permute(0, 1, 3, 4, 2, 5).flatten(3)
     padded = circular_pad(values, (0, rows - 1), (0, columns - 1))
-    windows = padded.unfold(1, rows, stride[0]).unfold(2, columns, stride[1])  # B h w C P P
+    windows = padded.unfold(1, rows, 1).unfold(2, columns, 1)  # B H W C P P
     return windows.permute(0, 1, 2, 5, 4, 3).flatten(3)
 
 
@@ -190,9 +215,13 @@ class AdaptiveConvMerge(_Merge):
         image = values.permute(0, 3, 1, 2)
         return PatchCandidates(image, self.proj, self.factor, self.padding, tokens.grid.anchored)
 
-    def merge(self, values: Float[Tensor, "B H W C"], stride: Pair) -> Float[Tensor, "B h w D"]:
-        """The convolution."""
-        return conv_tokens(values, self.proj, stride, self.padding, self.pad_mode)
+    def merge(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
+        """The convolution at stride 1."""
+        return conv_tokens(values, self.proj, (1, 1), self.padding, self.pad_mode)
+
+    def merge_from(self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"]) -> Float[Tensor, "B h w D"]:
+        """The convolution from ``start`` on."""
+        return conv_tokens(values, self.proj, self.factor, self.padding, self.pad_mode, start)
 
     def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
         """The norm."""

@@ -3,15 +3,23 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, follow
+from ..criteria import Candidates, Criterion, FixedOffset, follow
+from ..ops.depthwise import (
+    depthwise,
+    depthwise_energy,
+    depthwise_sequences,
+    finish,
+    plain_depthwise,
+    pooled_shape,
+    usable,
+)
+from ..ops.max_pool import max_pool as largest
 from ..ops.polyphase import polyphase
 from ..ops.select import Choice
-from ..ops.shift import Pair, circular_pad, circular_shift
-from .conv import conv_on_circle
+from ..ops.shift import Pair, circular_take
 
 
 class PoolCandidates(Candidates):
@@ -27,6 +35,7 @@ class PoolCandidates(Candidates):
     ) -> None:
         super().__init__(maps[0], stride, anchored)
         self.maps, self.convs, self.padding = maps, convs, padding
+        self._pooled: list[Tensor] | None = None
 
     def keys(self) -> Int64[Tensor, "B H W"]:
         """Of all maps together."""
@@ -35,36 +44,106 @@ class PoolCandidates(Candidates):
 
     def features(self) -> Float[Tensor, "B H W D"]:
         """All maps, pooled at stride 1."""
-        pooled = []
-        for values, conv in zip(self.maps, self.convs, strict=True):
-            heads = _fold_heads(values, conv)
-            features = self.arithmetic.conv(heads, conv.weight, self.padding, conv.groups)
-            pooled.append(_join_heads(features, values.shape[0]))
-        return torch.cat(pooled, 3)
+        return torch.cat(self._pooled_everywhere(), 3)
+
+    def position_energy(self) -> Float[Tensor, "parts B H W"]:
+        """Squares of the features at each position, of each map; by a kernel without the features, of all together."""
+        weights = [conv.weight for conv in self.convs]
+        if usable(self.maps[0], weights):
+            return depthwise_energy(self.maps, weights, self.padding)
+        return torch.stack([self.arithmetic.power_sum(pooled, 2) for pooled in self._pooled_everywhere()])
+
+    def energy(self) -> Float[Tensor, "B sh sw"]:
+        """Sum of squared features over each grid."""
+        return self.total(self.position_energy().sum(0)) if self.anchored else super().energy()
 
     def dense(self) -> Float[Tensor, "B H W D"]:
-        """The same, differentiable."""
+        """The same features, differentiable."""
         return torch.cat([pool(*pair, (1, 1), self.padding) for pair in zip(self.maps, self.convs, strict=True)], 3)
+
+    def taken(self, choice: Choice) -> list[Tensor] | None:
+        """The maps pooled on the chosen grid, if scoring has already made them as the layer would."""
+        x = self.maps[0]
+        plain = x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type) and choice.weights is None
+        if self._pooled is None or not (plain and self.anchored) or _differentiated(self.maps, self.convs):
+            return None
+        return [circular_take(pooled, choice.offset, self.stride) for pooled in self._pooled]
+
+    def _pooled_everywhere(self) -> list[Tensor]:
+        if self._pooled is None:
+            self._pooled = [self._features_of(*pair) for pair in zip(self.maps, self.convs, strict=True)]
+        return self._pooled
+
+    def _features_of(self, values: Tensor, conv: nn.Conv2d) -> Tensor:
+        if self.anchored:
+            return plain_depthwise(values.detach().float(), conv.weight.detach().float(), (1, 1), self.padding)
+        width = conv.in_channels
+        if values.shape[3] == width:
+            return self.arithmetic.conv(values, conv.weight, self.padding, conv.groups)
+        heads = values.unflatten(3, (-1, width)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+        features = self.arithmetic.conv(heads, conv.weight, self.padding, conv.groups)
+        return features.unflatten(0, (values.shape[0], -1)).permute(0, 2, 3, 1, 4).flatten(3)
+
+
+def _differentiated(maps: Sequence[Tensor], convs: Sequence[nn.Conv2d]) -> bool:
+    tensors = [*maps, *(conv.weight for conv in convs)]
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def pool(
     values: Float[Tensor, "B H W C"], conv: nn.Conv2d, stride: Pair, padding: Pair, mode: str = "circular"
 ) -> Float[Tensor, "B h w C"]:
-    """Strided convolution of tokens; one that is narrower than the tokens serves each head in turn."""
-    heads = _fold_heads(values, conv).permute(0, 3, 1, 2)
-    return _join_heads(conv_on_circle(heads, conv, stride, padding, mode).permute(0, 2, 3, 1), values.shape[0])
+    """Strided depthwise convolution of tokens; one that is narrower than the tokens serves each head in turn."""
+    return depthwise(values, conv.weight, stride, padding, None, mode)
 
 
-def _fold_heads(values: Float[Tensor, "B H W C"], conv: nn.Conv2d) -> Float[Tensor, "N H W D"]:
-    if values.shape[3] == conv.in_channels:
-        return values
-    return values.unflatten(3, (-1, conv.in_channels)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+def pool_sequences(
+    maps: Sequence[Float[Tensor, "B H W C"]],
+    convs: Sequence[nn.Conv2d],
+    criterion: Criterion,
+    stride: Pair,
+    padding: Pair,
+    mode: str = "circular",
+    anchored: bool = False,
+    norms: Sequence[nn.Module] | None = None,
+    prefix: Float[Tensor, "B n C"] | None = None,
+) -> tuple[list[Tensor], Choice | None]:
+    """:func:`pool_together`, as sequences ``[B, n + h w, C]``.
+
+    Args:
+        norms: what each pooled map passes, after the choice: a BatchNorm of channels or a LayerNorm of each head's.
+        prefix: tokens to put in front of each sequence.
+    """
+    weights = [conv.weight for conv in convs]
+    if any(conv.bias is not None for conv in convs):
+        raise ValueError("a pooling convolution with a bias: needs one without")
+
+    def at(offset: Tensor | None) -> list[Tensor]:
+        return depthwise_sequences(maps, weights, stride, padding, offset, mode, norms, prefix)
+
+    if stride == (1, 1):
+        return at(None), None
+    candidates = PoolCandidates(maps, convs, stride, padding, anchored)
+    choice = criterion(candidates)
+    if choice.weights is not None:
+        return finish(
+            [_mixed(*pair, choice, stride, padding, mode) for pair in zip(maps, convs, strict=True)], norms, prefix
+        ), choice
+    taken = candidates.taken(choice) if mode == "circular" else None
+    if taken is not None:
+        return finish(taken, norms, prefix), choice
+    unmoved = isinstance(criterion, FixedOffset) and all(
+        start % step == 0 for start, step in zip(criterion.offset, stride, strict=True)
+    )
+    return at(None if unmoved else choice.offset), choice
 
 
-def _join_heads(heads: Tensor, images: int) -> Tensor:
-    if heads.shape[0] == images:
-        return heads
-    return heads.unflatten(0, (images, -1)).permute(0, 2, 3, 1, 4).flatten(3)
+def _mixed(values: Tensor, conv: nn.Conv2d, choice: Choice, stride: Pair, padding: Pair, mode: str) -> Tensor:
+    return follow(
+        choice,
+        lambda: depthwise(values, conv.weight, stride, padding, choice.offset, mode),
+        lambda: polyphase(pool(values, conv, (1, 1), padding, mode), stride),
+    )
 
 
 def pool_together(
@@ -81,41 +160,26 @@ def pool_together(
     Shift law: every pooled map moves with the input, all by the same number of tokens.
 
     Args:
+        convs: depthwise ones without bias, one for each map.
         anchored: of the grid on which the maps stand.
 
     Returns:
         the pooled maps, and the choice; None at stride 1, where there is none.
     """
-    if stride == (1, 1):
-        return [pool(values, conv, stride, padding, mode) for values, conv in zip(maps, convs, strict=True)], None
-    choice = criterion(PoolCandidates(maps, convs, stride, padding, anchored))
-
-    def on_choice(values: Tensor, conv: nn.Conv2d) -> Tensor:
-        return follow(
-            choice,
-            lambda: pool(circular_shift(values, choice.offset), conv, stride, padding, mode),
-            lambda: polyphase(pool(values, conv, (1, 1), padding, mode), stride),
-        )
-
-    return [on_choice(values, conv) for values, conv in zip(maps, convs, strict=True)], choice
+    sequences, choice = pool_sequences(maps, convs, criterion, stride, padding, mode, anchored)
+    return [sequence.unflatten(1, pooled_shape(maps[0], stride)) for sequence in sequences], choice
 
 
 def max_pool(
     values: Float[Tensor, "B H W C"], choice: Choice, stride: Pair, mode: str = "circular"
 ) -> Float[Tensor, "B h w C"]:
-    """Largest value in a neighbourhood of one token more than the stride, on a grid that was chosen already."""
+    """Largest value in a neighbourhood of one token more than the stride, on a grid that was chosen already.
 
-    def at(values: Tensor, step: Pair) -> Tensor:
-        kernel, reach = (stride[0] + 1, stride[1] + 1), ((stride[0] + 1) // 2, (stride[1] + 1) // 2)
-        rows, columns = ((before, extent - 1 - before) for before, extent in zip(reach, kernel, strict=True))
-        if mode == "circular":
-            image = circular_pad(values, rows, columns).permute(0, 3, 1, 2)
-        else:
-            image = F.pad(values.permute(0, 3, 1, 2), (*columns, *rows), value=float("-inf"))
-        return F.max_pool2d(image, kernel, step).permute(0, 2, 3, 1)
-
+    Shift law: the pooled map moves with the input, as the chosen grid does.
+    """
+    kernel, before = (stride[0] + 1, stride[1] + 1), ((stride[0] + 1) // 2, (stride[1] + 1) // 2)
     return follow(
         choice,
-        lambda: at(circular_shift(values, choice.offset), stride),
-        lambda: polyphase(at(values, (1, 1)), stride),
+        lambda: largest(values, kernel, stride, before, choice.offset, mode),
+        lambda: polyphase(largest(values, kernel, (1, 1), before, None, mode), stride),
     )

@@ -5,17 +5,20 @@ r"""A-token: cut the image into patches on a grid that its content chooses.
 
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
+from ..ops import kernels
 from ..ops.energy import patch_energy
 from ..ops.grid import TokenGrid, Tokens
 from ..ops.polyphase import polyphase
+from ..ops.projected import projected_energy
 from ..ops.select import Choice
 from ..ops.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from .anchor import anchor_on_seam
-from .conv import PADDINGS, conv_on_circle
+from .conv import PADDINGS, conv_on_circle, project_patches
 
 
 class PatchCandidates(Candidates):
@@ -36,11 +39,18 @@ class PatchCandidates(Candidates):
         """The same convolution at stride 1."""
         return conv_on_circle(self.image, self.conv, (1, 1), self.padding).permute(0, 2, 3, 1)
 
+    def position_energy(self) -> Float[Tensor, "parts B H W"]:
+        """By one fused product."""
+        if self.conv.groups > 1:
+            return super().position_energy()
+        weight = self.conv.weight.permute(0, 2, 3, 1)
+        return projected_energy(self.content, weight, self.conv.bias, None, self.padding)
+
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """All phases from the products of neighbouring pixels, unless the tokens of all phases are less work."""
         if self.anchored or self.conv.groups > 1 or self._work_by_tokens() < self._work_by_products():
             return super().energy()
-        return patch_energy(self.content, self.conv.weight, self.conv.bias, self.stride, self.padding)
+        return patch_energy(self.content, self.conv.weight, self.conv.bias, self.stride, self.padding, self.pixels)
 
     def _work_by_tokens(self) -> int:
         """Multiplications to project the patch at every position."""
@@ -108,15 +118,20 @@ class AdaptiveTokenize(nn.Module):
         check_image(image, self.proj.in_channels, self.patch_size)
         choice = self.choose(image)
 
-        def chosen() -> Tensor:
-            framed = circular_shift(image, choice.offset, IMAGE_DIMS)
-            return self._project(framed, self.patch_size)
-
-        values = follow(choice, chosen, lambda: polyphase(self._project(image, (1, 1)), self.patch_size))
+        values = follow(
+            choice,
+            lambda: self._project_from(image, choice.offset),
+            lambda: polyphase(self._project(image, (1, 1)), self.patch_size),
+        )
         normed = self.norm(values)
         anchored = self.anchor and choice.weights is None
         grid = TokenGrid.of_image(image).advance(choice.offset, self.patch_size, anchored)
         return Tokens(normed, grid, before_norm=None if normed is values else values)
+
+    def _project_from(self, image: Tensor, start: Tensor) -> Tensor:
+        if kernels.usable(image) and not (image.requires_grad and torch.is_grad_enabled()):
+            return project_patches(image, self.proj, start, self.patch_size, self.padding, self.pad_mode)
+        return self._project(circular_shift(image, start, IMAGE_DIMS), self.patch_size)
 
     def _project(self, image: Tensor, stride: Pair) -> Tensor:
         return conv_on_circle(image, self.proj, stride, self.padding, self.pad_mode).permute(0, 2, 3, 1)

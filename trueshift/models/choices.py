@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from ..criteria import Criterion, FixedOffset, LearnedScore, MaxNorm
+from ..criteria import Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm
 from ..ops.shift import Pair
 
 CriterionLike = str | Criterion | Callable[[int], Criterion] | Mapping[str, Any]
@@ -13,6 +13,7 @@ CriterionSpec = CriterionLike | Mapping[str, CriterionLike]
 
 NAMED: dict[str, Callable[..., Criterion]] = {
     "max_norm": lambda dim, p=2: MaxNorm(p),
+    "input_norm": lambda dim: InputNorm(),
     "fixed": lambda dim, offset=(0, 0): FixedOffset(tuple(offset)),
     "learned": LearnedScore,
 }
@@ -26,9 +27,9 @@ class Choices:
     """The criteria of a network and what goes with them.
 
     Args:
-        criterion: what chooses. A name (``"max_norm"``, ``"learned"``, ``"fixed"``), a name with its arguments
-            (``{"name": "max_norm", "p": 1}``), a :class:`~trueshift.criteria.Criterion` (each layer gets a copy), a
-            function from the number of channels to one; or a dictionary of these by place: ``"tokenize"``,
+        criterion: what chooses. A name (``"max_norm"``, ``"input_norm"``, ``"learned"``, ``"fixed"``), a name with its
+            arguments (``{"name": "max_norm", "p": 1}``), a :class:`~trueshift.criteria.Criterion` (each layer gets a
+            copy), a function from the number of channels to one; or a dictionary of these by place: ``"tokenize"``,
             ``"align"``, ``"merge"``, ``"pool"`` (keys and values of an attention; as ``"merge"`` if not given). Places
             left out take ``"max_norm"``: ``{"align": "fixed"}`` is the paper's ablation without A-WSA.
         anchor: start the grid at the wrap seam; by default wherever the tokenizer is adaptive.
@@ -119,6 +120,8 @@ def describe(criterion: CriterionSpec) -> Any:
     match criterion:
         case MaxNorm():
             return {"name": "max_norm", "p": criterion.p}
+        case InputNorm():
+            return "input_norm"
         case FixedOffset():
             return {"name": "fixed", "offset": list(criterion.offset)}
     raise ValueError(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ..criteria import Criterion
 from ..layers.attention import check_heads
 from ..layers.merge import AdaptiveConvMerge
-from ..layers.pool import pool_together
+from ..layers.pool import pool_sequences
 from ..layers.tokenize import AdaptiveTokenize
-from ..ops.grid import Tokens
+from ..ops.grid import TokenGrid, Tokens
 from ..ops.shift import Pair, pair
 from .backbone import Backbone
 from .config import BackboneConfig
@@ -70,17 +70,21 @@ class CvtConfig(BackboneConfig):
             check_heads(dim, heads)
 
 
+class CvtSequence(NamedTuple):
+    """Tokens as the blocks of a stage pass them on: one sequence, with the class token in front if there is one."""
+
+    values: Float[Tensor, "B N C"]
+    grid: TokenGrid
+    prefix: int  # how many tokens stand nowhere
+
+
 class ConvProjection(nn.Module):
-    """A depthwise convolution and its norm; the convolution is applied by :func:`~trueshift.layers.pool.pool`."""
+    """A depthwise convolution and its norm, applied by :func:`~trueshift.layers.pool.pool_sequences`."""
 
     def __init__(self, dim: int, kernel_size: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(dim, dim, kernel_size, groups=dim, bias=False)
         self.bn = nn.BatchNorm2d(dim)
-
-    def forward(self, pooled: Float[Tensor, "B h w C"]) -> Float[Tensor, "B N C"]:
-        """Norm what was convolved, as a sequence."""
-        return self.bn(pooled.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
 
 
 class CvtAttention(nn.Module):
@@ -109,20 +113,25 @@ class CvtAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.criterion = criterion
 
-    def _pooled(self, values: Tensor, makers: Sequence[ConvProjection], stride: Pair, anchored: bool) -> list[Tensor]:
-        convs = [maker.conv for maker in makers]
-        maps, _ = pool_together(
-            [values] * len(makers), convs, self.criterion, stride, self.reach, self.pad_mode, anchored
+    def _pooled(self, x: CvtSequence, makers: Sequence[ConvProjection], stride: Pair) -> list[Tensor]:
+        values = x.values[:, x.prefix :].unflatten(1, x.grid.shape)
+        pooled, _ = pool_sequences(
+            [values] * len(makers),
+            [maker.conv for maker in makers],
+            self.criterion,
+            stride,
+            self.reach,
+            self.pad_mode,
+            x.grid.anchored,
+            [maker.bn for maker in makers],
+            x.values[:, : x.prefix] if x.prefix else None,
         )
-        return [maker(pooled) for maker, pooled in zip(makers, maps, strict=True)]
+        return pooled
 
-    def forward(self, tokens: Tokens) -> Float[Tensor, "B N C"]:
-        """The sequence of class token and tokens, mixed."""
-        values, prefix, anchored = tokens.values, tokens.prefix, tokens.grid.anchored
-        (query,) = self._pooled(values, [self.conv_proj_q], (1, 1), anchored)
-        key, value = self._pooled(values, [self.conv_proj_k, self.conv_proj_v], self.stride_kv, anchored)
-        if prefix is not None:
-            query, key, value = (torch.cat([prefix, part], 1) for part in (query, key, value))
+    def forward(self, x: CvtSequence) -> Float[Tensor, "B N C"]:
+        """The sequence, mixed."""
+        (query,) = self._pooled(x, [self.conv_proj_q], (1, 1))
+        key, value = self._pooled(x, [self.conv_proj_k, self.conv_proj_v], self.stride_kv)
         query, key, value = (
             project(part).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for project, part in ((self.proj_q, query), (self.proj_k, key), (self.proj_v, value))
@@ -144,16 +153,10 @@ class CvtBlock(nn.Module):
         self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
         self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, tokens: Tokens) -> Tokens:
+    def forward(self, x: CvtSequence) -> CvtSequence:
         """Mix tokens, then channels."""
-        values, prefix = tokens.values, tokens.prefix
-        sequence = values.flatten(1, 2) if prefix is None else torch.cat([prefix, values.flatten(1, 2)], 1)
-        normed = Tokens(self.norm1(values), tokens.grid, None if prefix is None else self.norm1(prefix))
-        sequence = sequence + self.drop_path1(self.attn(normed))
-        sequence = sequence + self.drop_path2(self.mlp(self.norm2(sequence)))
-        if prefix is None:
-            return Tokens(sequence.view_as(values), tokens.grid)
-        return Tokens(sequence[:, prefix.shape[1] :].reshape(values.shape), tokens.grid, sequence[:, : prefix.shape[1]])
+        values = x.values + self.drop_path1(self.attn(x._replace(values=self.norm1(x.values))))
+        return x._replace(values=values + self.drop_path2(self.mlp(self.norm2(values))))
 
 
 class CvtStage(Stage):
@@ -173,8 +176,13 @@ class CvtStage(Stage):
     def forward(self, tokens: Tokens) -> Tokens:
         """Tokens on a coarser grid, except in the first stage."""
         tokens = self.downsample(tokens)
-        joined = None if self.cls_token is None else self.cls_token.expand(tokens.values.shape[0], -1, -1)
-        return self.run_blocks(Tokens(tokens.values, tokens.grid, joined))
+        sequence, count = tokens.values.flatten(1, 2), 0
+        if self.cls_token is not None:
+            sequence = torch.cat([self.cls_token.expand(sequence.shape[0], -1, -1), sequence], 1)
+            count = self.cls_token.shape[1]
+        mixed = self.run_blocks(CvtSequence(sequence, tokens.grid, count)).values
+        values = mixed[:, count:].unflatten(1, tokens.grid.shape)
+        return Tokens(values, tokens.grid, mixed[:, :count] if count else None)
 
 
 class Cvt(Backbone):

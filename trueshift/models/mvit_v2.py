@@ -12,14 +12,16 @@ from jaxtyping import Float
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
+from ..criteria import Criterion
 from ..layers.attention import check_heads
-from ..layers.pool import max_pool, pool_together
+from ..layers.pool import max_pool, pool_sequences
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import TokenGrid, Tokens
 from ..ops.rel_pos import (
     circular_rows,
     finer,
     linear_rows,
+    position_bias,
     resize_circular_table,
     resize_linear_table,
     shortest_rows,
@@ -125,47 +127,49 @@ class PoolingAttention(nn.Module):
 
     def forward(self, tokens: Tokens) -> tuple[Tokens, Choice | None]:
         """The mixed tokens on the grid of the queries, and how that was chosen."""
-        query, key, value = self.qkv(tokens.values).chunk(3, 3)
+        maps = self.qkv(tokens.values).chunk(3, 3)
         prefixes = (None,) * 3 if tokens.prefix is None else self.qkv(tokens.prefix).chunk(3, 2)
-        common = (self.reach, self.pad_mode, tokens.grid.anchored)
-        (query,), choice = pool_together([query], [self.pool_q], self.query_criterion, self.shape.stride_q, *common)
-        (key, value), key_choice = pool_together(
-            [key, value], [self.pool_k, self.pool_v], self.key_criterion, self.shape.stride_kv, *common
-        )
+        convs, norms = [self.pool_q, self.pool_k, self.pool_v], [self.norm_q, self.norm_k, self.norm_v]
+
+        def pooled(which: slice, criterion: Criterion, stride: Pair) -> tuple[list[Tensor], Choice | None]:
+            common = (self.reach, self.pad_mode, tokens.grid.anchored)
+            return pool_sequences(maps[which], convs[which], criterion, stride, *common, norms[which])
+
+        choice = key_choice = None
+        if self.shape.stride_q == self.shape.stride_kv == (1, 1):  # nothing to choose: all in one
+            (query, key, value), _ = pooled(slice(3), self.query_criterion, (1, 1))
+        else:
+            (query,), choice = pooled(slice(1), self.query_criterion, self.shape.stride_q)
+            (key, value), key_choice = pooled(slice(1, 3), self.key_criterion, self.shape.stride_kv)
         grid = _advance(tokens.grid, choice, self.shape.stride_q)
         key_grid = _advance(tokens.grid, key_choice, self.shape.stride_kv)
 
-        queries = self.norm_q(self._heads(query, prefixes[0]))
-        keys = self.norm_k(self._heads(key, prefixes[1]))
-        values = self.norm_v(self._heads(value, prefixes[2]))
+        queries, keys, values = (
+            self._heads(sequence, None if prefix is None else norm(prefix.unflatten(2, (self.shape.heads, -1))))
+            for sequence, prefix, norm in zip((query, key, value), prefixes, norms, strict=True)
+        )
         bias = self.position_bias(queries, grid, key_grid)
         mixed = F.scaled_dot_product_attention(queries, keys, values, bias.to(queries.dtype), scale=self.head_dim**-0.5)
         if self.residual_pooling:
             mixed = mixed + queries
         sequence = self.proj(mixed.transpose(1, 2).flatten(2))
-        count = sequence.shape[1] - query.shape[1] * query.shape[2]
-        values_out = sequence[:, count:].reshape(*query.shape[:3], -1)
+        count = sequence.shape[1] - query.shape[1]
+        values_out = sequence[:, count:].unflatten(1, grid.shape)
         return Tokens(values_out, grid, sequence[:, :count] if count else None), choice
 
-    def _heads(self, values: Float[Tensor, "B h w C"], prefix: Tensor | None) -> Float[Tensor, "B heads N d"]:
-        sequence = values.flatten(1, 2)
-        if prefix is not None:
-            sequence = torch.cat([prefix, sequence], 1)
-        return sequence.unflatten(2, (self.shape.heads, -1)).transpose(1, 2)
+    def _heads(self, sequence: Float[Tensor, "B N C"], prefix: Tensor | None) -> Float[Tensor, "B heads M d"]:
+        heads = sequence.unflatten(2, (self.shape.heads, -1))
+        return (heads if prefix is None else torch.cat([prefix, heads], 1)).transpose(1, 2)
 
     def position_bias(
         self, queries: Float[Tensor, "B heads N d"], grid: TokenGrid, key_grid: TokenGrid
     ) -> Float[Tensor, "B heads N K"]:
         """How much each query asks for tokens at each key's distance, in rows and columns; class tokens ask nothing."""
         count = queries.shape[2] - grid.shape[0] * grid.shape[1]
-        asked = queries[:, :, count:].unflatten(2, grid.shape)
-        rows, columns = (
-            self._table(table, grid, key_grid, axis)[self.positions.rows(grid, key_grid, axis)]
-            for axis, table in enumerate((self.rel_pos_h, self.rel_pos_w))
-        )
-        by_row = torch.einsum("bnhwd,bhkd->bnhwk", asked, rows.to(asked.dtype))
-        by_column = torch.einsum("bnhwd,bwkd->bnhwk", asked, columns.to(asked.dtype))
-        bias = (by_row[..., :, None] + by_column[..., None, :]).flatten(4).flatten(2, 3)
+        tables = (self._table(self.rel_pos_h, grid, key_grid, 0), self._table(self.rel_pos_w, grid, key_grid, 1))
+        together = grid is key_grid or not (self.query_criterion.adaptive or self.key_criterion.adaptive)
+        asked = queries.transpose(1, 2)[:, count:]
+        bias = position_bias(asked, tables, grid, key_grid, self.positions.rows, together)
         return F.pad(bias, (count, 0, count, 0)) if count else bias
 
     def _table(self, table: Tensor, grid: TokenGrid, key_grid: TokenGrid, axis: int) -> Tensor:

@@ -16,12 +16,11 @@ class Stage(nn.Module):
         super().__init__()
         self.grad_checkpointing = False
 
-    def run_blocks(self, x: Any) -> Any:
-        """All blocks, one after the other."""
-        if not (self.grad_checkpointing and self.training):
-            return self.blocks(x)
+    def run_blocks(self, x: Any, *more: Any) -> Any:
+        """All blocks, one after the other, each told ``more``."""
+        checkpointing = self.grad_checkpointing and self.training
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False)
+            x = checkpoint(block, x, *more, use_reentrant=False) if checkpointing else block(x, *more)
         return x
 
 

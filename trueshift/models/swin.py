@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any, ClassVar
 
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from timm.layers import DropPath, Mlp, resize_rel_pos_bias_table
 from torch import Tensor, nn
 
@@ -68,14 +68,18 @@ class SwinBlock(nn.Module):
         self.mlp = Mlp(dim, int(dim * config.mlp_ratio), drop=config.proj_drop_rate)
         self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, x: Float[Tensor, "B h w C"]) -> Float[Tensor, "B h w C"]:
-        """Mix within windows, then within tokens."""
-        x = x + self.drop_path1(self.attn(self.norm1(x)))
+    def forward(
+        self, x: Float[Tensor, "B h w C"], start: Int64[Tensor, "B 2"] | None = None
+    ) -> Float[Tensor, "B h w C"]:
+        """Mix within windows, which begin at ``start``, then within tokens."""
+        x = x + self.drop_path1(self.attn(self.norm1(x), start))
         return x + self.drop_path2(self.mlp(self.norm2(x)))
 
 
 class SwinStage(Stage):
-    """Merge tokens, align the windows, run the blocks.
+    """Merge tokens, choose where windows begin, run the blocks.
+
+    Tokens stay where they are: each attention cuts its windows from the chosen token on.
 
     Shift law: ``place(stage(S t)) == S place(stage(t))``.
     """
@@ -88,8 +92,8 @@ class SwinStage(Stage):
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Tokens on a coarser grid, except in the first stage."""
-        tokens = self.align(self.downsample(tokens))
-        return Tokens(self.run_blocks(tokens.values), tokens.grid)
+        tokens, start = self.align.start(self.downsample(tokens))
+        return Tokens(self.run_blocks(tokens.values, start), tokens.grid)
 
 
 class Swin(Backbone):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
@@ -37,9 +37,11 @@ class SwinV2Block(nn.Module):
         self.norm2 = nn.LayerNorm(dim)
         self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, x: Float[Tensor, "B h w C"]) -> Float[Tensor, "B h w C"]:
-        """Mix within windows, then within tokens."""
-        x = x + self.drop_path1(self.norm1(self.attn(x)))
+    def forward(
+        self, x: Float[Tensor, "B h w C"], start: Int64[Tensor, "B 2"] | None = None
+    ) -> Float[Tensor, "B h w C"]:
+        """Mix within windows, which begin at ``start``, then within tokens."""
+        x = x + self.drop_path1(self.norm1(self.attn(x, start)))
         return x + self.drop_path2(self.norm2(self.mlp(x)))
 
 

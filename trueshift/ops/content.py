@@ -10,10 +10,13 @@ with :math:`h` a hash of the values at one position, three times over with other
 columns have different ones: equal ones would tie an origin with its mirror image across the diagonal.
 """
 
+from functools import lru_cache
+
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
+from . import kernels
 from .exact import exporting
 
 PRIME = 2**19 - 1  # products of two residues, summed over up to 2**15 positions, are exact in float64
@@ -66,13 +69,21 @@ def sum_in_halves(x: Int64[Tensor, "*any C"]) -> Int64[Tensor, "*any"]:
     return (x & 0xFFFFFFFF).sum(-1) + (x >> 32).sum(-1) * 2**32
 
 
-def origin_keys(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
+def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
     """The key of the content as seen from each position, in 0 .. 2**57 - 1.
 
     Shift law: ``origin_keys(S x) == S origin_keys(x)``; equal keys mean equal content.
+
+    Args:
+        needed: images whose keys will be looked at, if not all. On a GPU the others cost nothing, and what stands in
+            their place means nothing.
     """
     if max(x.shape[1:3]) > 2**15:
         raise ValueError(f"size {tuple(x.shape[1:3])}: needs at most {2**15} rows and columns; cut the image in tiles")
+    if needed is not None and kernels.usable(x):
+        from .kernels.keys import keys_where
+
+        return keys_where(x, needed, _all_multipliers(x))
     words = fingerprint(x)
     salts = _mix(torch.arange(1, HASHES + 1, device=x.device)).view(HASHES, 1, 1, 1)
     residues = (_mix(words ^ salts) % PRIME).to(torch.float64)  # HASHES B H W
@@ -83,9 +94,32 @@ def origin_keys(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
     return (first << 38) | (second << 19) | third
 
 
+def _multipliers(size: int, seed: int, device: torch.device) -> Int64[Tensor, "HASHES size"]:
+    """Of the rows, or of the columns, by their distance."""
+    salts = _mix(torch.arange(seed + 1, seed + HASHES + 1, device=device))[:, None]
+    return _mix(torch.arange(size, device=device) ^ salts) % PRIME
+
+
 def _circulant(size: int, seed: int, device: torch.device) -> Tensor:
     """``[HASHES, size, size]`` with entry ``(n, k)`` the multiplier of position ``k`` as seen from ``n``."""
     index = torch.arange(size, device=device)
-    salts = _mix(torch.arange(seed + 1, seed + HASHES + 1, device=device))[:, None]
-    multipliers = (_mix(index ^ salts) % PRIME).to(torch.float64)
-    return multipliers[:, (index[None, :] - index[:, None]) % size]
+    return _multipliers(size, seed, device).to(torch.float64)[:, (index[None, :] - index[:, None]) % size]
+
+
+def _all_multipliers(x: Tensor) -> Int64[Tensor, " all"]:
+    """For the kernels: of the channels, the salts, of rows and columns."""
+    sizes = (x.shape[3], x.shape[1], x.shape[2])
+    return (_make_multipliers if torch.compiler.is_compiling() else _kept_multipliers)(*sizes, x.device)
+
+
+def _make_multipliers(channels: int, rows: int, columns: int, device: torch.device) -> Tensor:
+    of_channels = _mix(torch.arange(1, channels + 1, device=device)) | 1
+    salts = _mix(torch.arange(1, HASHES + 1, device=device))
+    lines = (_multipliers(rows, 0, device).flatten(), _multipliers(columns, HASHES, device).flatten())
+    return torch.cat([of_channels, salts, *lines])
+
+
+@lru_cache(64)
+def _kept_multipliers(channels: int, rows: int, columns: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return _make_multipliers(channels, rows, columns, device)

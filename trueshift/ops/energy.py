@@ -3,22 +3,31 @@ r"""Energy of all s x s tokenizations of an image at once, from one small matrix
 The score of A-token for p = 2 is the energy of the tokens, for each phase :math:`m` of the patch grid,
 
 .. math:: F(m) = \sum_k \|E\, x_{m + sk} + b\|^2
-               = \langle E^\top E,\ \sum_k x_{m+sk} x_{m+sk}^\top \rangle
-                 + 2\, (E^\top b) \cdot \sum_k x_{m+sk} + N \|b\|^2
 
-with :math:`x_n` the patch that starts at :math:`n`. All patch Grams are made of the same products: a pixel times
-another one a displacement :math:`d` away, summed over the pixels of one residue modulo :math:`s`. One matrix product
-(blocks of pixels times their neighbourhoods) holds them all, where the definition needs s x s convolutions.
-The pixels are integers, so every one of these sums is exact.
+with :math:`x_n` the patch that starts at :math:`n`. The pixels are integers about a centre, :math:`x = c + u q`
+(:mod:`trueshift.ops.pixels`), and with :math:`b_c = b + c E 1` this is
+
+.. math:: F(m) = u^2 \langle E^\top E,\ \sum_k q_{m+sk} q_{m+sk}^\top \rangle
+                 + 2 u\, (E^\top b_c) \cdot \sum_k q_{m+sk} + N \|b_c\|^2
+
+All patch Grams are made of the same products: a pixel times another one a displacement :math:`d` away, summed over the
+pixels of one residue modulo :math:`s`. One matrix product (blocks of pixels times their neighbourhoods) holds them all,
+where the definition needs s x s convolutions. Every one of these sums is a sum of integers, and exact.
 """
+
+from math import ceil, log2
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from .exact import headroom, quantise
+from . import kernels
+from .exact import headroom, power_of_two_above
+from .pixels import BITS, Pixels
 from .shift import Pair, circular_pad
+
+PRECISION = 40  # bits of the largest weight that are kept, in two digits if they fit
 
 
 def patch_energy(
@@ -27,6 +36,7 @@ def patch_energy(
     bias: Float[Tensor, " D"] | None,
     stride: Pair,
     padding: Pair,
+    pixels: Pixels | None = None,
 ) -> Float64[Tensor, "B sh sw"]:
     """Sum of squared token norms for each phase of the patch grid.
 
@@ -37,25 +47,88 @@ def patch_energy(
         weight, bias: of the projection, a convolution with this kernel.
         stride: of the patch grid; both sizes of the image are multiples of it.
         padding: how far the kernel reaches before its nominal start.
+        pixels: of the same image, where others need its integers too.
     """
-    channels, kernel = image.shape[3], (weight.shape[2], weight.shape[3])
-    tokens = image.shape[1] // stride[0] * (image.shape[2] // stride[1])
-    # contiguous, so that the blocks and neighbourhoods below are copied in long runs
-    integers, unit = quantise(image.contiguous(), min(headroom(tokens) // 2, 22))
-    unit = unit.view(-1, 1, 1)
+    pixels = pixels or Pixels(image)
+    plan = Plan(image.shape[3], stride, (weight.shape[2], weight.shape[3]), padding, image.shape[1:3].numel())
+    gram = _extended_gram(weight, bias)
+    if kernels.usable(image):
+        from .kernels.gram import fits, products, weigh
 
-    blocks = _blocks(integers, stride)
-    products = _neighbour_products(integers, blocks, stride, kernel)
-    correlation = _by_displacement(products, channels, stride, kernel)  # B sh sw kh (2kw-1) C C
+        if fits(image, plan):
+            planes = pixels.planes(stride, plan.kernel)
+            found = products(planes.digits, list(image.shape), list(stride), list(plan.kernel))
+            energy = weigh(
+                found, gram, planes.scale, plan.channels, list(stride), list(plan.kernel), list(padding), plan.tokens,
+                [plan.product_digit, plan.weight_digit, plan.pull_digit],
+            )  # fmt: skip
+            return energy.view(-1, *stride)
+    return _plain_energy(pixels, gram, plan)
+
+
+class Plan:
+    """How many bits each digit may have so that every sum of products of digits is exact.
+
+    Attributes:
+        product_digit: bits of either half of a sum of products of pixels.
+        weight_digit, weight_digits: bits of a digit of ``E^T E``, and how many digits there are.
+        pull_digit, pull_digits: the same of ``E^T b_c``, whose factors are sums of pixels.
+    """
+
+    def __init__(self, channels: int, stride: Pair, kernel: Pair, padding: Pair, pixels: int) -> None:
+        self.channels, self.stride, self.kernel, self.padding = channels, stride, kernel, padding
+        self.tokens = pixels // (stride[0] * stride[1])
+        self.size = channels * kernel[0] * kernel[1]
+        token_bits = ceil(log2(self.tokens))
+        self.product_digit = ceil((2 * BITS + token_bits) / 2)
+        self.weight_digit = min(headroom(self.size**2) - self.product_digit, PRECISION // 2)
+        self.weight_digits = max(2, ceil(PRECISION / self.weight_digit))
+        self.pull_digit = min(headroom(self.size) - BITS - token_bits, PRECISION // 2)
+        self.pull_digits = max(2, ceil(PRECISION / self.pull_digit))
+
+
+def _extended_gram(weight: Tensor, bias: Tensor | None) -> Float64[Tensor, "K K"]:
+    """``[E, b, E 1]^T [E, b, E 1]``: everything that the energies need to know of the projection."""
     projection = weight.detach().to(torch.float64).flatten(1)
-    gram = (projection.T @ projection).view(channels, *kernel, channels, *kernel)
-    energy = _correlate(correlation.flatten(3), _gram_by_displacement(gram), stride, padding) * (unit * unit)
-    if bias is not None:
-        offset = bias.detach().to(torch.float64)
-        pull = (projection.T @ offset).view(channels, *kernel).permute(1, 2, 0)
-        sums = blocks.sum(1).view(-1, *stride, channels)
-        energy = energy + _correlate(sums, pull, stride, padding) * (2 * unit) + tokens * (offset @ offset)
-    return energy
+    offset = projection.new_zeros(len(projection)) if bias is None else bias.detach().to(torch.float64)
+    extended = torch.cat([projection, offset[:, None], projection.sum(1, keepdim=True)], 1)
+    return extended.T @ extended
+
+
+def _plain_energy(pixels: Pixels, gram: Tensor, plan: Plan) -> Float64[Tensor, "B sh sw"]:
+    """The three terms of the energy, the first two by digits."""
+    integers, size, (height, width) = pixels.integers(), plan.size, plan.kernel
+    unit, centre = integers.unit.view(-1, 1, 1), integers.centre.view(-1, 1, 1)
+    values = integers.values.contiguous()  # so that the blocks and neighbourhoods below are copied in long runs
+    blocks = _blocks(values, plan.stride)
+    products = _neighbour_products(values, blocks, plan.stride, plan.kernel)
+    correlation = _by_displacement(products, plan.channels, plan.stride, plan.kernel)  # B sh sw kh (2kw-1) C C
+    left = _digits(correlation.flatten(3), plan.product_digit, 2)
+
+    peak = power_of_two_above(gram.diagonal()[:size].amax(0))  # no entry of E^T E is larger
+    bits = plan.weight_digit * plan.weight_digits
+    whole = (gram[:size, :size] * (2.0**bits / peak)).round()
+    right = [
+        _gram_by_displacement(digit.view(plan.channels, height, width, plan.channels, height, width))[None]
+        for digit in _digits(whole, plan.weight_digit, plan.weight_digits)
+    ]
+    square = _correlate(left, right, plan, (plan.product_digit, plan.weight_digit))
+    square = square * (unit * unit * (peak * 2.0**-bits))
+
+    pull = gram[:size, size] + integers.centre[:, None] * gram[:size, size + 1]  # B size
+    pull_peak = power_of_two_above(pull.abs().amax(1)).view(-1, 1, 1)
+    bits = plan.pull_digit * plan.pull_digits
+    whole = (pull * (2.0**bits / pull_peak[:, 0])).round()
+    right = [
+        digit.view(-1, plan.channels, height, width).permute(0, 2, 3, 1)
+        for digit in _digits(whole, plan.pull_digit, plan.pull_digits)
+    ]
+    sums = blocks.sum(1).view(-1, *plan.stride, plan.channels)
+    linear = _correlate([sums], right, plan, (0, plan.pull_digit))
+    linear = linear * (2 * unit * (pull_peak * 2.0**-bits))
+
+    constant = gram[size, size] + 2 * centre * gram[size, size + 1] + centre * centre * gram[size + 1, size + 1]
+    return square + linear + plan.tokens * constant
 
 
 def _blocks(x: Tensor, stride: Pair) -> Tensor:
@@ -108,41 +181,43 @@ def _gram_by_displacement(gram: Tensor) -> Tensor:
     return taps.permute(2, 3, 4, 5, 0, 1).flatten(2)
 
 
-def _correlate(residues: Tensor, taps: Tensor, stride: Pair, padding: Pair) -> Float64[Tensor, "B sh sw"]:
-    """Sum over taps ``a`` of ``residues[(m + a - padding) mod s] . taps[a]``, in fixed point.
+def _correlate(
+    residues: list[Tensor], taps: list[Tensor], plan: Plan, bits: tuple[int, int]
+) -> Float64[Tensor, "B sh sw"]:
+    """Sum over taps ``a`` of ``residues[(m + a - padding) mod s] . taps[a]``, of integers in digits of ``bits`` bits.
 
-    Both factors are rounded to two digits of ``digit`` bits each, so small that no product of digits, summed over all
-    terms, can round: relative to the largest factors 32 bits for patches of 16 pixels, 40 for patches of 4.
+    The digits are so small that no product of two, summed over all terms, can round. Their sums are put together in
+    one fixed order.
 
     Args:
-        residues: ``[B, sh, sw, K]``.
-        taps: ``[kh, kw, K]``.
+        residues: digits, lowest first, each ``[B, sh, sw, K]``.
+        taps: digits, each ``[B, kh, kw, K]``, or ``[1, kh, kw, K]`` for all images.
     """
-    kernel = (taps.shape[0], taps.shape[1])
-    digit = headroom(taps.numel()) // 2
-    integers, unit = quantise(residues.flatten(1, 2), 2 * digit)
-    whole, tap_unit = quantise(taps.flatten(0, 1)[None], 2 * digit)
-    left = _digits(integers, digit)  # each [B, sh*sw, K]
-    right = _digits(whole[0].T, digit)  # each [K, kh*kw]
+    stride, kernel, padding, device = plan.stride, plan.kernel, plan.padding, residues[0].device
 
     def index(axis: int) -> Tensor:
-        phase = torch.arange(stride[axis], device=taps.device)[:, None]
-        tap = torch.arange(kernel[axis], device=taps.device)[None, :]
+        phase = torch.arange(stride[axis], device=device)[:, None]
+        tap = torch.arange(kernel[axis], device=device)[None, :]
         return (phase + tap - padding[axis]) % stride[axis]
 
     row = index(0)[:, None, :, None]
     column = index(1)[None, :, None, :]
-    tap_row = torch.arange(kernel[0], device=taps.device)[None, None, :, None]
-    tap_column = torch.arange(kernel[1], device=taps.device)[None, None, None, :]
-    total = torch.zeros((), dtype=torch.float64, device=taps.device)
-    for i, a in enumerate(left):
-        for j, b in enumerate(right):
-            product = (a @ b).view(-1, *stride, *kernel)[:, row, column, tap_row, tap_column]
-            total = total + product.sum((3, 4)) * 2.0 ** (digit * (i + j))
-    return total * (unit * tap_unit)
+    tap_row = torch.arange(kernel[0], device=device)[None, None, :, None]
+    tap_column = torch.arange(kernel[1], device=device)[None, None, None, :]
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for i, a in enumerate(residues):
+        for j, b in enumerate(taps):
+            product = a.flatten(1, 2) @ b.flatten(1, 2).mT
+            product = product.view(-1, *stride, *kernel)[:, row, column, tap_row, tap_column]
+            total = total + product.sum((3, 4)) * 2.0 ** (bits[0] * i + bits[1] * j)
+    return total
 
 
-def _digits(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Integers of twice ``bits`` bits as a low and a high digit; the high one carries the sign."""
-    high = (x * 2.0**-bits).floor()
-    return x - high * 2.0**bits, high
+def _digits(x: Tensor, bits: int, count: int) -> list[Tensor]:
+    """Integers as digits of ``bits`` bits, lowest first; the highest carries the sign."""
+    digits = []
+    for _ in range(count - 1):
+        higher = (x * 2.0**-bits).floor()
+        digits.append(x - higher * 2.0**bits)
+        x = higher
+    return [*digits, x]

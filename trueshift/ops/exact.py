@@ -48,16 +48,21 @@ def quantise(x: Float[Tensor, "B *rest"], bits: int) -> tuple[Tensor, Tensor]:
     Returns:
         the integers, of the shape of ``x``, and the unit ``[B, 1, ...]``: ``x`` is about ``integers * unit``.
     """
-    if x.device.type == "mps":
-        raise NotImplementedError(
-            "choosing a grid needs float64, which MPS does not have: move model and image to the CPU"
-        )
+    refuse_mps(x)
     dims = tuple(range(1, x.dim()))
     # the largest magnitude without a copy of |x|
     peak = torch.maximum(x.amax(dims, keepdim=True), -x.amin(dims, keepdim=True)).to(torch.float64)
     require_finite(peak)
     unit = power_of_two_above(peak) * 2.0**-bits
     return (x * (1 / unit)).round_(), unit  # the product is in float64, and ours to overwrite
+
+
+def refuse_mps(x: Tensor) -> None:
+    """Say what is missing there, before torch does."""
+    if x.device.type == "mps":
+        raise NotImplementedError(
+            "choosing a grid needs float64, which MPS does not have: move model and image to the CPU"
+        )
 
 
 def require_finite(peak: Tensor) -> None:

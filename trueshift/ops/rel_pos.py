@@ -6,12 +6,18 @@ The positions are absolute, so the phases of both grids are in the distance: key
 the queries stand elsewhere.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from . import kernels
 from .grid import TokenGrid
+
+Rows = Callable[[TokenGrid, TokenGrid, int], Tensor]
 
 
 def positions(grid: TokenGrid, axis: int) -> Int64[Tensor, "B n"]:
@@ -102,3 +108,45 @@ def resize_circular_table(table: Float[Tensor, "rows C"], rows: int) -> Float[Te
     lower = place.floor().to(torch.int64)
     share = (place - lower).to(table.dtype)[:, None]
     return table[lower] * (1 - share) + table[(lower + 1) % table.shape[0]] * share
+
+
+def position_bias(
+    queries: Float[Tensor, "B N heads d"],
+    tables: tuple[Float[Tensor, "rows d"], Float[Tensor, "columns d"]],
+    grid: TokenGrid,
+    key_grid: TokenGrid,
+    rows: Rows,
+    together: bool = False,
+) -> Float[Tensor, "B heads N K"]:
+    """How much each query asks for tokens at each key's distance, in rows and in columns.
+
+    Shift law: unchanged if both grids move with the image, for rows that go around.
+
+    Args:
+        tables: what is asked, for each distance in rows and in columns.
+        rows: :func:`circular_rows`, :func:`shortest_rows` or :func:`linear_rows`.
+        together: both grids stand to each other as they do in the first image, in every image.
+    """
+    # of every distance: one large product, instead of a small one for each row and column of queries
+    asked = F.linear(queries, torch.cat(tables))
+    modes = [circular_rows, shortest_rows, linear_rows]
+    learning = torch.is_grad_enabled() and asked.requires_grad
+    if rows in modes[: 2 if learning else 3] and kernels.usable(asked):
+        from .kernels.rel_pos import position_bias as gather
+
+        origin, key_origin = (None, None) if grid is key_grid else (grid.origin, key_grid.origin)
+        size, step, key_step = list(grid.image_size), list(grid.stride), list(key_grid.stride)
+        return gather(asked, origin, key_origin, size, step, key_step, tables[0].shape[0], modes.index(rows))
+    if together:
+        grid, key_grid = (replace(one, origin=one.origin[:1]) for one in (grid, key_grid))
+    by_row, by_column = asked.unflatten(1, grid.shape).split([table.shape[0] for table in tables], 4)
+    down = _gathered(by_row, rows(grid, key_grid, 0)[:, :, None, None])
+    right = _gathered(by_column, rows(grid, key_grid, 1)[:, None, :, None])
+    return (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)
+
+
+def _gathered(
+    asked: Float[Tensor, "B h w heads rows"], index: Int64[Tensor, "#B #h #w 1 k"]
+) -> Float[Tensor, "B heads h w k"]:
+    found = asked.gather(4, index.expand(*asked.shape[:4], -1))
+    return found.permute(0, 3, 1, 2, 4).contiguous()

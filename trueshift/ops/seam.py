@@ -6,20 +6,39 @@ largest. An origin found so is a property of the content that survives small cha
 """
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from .exact import headroom, quantise
+from . import kernels
+from .pixels import Pixels
+from .select import Keys, choose
+from .shift import Pair, circular_take
 
 
-def seam_scores(x: Float[Tensor, "B H W C"]) -> tuple[Float64[Tensor, "B H"], Float64[Tensor, "B W"]]:
+def seam_scores(
+    x: Float[Tensor, "B H W C"], pixels: Pixels | None = None
+) -> tuple[Float64[Tensor, "B H"], Float64[Tensor, "B W"]]:
     """How much each row, and each column, looks like the first one of a photograph.
 
     Shift law: the scores move with the rows and with the columns, bit for bit.
+
+    Args:
+        pixels: of the same image, where others need its integers too.
     """
-    terms = 8 * x.shape[3] * max(x.shape[1], x.shape[2])
-    integers, _ = quantise(x, min(headroom(terms), 16))
+    pixels = pixels or Pixels(x)
+    if _fit_a_kernel(x):
+        from .kernels.seams import contrasts
+
+        planes = pixels.planes()
+        rows, columns = contrasts(planes.rows, planes.columns)
+        return rows, columns
+    integers = pixels.integers().values
     return _contrast(integers, 1), _contrast(integers, 2)
+
+
+def _fit_a_kernel(x: Tensor) -> bool:
+    small = max(x.shape[1:3]) <= 4096 and x.shape[3] <= 64
+    return kernels.usable(x) and small
 
 
 def _contrast(integers: Tensor, dim: int) -> Tensor:
@@ -39,3 +58,28 @@ def seam_near(scores: Float64[Tensor, "B N"], start: torch.Tensor, stride: int) 
     first = start[:, None] + torch.arange(0, size, stride, device=scores.device)
     around = torch.arange(stride, device=scores.device) - (stride - 1) // 2
     return scores.gather(1, ((first[:, :, None] + around) % size).flatten(1)).unflatten(1, (-1, stride)).amax(2)
+
+
+def start_on_seam(
+    rows: Float64[Tensor, "B H"],
+    columns: Float64[Tensor, "B W"],
+    offset: Int64[Tensor, "B 2"],
+    stride: Pair,
+    keys: Keys,
+) -> Int64[Tensor, "B 2"]:
+    """Where the token stands that is nearest the seam, of the grid that starts at ``offset``.
+
+    Shift law: the same token of the content, whatever the shift, up to a period of the content itself.
+
+    Args:
+        rows, columns: scores of the seam.
+        keys: of all positions, for seams that tie; see :func:`~trueshift.ops.select.choose`.
+    """
+    if kernels.usable(rows, (torch.float64,)) and max(rows.shape[1], columns.shape[1]) <= 4096:
+        from .kernels.seams import seam_start, settle_seam
+
+        token, tied = seam_start(rows, columns, offset, list(stride))
+        return settle_seam(token, tied, rows, columns, keys(tied), offset, list(stride))
+    near = seam_near(rows, offset[:, 0], stride[0])[:, :, None] + seam_near(columns, offset[:, 1], stride[1])[:, None]
+    token = choose((near,), lambda needed: circular_take(keys(needed), offset, stride)).offset
+    return torch.stack([offset[:, i] + stride[i] * token[:, i] for i in (0, 1)], 1)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from . import kernels
 from .exact import can_ask
 from .polyphase import coset_max
 from .shift import pair
@@ -49,7 +50,10 @@ class Choice:
         return _margin(flat, winner)
 
 
-def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Callable[[], Int64[Tensor, "B H W"]] | None) -> Choice:
+Keys = Callable[[Bool[Tensor, " B"] | None], Int64[Tensor, "B H W"]]
+
+
+def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Keys | None) -> Choice:
     """The grid with the largest scores, compared one after the other; exact ties go by the content.
 
     Shift law: the chosen grid is the same grid of the content whatever the shift, if the scores are exact
@@ -57,19 +61,36 @@ def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Callable[[], Int64[
 
     Args:
         scores: one or more per grid, the later ones for where the earlier ones tie.
-        keys: gives the content keys of all positions (:func:`~trueshift.ops.content.origin_keys`); called only if
-            scores tie, or where asking whether they do would cost a synchronisation. None where every shift shows the
-            same tensor: then the first of those that tie is the same one too. Scores closer than rounding count as tied
-            there, so that another batch size, device or runtime, which rounds differently, chooses the same.
+        keys: gives the content keys of all positions (:func:`~trueshift.ops.content.origin_keys`). It is told of which
+            images they are needed, or None: of all. Called only if scores tie, or where asking whether they do would
+            cost a synchronisation. None where every shift shows the same tensor: then the first of those that tie is
+            the same one too. Scores closer than rounding count as tied there, so that another batch size, device or
+            runtime, which rounds differently, chooses the same.
     """
     columns = scores[0].shape[2]
+    if keys is not None and _fit_a_kernel(scores):
+        return Choice(_choose_by_kernels(scores, keys), tuple(scores))
     flat = [score.flatten(1) for score in scores]
     leading = _leading(flat, ROUNDING if keys is None else 0.0)
     if keys is not None and (not can_ask(leading) or bool((leading.sum(1) > 1).any())):
-        leading = _keep_largest(leading, coset_max(keys(), pair(scores[0].shape[1:])).flatten(1), -1)
+        leading = _keep_largest(leading, coset_max(keys(None), pair(scores[0].shape[1:])).flatten(1), -1)
     winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
     offset = torch.stack([winner // columns, winner % columns], 1)
     return Choice(offset, tuple(scores))
+
+
+def _fit_a_kernel(scores: Sequence[Tensor]) -> bool:
+    few = scores[0].shape[1:].numel() <= 4096
+    return few and all(kernels.usable(score, (torch.float64,)) for score in scores)
+
+
+def _choose_by_kernels(scores: Sequence[Tensor], keys: Keys) -> Int64[Tensor, "B 2"]:
+    """Whether scores tie is decided on the device, and only images that tie pay for it."""
+    from .kernels.pick import pick, settle
+
+    flat = [score.flatten(1) for score in scores]
+    winner, tied, leading = pick(flat[0][None].contiguous() if len(flat) == 1 else torch.stack(flat))
+    return settle(winner, tied, leading, keys(tied), list(scores[0].shape[1:]))
 
 
 def _leading(flat: Sequence[Tensor], slack: float = 0.0) -> Tensor:

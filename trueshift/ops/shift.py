@@ -123,11 +123,18 @@ def spread_out(x: Tensor, stride: int | Pair, dims: Pair = TOKEN_DIMS) -> Tensor
     return spread
 
 
-def circular_pad(x: Shaped[Tensor, "B H W *rest"], rows: Pair, columns: Pair) -> Shaped[Tensor, "B PH PW *rest"]:
+def circular_pad(
+    x: Shaped[Tensor, "B H W *rest"], rows: Pair, columns: Pair, start: Int[Tensor, "B 2"] | None = None
+) -> Shaped[Tensor, "B PH PW *rest"]:
     """Continue the image around its border, by (before, after) rows and columns; more than once around if need be.
 
     Shift law: a window that starts at position n of the padded image holds what it would hold on the circle.
+
+    Args:
+        start: pad ``circular_shift(x, start)`` instead, in one gather.
     """
+    if start is not None:
+        return _PadFrom.apply(x, rows, columns, start)
     once = max(rows) <= x.shape[1] and max(columns) <= x.shape[2]
     if once and not torch.compiler.is_compiling():
         return _CircularPad.apply(x, rows, columns) if any((*rows, *columns)) else x
@@ -171,14 +178,35 @@ def _pad_by_parts(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
     return padded
 
 
-def _pad_by_index(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
+def _pad_by_index(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None = None) -> Tensor:
     """All positions by their number, with all channels of each: on a GPU as fast as its memory, if there are many."""
     images, height, width = x.shape[:3]
-    row = torch.arange(-rows[0], height + rows[1], device=x.device) % height
-    column = torch.arange(-columns[0], width + columns[1], device=x.device) % width
+    row = torch.arange(-rows[0], height + rows[1], device=x.device)[None]
+    column = torch.arange(-columns[0], width + columns[1], device=x.device)[None]
+    if start is not None:
+        row, column = row + start[:, :1], column + start[:, 1:]
     first = torch.arange(images, device=x.device)[:, None, None] * (height * width)
-    index = first + row[:, None] * width + column
+    index = first + (row % height)[:, :, None] * width + (column % width)[:, None, :]
     return x.reshape(-1, *x.shape[3:]).index_select(0, index.flatten()).view(*index.shape, *x.shape[3:])
+
+
+class _PadFrom(torch.autograd.Function):
+    """Shift and padding in one gather."""
+
+    @staticmethod
+    def forward(x: Tensor, rows: Pair, columns: Pair, start: Tensor) -> Tensor:
+        return _pad_by_index(x, rows, columns, start)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.rows, ctx.columns, start = inputs
+        ctx.save_for_backward(start)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (start,) = ctx.saved_tensors
+        folded = _CircularFold.apply(grads[0], ctx.rows, ctx.columns)
+        return circular_shift(folded, -start), None, None, None
 
 
 class _CircularFold(torch.autograd.Function):

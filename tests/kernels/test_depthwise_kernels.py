@@ -1,0 +1,211 @@
+"""The kernels of pooling attention give what the plain code gives, gradients included."""
+
+import pytest
+import torch
+from torch import nn
+
+import trueshift as ts
+from trueshift.ops import kernels
+from trueshift.ops.depthwise import depthwise, depthwise_energy, depthwise_sequences
+from trueshift.ops.grid import TokenGrid
+from trueshift.ops.max_pool import max_pool
+from trueshift.ops.rel_pos import circular_rows, linear_rows, position_bias, shortest_rows
+
+pytestmark = pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
+
+OFFSET = [[1, 3], [-2, 17]]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """The interpreter looks for overflows in every sum of integers, which takes it most of its time."""
+    if kernels.INTERPRETED:
+        from triton.runtime.interpreter import interpreter_builder
+
+        monkeypatch.setitem(interpreter_builder.options.__dict__, "sanitize_overflow", False)
+
+
+@pytest.fixture
+def device():
+    return "cpu" if kernels.INTERPRETED else "cuda"
+
+
+def both_ways(function, *tensors):
+    """Results and gradients, by plain code and by kernels."""
+    found = []
+    for on in (False, True):
+        inputs = [x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in tensors]
+        with kernels.switched(on):
+            results = function(*inputs)
+            weighted = [(y * torch.linspace(-1, 1, y.numel(), device=y.device).view(y.shape)).sum() for y in results]
+            grads = torch.autograd.grad(sum(weighted), inputs)
+        found.append([y.detach() for y in results] + list(grads))
+    return zip(*found, strict=True)
+
+
+def assert_same(pairs, tolerance=1e-5):
+    for plain, fast in pairs:
+        assert plain.shape == fast.shape
+        assert plain.dtype == fast.dtype
+        assert (plain - fast).abs().max() <= tolerance * plain.abs().max().clamp_min(1)
+
+
+@pytest.mark.parametrize(
+    ("stride", "mode", "shifted"),
+    [((1, 1), "circular", False), ((2, 2), "circular", True), ((4, 2), "zeros", True), ((1, 1), "zeros", False)],
+)
+def test_convolutions_of_one_map(device, stride, mode, shifted):
+    """Keys and values of CvT: two weights, one map."""
+    x, weights = torch.randn(2, 8, 4, 5, device=device), torch.randn(2, 5, 1, 3, 3, device=device)
+    offset = torch.tensor(OFFSET, device=device) if shifted else None
+
+    def pooled(x, *weights):
+        return depthwise_sequences([x, x], weights, stride, (1, 1), offset, mode)
+
+    assert_same(both_ways(pooled, x, *weights))
+
+
+def test_convolutions_of_views_shared_by_heads(device):
+    """Queries, keys and values of MViTv2: parts of one projection, several heads, several tiles."""
+    x, weights = torch.randn(2, 4, 8, 3 * 8, device=device), torch.randn(3, 4, 1, 3, 3, device=device)
+
+    def pooled(x, *weights):
+        return depthwise_sequences(x.chunk(3, 3), weights, (1, 1), (1, 1))
+
+    assert_same(both_ways(pooled, x, *weights))
+
+
+def test_several_tiles_and_blocks(device, monkeypatch):
+    from trueshift.ops.kernels import depthwise as launched
+
+    monkeypatch.setattr(launched, "TILE", (2, 4))
+    monkeypatch.setattr(launched, "CHANNELS", 4)
+    x, weight = torch.randn(1, 4, 6, 7, device=device), torch.randn(7, 1, 3, 3, device=device)
+    assert_same(both_ways(lambda x, weight: [depthwise(x, weight, (2, 2), (1, 1))], x, weight))
+    energies = []
+    for on in (False, True):
+        with kernels.switched(on):
+            energies.append(depthwise_energy([x], [weight], (1, 1)).sum(0))
+    assert_same([energies])
+
+
+def test_maps_of_different_layout(device):
+    """No view of one tensor, channels not last: one launch each."""
+    maps = [torch.randn(1, 6, 4, 4, device=device).permute(0, 2, 3, 1), torch.randn(1, 4, 4, 6, device=device)]
+    weights = torch.randn(2, 6, 1, 3, 3, device=device)
+    assert_same(both_ways(lambda x, y, *w: depthwise_sequences([x, y], w, (2, 2), (1, 1)), *maps, *weights))
+
+
+@pytest.mark.parametrize("kind", ["batch", "layer"])
+@torch.no_grad()
+def test_norms_and_class_tokens_on_the_way(device, kind):
+    x, width = torch.randn(2, 4, 4, 8, device=device), 4 if kind == "layer" else 8
+    weights = list(torch.randn(2, width, 1, 3, 3, device=device))
+    norms = [nn.LayerNorm(4) if kind == "layer" else nn.BatchNorm2d(8) for _ in weights]
+    for norm in norms:
+        for tensor in (*norm.parameters(), *norm.buffers()):
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand_like(tensor) + 0.5)
+        norm.to(device).eval()
+    prefix = torch.randn(2, 3, 8, device=device)[:, :2]
+    offset = torch.tensor(OFFSET, device=device)
+    found = []
+    for on in (False, True):
+        with kernels.switched(on):
+            found.append(depthwise_sequences([x, x], weights, (2, 2), (1, 1), offset, "circular", norms, prefix))
+    assert_same(zip(*found, strict=True))
+
+
+@torch.no_grad()
+def test_low_precision(device):
+    """Sums in float32, rounded once: closer to the truth than plain code; under autocast as torch's convolution."""
+    x, weight = torch.randn(1, 4, 4, 6, device=device), torch.randn(6, 1, 3, 3, device=device)
+    expected = depthwise(x.bfloat16().float(), weight, (1, 1), (1, 1))
+    with kernels.switched(True):
+        fast = depthwise(x.bfloat16(), weight, (1, 1), (1, 1))
+        with torch.autocast(device, torch.bfloat16):
+            cast = depthwise(x, weight, (1, 1), (1, 1))
+    assert fast.dtype == cast.dtype == torch.bfloat16
+    assert_same([(expected.bfloat16(), fast)], 2**-7)  # the interpreter cuts where a GPU rounds
+    assert_same([(expected, cast.float())], 2**-6)
+
+
+@torch.no_grad()
+def test_energy(device):
+    x, weights = torch.randn(2, 4, 8, 2 * 8, device=device), list(torch.randn(2, 4, 1, 3, 3, device=device))
+    for maps in (x.chunk(2, 3), [x, x]):
+        plain = depthwise_energy(maps, weights, (1, 1))
+        with kernels.switched(True):
+            fast = depthwise_energy(maps, weights, (1, 1))
+            assert torch.equal(fast, depthwise_energy(maps, weights, (1, 1)))
+        assert_same([(plain.sum(0), fast.sum(0))])
+
+
+@pytest.mark.parametrize(("stride", "mode"), [((2, 2), "circular"), ((4, 2), "zeros"), ((1, 1), "circular")])
+def test_max_pool(device, stride, mode):
+    x = torch.randn(2, 4, 8, 5, device=device)
+    x = (4 * x).round() / 4  # ties go to the first, as in torch
+    kernel, before = (stride[0] + 1, stride[1] + 1), ((stride[0] + 1) // 2, (stride[1] + 1) // 2)
+    offset = torch.tensor(OFFSET, device=device)
+    assert_same(both_ways(lambda x: [max_pool(x, kernel, stride, before, offset, mode)], x))
+
+
+def test_gradients_of_plain_code():
+    x = torch.randn(2, 4, 2, 4, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 1, 3, 3, dtype=torch.float64, requires_grad=True)
+    for mode in ("circular", "zeros"):
+        assert torch.autograd.gradcheck(
+            lambda x, weight, mode=mode: depthwise(x, weight, (2, 1), (1, 1), torch.tensor(OFFSET), mode), (x, weight)
+        )
+
+
+@pytest.mark.parametrize("rows", [circular_rows, shortest_rows, linear_rows])
+@pytest.mark.parametrize(("query", "key"), [(4, 8), (8, 4)])
+def test_position_bias(device, rows, query, key):
+    size = (16, 32)
+    starts = torch.tensor([[4, 8], [0, 24]], device=device), torch.tensor([[12, 4], [4, 12]], device=device)
+    grid, key_grid = (TokenGrid((s, s), start, size) for s, start in zip((query, key), starts, strict=True))
+    steps = [extent // 4 if rows is circular_rows else 2 * (extent // 4) - 1 for extent in size]
+    tables = [torch.randn(count, 6, device=device) for count in steps]
+    queries = torch.randn(2, grid.shape[0] * grid.shape[1], 2, 6, device=device)
+
+    def biased(queries, *tables):
+        return [position_bias(queries, tables, grid, key_grid, rows), position_bias(queries, tables, grid, grid, rows)]
+
+    if rows is not linear_rows:
+        assert_same(both_ways(biased, queries, *tables))
+        return
+    with torch.no_grad():  # its gradient is that of plain code: rows may be met twice
+        plain = biased(queries, *tables)
+        with kernels.switched(True):
+            assert_same(zip(plain, biased(queries, *tables), strict=True))
+
+
+@pytest.mark.parametrize("name", ["a_cvt_mini", "a_mvitv2_mini"])
+def test_all_stages(device, name):
+    narrow = {"embed_dim": (8, 16, 16), "num_heads": (1, 1, 2), "depths": (1, 1, 1), "img_size": 16}
+    model = ts.create_model(name, **narrow).to(device)
+    with torch.no_grad():
+        door = model.tokenize(torch.rand(2, 3, 16, 16, device=device))
+
+    def last(on):
+        tokens = door
+        with kernels.switched(on):
+            for stage in model.stage_list:
+                tokens = stage(tokens)
+        return tokens.values
+
+    model.eval()
+    with torch.no_grad():
+        assert_same([(last(False), last(True))])
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    found = []
+    for on in (False, True):
+        model.load_state_dict(state)
+        model.train().zero_grad()
+        values = last(on)
+        with kernels.switched(on):
+            values.square().sum().backward()
+        found.append([parameter.grad.clone() for parameter in model.stages.parameters() if parameter.grad is not None])
+    for plain, fast in zip(*found, strict=True):
+        assert (plain - fast).abs().max() <= 1e-3 * plain.abs().max() + 1e-4

@@ -1,0 +1,128 @@
+"""The kernels of the door compute what the plain code computes, bit for bit, and obey the same shift laws."""
+
+import pytest
+import torch
+
+import trueshift as ts
+from trueshift.ops import kernels
+from trueshift.ops.content import origin_keys
+from trueshift.ops.energy import patch_energy
+from trueshift.ops.pixels import Pixels
+from trueshift.ops.seam import seam_scores, start_on_seam
+from trueshift.ops.select import choose
+from trueshift.ops.shift import IMAGE_DIMS, circular_shift
+from trueshift.testing import hostile_images
+
+pytestmark = pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+IMAGES = 64 if DEVICE == "cuda" else 12
+# the interpreter is slow; on a GPU all are taken
+FEW = ("constant", "one bright pixel", "row stripes 2", "denormal beside one", "faint contrast")
+
+
+def pictures(size=(16, 24), channels=1):
+    images = hostile_images(size, channels)
+    noise = torch.randn(channels, *size)
+    chosen = [image for name, image in images.items() if DEVICE == "cuda" or name in FEW]
+    return torch.stack([*chosen, noise * 1e-30, noise * 1e30]).to(DEVICE)
+
+
+def both(function, *arguments):
+    with kernels.switched(False):
+        plain = function(*arguments)
+    with kernels.switched(True):
+        return plain, function(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "channels", "size"),
+    [
+        (4, 4, 0, 3, (32, 8)),
+        (4, 4, 0, 2, (16, 24)),  # fewer rows than lanes
+        (7, 4, 2, 3, (8, 16)),
+        (7, 4, 3, 1, (8, 40)),
+        (2, 2, 0, 1, (16, 16)),
+        (3, 2, 1, 2, (18, 14)),
+        (11, 4, 3, 1, (8, 8)),  # wider than the image
+    ],
+)
+def test_energies(kernel, stride, padding, channels, size):
+    image = torch.randn(2 if DEVICE == "cuda" else 1, channels, *size, device=DEVICE)
+    image[0] = image[0] * 1e-20 + 3e-20
+    weight, bias = torch.randn(8, channels, kernel, kernel, device=DEVICE), torch.randn(8, device=DEVICE)
+    pixels = image.permute(0, 2, 3, 1)
+    plain, fused = both(patch_energy, pixels, weight, bias, (stride, stride), (padding, padding))
+    assert torch.equal(plain, fused)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
+def test_energies_and_seams_of_narrow_types(dtype):
+    pixels = torch.randn(1, 2, 8, 16, device=DEVICE).to(dtype).permute(0, 2, 3, 1)
+    weight = torch.randn(8, 2, 4, 4, device=DEVICE)
+    for x in (pixels, pixels[:, :, ::2]):  # images in one piece, and not
+        plain, fused = both(patch_energy, x, weight, None, (4, 4), (0, 0))
+        assert torch.equal(plain, fused)
+        for one, other in zip(*both(seam_scores, x), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_seams_of_hostile_images_by_shared_or_own_integers():
+    pixels = pictures().permute(0, 2, 3, 1)
+    plain, fused = both(seam_scores, pixels)
+    shared = Pixels(pixels)
+    with kernels.switched(True):
+        shared.planes((4, 4), (4, 4))
+        also = seam_scores(pixels, shared)
+    for axis in (0, 1):
+        assert torch.equal(plain[axis], fused[axis])
+        assert torch.equal(plain[axis], also[axis])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_keys_of_the_images_that_need_them(dtype):
+    pixels = pictures((6, 10), 2).to(dtype).permute(0, 2, 3, 1)
+    needed = torch.arange(len(pixels), device=DEVICE) % 4 == 1
+    with kernels.switched(True):
+        found = origin_keys(pixels, needed)
+    assert torch.equal(found[needed], origin_keys(pixels)[needed])
+
+
+def test_choices_among_scores_that_tie():
+    scores = torch.randint(0, 3, (IMAGES, 2, 4), device=DEVICE).double()
+    second = torch.randint(0, 2, (IMAGES, 2, 4), device=DEVICE).double()
+    keys = torch.randint(0, 5, (IMAGES, 6, 8), device=DEVICE)
+    for given in ((scores,), (scores, second), (-scores,)):
+        plain, fused = both(choose, given, lambda needed: keys)
+        assert torch.equal(plain.offset, fused.offset)
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 4)])
+def test_starts_on_seams_that_tie(stride):
+    rows = torch.randint(0, 3, (IMAGES, 6), device=DEVICE).double()
+    columns = torch.randint(0, 4, (IMAGES, 8), device=DEVICE).double()
+    keys = torch.randint(0, 9, (IMAGES, 6, 8), device=DEVICE)
+    offset = torch.stack([torch.randint(step, (IMAGES,), device=DEVICE) for step in stride], 1)
+    plain, fused = both(start_on_seam, rows, columns, offset, stride, lambda needed: keys)
+    assert torch.equal(plain, fused)
+
+
+@pytest.mark.parametrize(("kernel", "padding"), [(4, 0), (7, 2)])
+def test_the_door_moves_with_every_image(kernel, padding):
+    images = pictures()
+    layer = ts.AdaptiveTokenize(1, 8, 4, kernel, padding).eval().to(DEVICE)
+    with torch.no_grad():
+        plain, fused = both(layer.choose, images)
+        assert torch.equal(plain.offset, fused.offset)
+        assert torch.equal(plain.scores[0], fused.scores[0])
+        framed = circular_shift(images, fused.offset, IMAGE_DIMS)
+        shift = torch.stack([torch.randint(n, (len(images),)) for n in images.shape[2:]], 1).to(DEVICE)
+        moved = circular_shift(images, shift, IMAGE_DIMS)
+        with kernels.switched(True):
+            choice = layer.choose(moved)
+        assert torch.equal(circular_shift(moved, choice.offset, IMAGE_DIMS), framed)
+
+
+def test_the_frame_of_any_model():
+    images = pictures()
+    plain, fused = both(ts.canonical.canonical_origin, images)
+    assert torch.equal(plain, fused)

@@ -1,0 +1,189 @@
+"""Attention in windows and the choice behind an anchor: kernels against the plain code they stand for."""
+
+import pytest
+import torch
+
+import trueshift as ts
+from trueshift.layers import CosineWindowAttention, WindowAttention
+from trueshift.layers.align import WindowCandidates
+from trueshift.layers.tokenize import PatchCandidates
+from trueshift.ops import kernels
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KINDS = {"dot product": WindowAttention, "cosine": CosineWindowAttention}
+
+
+def attention(kind, window, **more):
+    layer = KINDS[kind](32, window, 2, **more)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(0, 0.3)
+    return layer.to(DEVICE)
+
+
+def both_ways(run):
+    """What the plain code says, and what the kernels say."""
+    answers = []
+    for on in (False, True):
+        with kernels.switched(on):
+            answers.append(run())
+    return answers
+
+
+@pytest.fixture(autouse=True)
+def _full_precision():
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shifted", [False, True], ids=["W-MSA", "SW-MSA"])
+@pytest.mark.parametrize("start", [None, [[0, 0], [2, 1]]], ids=["from the first token", "from anywhere"])
+def test_attention_in_one_kernel_is_attention(kind, shifted, start):
+    layer = attention(kind, (3, 4), shifted=shifted)
+    x = torch.randn(2, 6, 8, 32, device=DEVICE)
+    start = start and torch.tensor(start, device=DEVICE)
+    with torch.no_grad():
+        plain, fused = both_ways(lambda: layer(x, start))
+    torch.testing.assert_close(fused, plain, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("window", "size"), [((2, 2), (4, 4)), ((4, 4), (4, 8)), ((10, 10), (10, 20))])
+def test_windows_of_any_size(kind, window, size):
+    layer = attention(kind, window, shifted=True)
+    x = torch.randn(3, *size, 32, device=DEVICE)
+    with torch.no_grad():
+        plain, fused = both_ways(lambda: layer(x))
+    torch.testing.assert_close(fused, plain, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_stop_at_the_border_of_the_ordinary_network(kind):
+    layer = attention(kind, 4, shifted=True, border=True)
+    x = torch.randn(2, 8, 12, 32, device=DEVICE)
+    with torch.no_grad():
+        plain, fused = both_ways(lambda: layer(x))
+    torch.testing.assert_close(fused, plain, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("border", [False, True])
+def test_gradients_of_attention(kind, border):
+    layer = attention(kind, (3, 4), shifted=True, border=border)
+    x = torch.randn(2, 6, 8, 32, device=DEVICE, requires_grad=True)
+    start = None if border else torch.tensor([[1, 3], [2, 0]], device=DEVICE)
+    goal = torch.randn(2, 6, 8, 32, device=DEVICE)
+
+    def gradients():
+        loss = (layer(x, start) * goal).sum()
+        return torch.autograd.grad(loss, [x, *layer.parameters()])
+
+    for plain, fused in zip(*both_ways(gradients), strict=True):
+        torch.testing.assert_close(fused, plain, atol=1e-4 * float(plain.abs().max()), rtol=1e-3)
+
+
+def test_second_derivatives_are_refused():
+    layer, x = attention("dot product", 4), torch.randn(1, 4, 4, 32, device=DEVICE, requires_grad=True)
+    with kernels.switched(True):
+        (grad,) = torch.autograd.grad(layer(x).square().sum(), x)
+        with pytest.raises(RuntimeError, match="second derivatives do not pass through our kernels"):
+            torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    assert grad.any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_in_half_precision(kind):
+    half = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter cannot multiply bfloat16
+    layer = attention(kind, 4)
+    x = torch.randn(1, 8, 8, 32, device=DEVICE)
+    with torch.no_grad():
+        exact = layer(x)
+        with kernels.switched(True):
+            fused = layer.to(half)(x.to(half)).float()
+    assert (fused - exact).norm() < 0.03 * exact.norm()
+
+
+def merges():
+    yield "Swin", ts.AdaptiveMerge(8, 24)
+    yield "Swin, with a bias", ts.AdaptiveMerge(8, 16, bias=True)
+    yield "SwinV2", ts.AdaptiveMerge(8, 20, norm="after")
+    yield "CvT", ts.AdaptiveConvMerge(8, 24)
+    yield "other patches", ts.AdaptiveMerge(8, 24, factor=(2, 3))
+
+
+@pytest.mark.parametrize("layer", [pytest.param(layer, id=name) for name, layer in merges()])
+def test_energies_of_merges(layer):
+    layer = layer.to(DEVICE)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(2, 6, 12, 8, device=DEVICE) + 0.5
+    grid = ts.TokenGrid((4, 4), torch.zeros(2, 2, dtype=torch.int64, device=DEVICE), (24, 48), anchored=True)
+    candidates = layer.candidates(ts.Tokens(x, grid))
+    with torch.no_grad():
+        plain = candidates.arithmetic.power_sum(candidates.features(), 2)
+        with kernels.switched(True):
+            fused = candidates.position_energy().sum(0)
+            chosen = layer.criterion(candidates)
+    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
+    expected = layer.criterion(candidates)
+    assert torch.equal(chosen.offset, expected.offset)
+    torch.testing.assert_close(chosen.scores[0], expected.scores[0].double(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("size", "window"), [((6, 8), (3, 4)), ((6, 6), (6, 6)), ((4, 12), (4, 3)), ((14, 14), (7, 7))]
+)
+def test_the_choice_of_windows(size, window):
+    x = torch.randn(5, *size, 8, device=DEVICE)
+    x[1] = 1.0  # all tie: the first is taken
+    x[2, :, : size[1] // 2] = x[2, :, size[1] // 2 :]  # repeats
+    candidates = WindowCandidates(x, window, 2, anchored=True)
+    plain, fused = both_ways(lambda: ts.MaxNorm()(candidates))
+    assert torch.equal(plain.offset, fused.offset)
+    torch.testing.assert_close(fused.scores[0], plain.scores[0].double(), rtol=1e-6, atol=0)
+
+
+def test_the_norm_of_the_input_chooses():
+    layer = ts.AdaptiveMerge(8, criterion=ts.InputNorm()).to(DEVICE)
+    grid = ts.TokenGrid((4, 4), torch.zeros(3, 2, dtype=torch.int64, device=DEVICE), (24, 48), anchored=True)
+    tokens = ts.Tokens(torch.randn(3, 6, 12, 8, device=DEVICE), grid)
+    plain, fused = both_ways(lambda: layer.choose(tokens))
+    assert torch.equal(plain.offset, fused.offset)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice")
+def test_scores_that_are_no_numbers_choose_the_first():
+    conv = torch.nn.Conv2d(3, 16, 2, 2).to(DEVICE)
+    image = torch.full((1, 3, 8, 8), float("nan"), device=DEVICE)
+    candidates = PatchCandidates(image, conv, (2, 2), (0, 0), anchored=True)
+    with kernels.switched(True):
+        assert ts.MaxNorm()(candidates).offset.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(("patch", "kernel", "padding"), [(4, 4, 0), (4, 7, 2), (2, 3, 1)])
+@pytest.mark.parametrize("mode", ["circular", "zeros"])
+def test_patches_are_projected_as_by_a_convolution(patch, kernel, padding, mode):
+    layer = ts.AdaptiveTokenize(3, 24, patch, kernel, padding, padding_mode=mode).to(DEVICE)
+    image = torch.randn(3, 3, 16, 24, device=DEVICE)
+    start = torch.tensor([[0, 0], [15, 23], [5, 7]], device=DEVICE)
+
+    def project():
+        values = layer._project_from(image, start)
+        return values.detach(), *torch.autograd.grad(values.square().sum(), list(layer.proj.parameters()))
+
+    for plain, fused in zip(*both_ways(project), strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4 * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini_patch2_window4_32", "a_swinv2_mini_patch2_window4_32"])
+def test_a_network_is_the_same_network(name):
+    net = ts.create_model(name, num_classes=10, depths=(1, 2), num_heads=(1, 2), embed_dim=16).to(DEVICE)
+    images = torch.randn(2, 3, 32, 32, device=DEVICE)
+
+    def loss_and_gradient():
+        loss = net.train()(images).square().mean()
+        return loss.detach(), torch.autograd.grad(loss, net.layers[0].blocks[0].attn.qkv.weight)[0]
+
+    for plain, fused in zip(*both_ways(loss_and_gradient), strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-3, atol=1e-4 * float(plain.abs().max()))

@@ -1,0 +1,123 @@
+"""The clocks and tables behind our numbers. Nothing here depends on how fast anything is."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def timing(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import timing
+
+    return timing
+
+
+@pytest.fixture
+def tables(monkeypatch, tmp_path):
+    """Tables of a folder that holds nothing but the paper's numbers."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import speed_tables
+
+    shutil.copy(BENCHMARKS.parent / "results" / "paper_speed.json", tmp_path)
+    monkeypatch.setattr(speed_tables, "RESULTS", tmp_path)
+    return speed_tables
+
+
+def save(tables, name, results, date="2026-01-01", gpu="a GPU"):
+    machine = {"processor": "a processor", "threads": 4, "gpu": gpu}
+    recorded = {"date": date, "machine": machine, "versions": {"torch": "2"}, "result": {"results": results}}
+    (tables.RESULTS / f"{name}.json").write_text(json.dumps(recorded))
+
+
+def speeds(adaptive=0.5, **other):
+    rows = [
+        {"name": name, "images_per_second": 1000.0, "ratio": ratio, "quartiles": [ratio - 0.1, ratio + 0.1]}
+        for name, ratio in (("reference", 1.0), ("ours, fixed", 0.9), ("ours, adaptive", adaptive))
+    ]
+    rows = [{**row, "milliseconds": 1.0, "seconds": [0.1], "allocated_mib": 10.0 * row["ratio"]} for row in rows]
+    setting = {"model": "swin_tiny_patch4_window7_224", "size": 224, "batch": 128, "work": "inference"}
+    return {**setting, "precision": "bf16", "mode": "compiled", "device": "cuda", "rows": rows, **other}
+
+
+def test_everything_runs_in_every_round_and_half_of_them_backwards(timing):
+    order = []
+    runs = {name: lambda name=name: order.append(name) for name in "abc"}
+    times = timing.interleaved(runs, rounds=4, cuda=False, round_s=0)
+    assert "".join(order) == "abc" + "abccba" * 2  # the first to see how long they take
+    assert [len(taken) for taken in times.values()] == [4, 4, 4]
+
+
+def test_ratios_are_those_of_the_rounds(timing):
+    middle, quartiles = timing.ratio([1.0, 2.0, 30.0, 4.0, 5.0], [1.0, 1.0, 10.0, 1.0, 1.0])
+    assert (middle, quartiles) == (3, [2, 4])
+    assert timing.spread([7.0]) == (7, [7, 7])
+    assert timing.difference([3.0, 5.0], [1.0, 1.0])[0] == 3
+
+
+def test_an_error_is_one_line(timing):
+    assert timing.in_words(ValueError("\n  too much\nof it")) == "ValueError: too much"
+
+
+def test_tables_of_nothing_say_so(tables):
+    for name, make in tables.TABLES.items():
+        assert "ot measured yet" in make(), name
+
+
+def test_the_latest_measurement_of_a_setting_counts(tables):
+    save(tables, "model_speed_b", [speeds(adaptive=0.5)], "2026-01-02")
+    save(tables, "model_speed_a", [speeds(adaptive=0.7)], "2026-01-01")
+    line = "| 1,000 img/s | 0.900 (0.800 to 1.000) | 0.500 (0.400 to 0.600) | 0.500 |"
+    assert f"| Swin-T | bf16, compiled, batch 128 {line}" in tables.inference()
+    assert "| SwinV2-T | bf16, compiled, batch 128 | not measured yet |" in tables.inference()
+    assert "| Swin-T | 0.50 | not measured yet |" in tables.summary()
+
+
+def test_what_failed_is_told(tables):
+    result = speeds()
+    result["rows"][2] = {"name": "ours, adaptive", "error": "Oops: no"}
+    save(tables, "model_speed_a", [result])
+    assert "failed: Oops: no" in tables.inference()
+    assert "| Swin-T | failed |" in tables.summary()
+
+
+def test_latency_is_in_times_not_in_throughputs(tables):
+    save(tables, "model_speed_a", [speeds(adaptive=0.5, batch=1, mode="graph")])
+    assert "| Swin-T | bf16, CUDA graph, batch 1 | 1.00 ms |" in tables.latency()
+    assert "2.000 (1.667 to 2.500)" in tables.latency()
+
+
+def test_memory_stands_beside_the_papers(tables):
+    save(tables, "model_speed_a", [speeds(batch=64, mode="eager")])
+    assert "| Swin-T | inference | 10 MiB | 0.500 |  | 1.000 | 1.022 |" in tables.memory()
+
+
+def test_larger_images_follow_the_models_own_size(tables):
+    larger = speeds(adaptive=0.8, size=448, batch=32, mode="eager")
+    save(tables, "model_speed_a", [larger, speeds(adaptive=0.7, mode="eager")])
+    own, other = tables.resolution().splitlines()[2:4]
+    assert "224 x 224, bf16, eager, batch 128" in own
+    assert "448 x 448, bf16, eager, batch 32" in other
+
+
+def test_a_processor_is_named_where_it_did_the_work(tables):
+    save(tables, "model_speed_a", [speeds(batch=8, mode="eager", precision="float32", device="cpu")])
+    assert "On a processor, 4 threads, torch 2." in tables.cpu()
+
+
+def test_modules_stand_beside_the_papers(tables):
+    rows = [
+        {"name": "tokenization", "ordinary_ms": 1.0, "adaptive_ms": 1.5, "delta_ms": 0.5, "adaptive_of_block": 0.2},
+        {"name": "window selection, stage 1", "adaptive_ms": 0.25, "delta_ms": 0.25},
+        {"name": "cvt", "error": "Oops: no"},
+    ]
+    setting = {"device": "cuda", "batch": 128, "size": 224, "precision": "bf16", "mode": "graph"}
+    save(tables, "modules_speed_cuda", [{**setting, "rows": rows}])
+    text = tables.TABLES["speed_modules"]()
+    assert "| tokenization | 1.000 ms |  | 1.500 ms | +0.500 ms | 0.20 | +27.52 ms |" in text
+    assert "| window selection, stage 1 |  |  | 0.250 ms | +0.250 ms |  | +7.63 ms |" in text
+    assert "| cvt | Oops: no |" in text

@@ -1,0 +1,163 @@
+"""Depthwise convolutions of tokens on the circle, at a stride and at an own shift for each image."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from . import kernels
+from .shift import Pair, circular_pad, circular_shift
+
+NORM = ("weight", "bias", "running_mean", "running_var")
+
+
+def depthwise(
+    x: Float[Tensor, "B H W C"],
+    weight: Float[Tensor, "D 1 kh kw"],
+    stride: Pair,
+    padding: Pair,
+    offset: Int[Tensor, "B 2"] | None = None,
+    mode: str = "circular",
+) -> Float[Tensor, "B h w C"]:
+    """Shift, then convolve each channel with its own kernel; one narrower than the tokens serves each head in turn.
+
+    Shift law: ``depthwise(S^t x, offset=m) == depthwise(x, offset=m + t)``, around the border.
+
+    Args:
+        padding: how far the kernel reaches before each position.
+        offset: where each image's frame starts, counted in tokens.
+        mode: what is beyond the border of the shifted frame: the other side, or ``"zeros"``.
+    """
+    (sequence,) = depthwise_sequences([x], [weight], stride, padding, offset, mode)
+    return sequence.unflatten(1, pooled_shape(x, stride))
+
+
+def depthwise_sequences(
+    maps: Sequence[Float[Tensor, "B H W C"]],
+    weights: Sequence[Float[Tensor, "D 1 kh kw"]],
+    stride: Pair,
+    padding: Pair,
+    offset: Int[Tensor, "B 2"] | None = None,
+    mode: str = "circular",
+    norms: Sequence[nn.Module] | None = None,
+    prefix: Float[Tensor, "B n C"] | None = None,
+) -> list[Tensor]:
+    """:func:`depthwise` of maps that share an offset, as sequences ``[B, n + h w, C]``: one kernel where there is one.
+
+    Args:
+        norms: what each result passes: a BatchNorm of its channels or a LayerNorm of each head's.
+        prefix: tokens to put in front of each sequence.
+    """
+    x = maps[0]
+    if not usable(x, weights):
+        pooled = [plain_depthwise(*pair, stride, padding, offset, mode) for pair in zip(maps, weights, strict=True)]
+        return finish(pooled, norms, prefix)
+    from .kernels.depthwise import depthwise_forward, differentiable_depthwise
+
+    taps, dtype = _taps(weights), _result_dtype(x)
+    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (taps, *maps))):
+        fused = None if norms is None else _fusible(norms, weights[0])
+        if norms is None or fused is not None:
+            constants, eps = fused or ([], 0.0)
+            step, reach, circular = list(stride), list(padding), mode == "circular"
+            return depthwise_forward(list(maps), taps, constants, prefix, offset, step, reach, circular, eps, dtype)
+    own = maps[:1] if all(other is x for other in maps) else maps
+    sequences = differentiable_depthwise(own, taps, offset, stride, padding, mode == "circular", dtype)
+    if norms is None and prefix is None:
+        return list(sequences)
+    return finish([sequence.unflatten(1, pooled_shape(x, stride)) for sequence in sequences], norms, prefix)
+
+
+def depthwise_energy(
+    maps: Sequence[Float[Tensor, "B H W C"]], weights: Sequence[Float[Tensor, "D 1 kh kw"]], padding: Pair
+) -> Float[Tensor, "parts B H W"]:
+    """Squares of the convolutions of all maps at every position, in float32, in parts to be added up.
+
+    Shift law: moves with the maps, to rounding.
+    """
+    if usable(maps[0], weights):
+        from .kernels.depthwise import depthwise_energy as launch
+
+        return launch([x.detach() for x in maps], _taps(weights).detach(), list(padding))
+    pooled = (
+        plain_depthwise(x.float(), weight.float(), (1, 1), padding) for x, weight in zip(maps, weights, strict=True)
+    )
+    return torch.stack([values.square().sum(3) for values in pooled])
+
+
+def plain_depthwise(
+    x: Float[Tensor, "B H W C"],
+    weight: Float[Tensor, "D 1 kh kw"],
+    stride: Pair,
+    padding: Pair,
+    offset: Int[Tensor, "B 2"] | None = None,
+    mode: str = "circular",
+) -> Float[Tensor, "B h w C"]:
+    """:func:`depthwise` by torch's own operations."""
+    images, width = x.shape[0], weight.shape[0]
+    if offset is not None:
+        x = circular_shift(x, offset)
+    if x.shape[3] != width:
+        x = x.unflatten(3, (-1, width)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+    rows, columns = ((before, extent - 1 - before) for before, extent in zip(padding, weight.shape[2:], strict=True))
+    if mode == "zeros":
+        image = F.pad(x.permute(0, 3, 1, 2), (*columns, *rows))
+    else:
+        image = circular_pad(x, rows, columns).permute(0, 3, 1, 2)
+    convolved = F.conv2d(image, weight, None, stride, groups=width).permute(0, 2, 3, 1)
+    if convolved.shape[0] == images:
+        return convolved
+    return convolved.unflatten(0, (images, -1)).permute(0, 2, 3, 1, 4).flatten(3)
+
+
+def finish(
+    pooled: Sequence[Float[Tensor, "B h w C"]], norms: Sequence[nn.Module] | None, prefix: Tensor | None
+) -> list[Tensor]:
+    """Norms, and sequences with ``prefix`` in front: what the kernel does on its way."""
+    if norms is not None:
+        pooled = [_normed(values, norm) for values, norm in zip(pooled, norms, strict=True)]
+    sequences = [values.flatten(1, 2) for values in pooled]
+    return sequences if prefix is None else [torch.cat([prefix, sequence], 1) for sequence in sequences]
+
+
+def _normed(values: Float[Tensor, "B h w C"], norm: nn.Module) -> Float[Tensor, "B h w C"]:
+    if isinstance(norm, nn.LayerNorm):
+        width = norm.normalized_shape[0]
+        return norm(values) if width == values.shape[3] else norm(values.unflatten(3, (-1, width))).flatten(3)
+    return norm(values.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+def pooled_shape(x: Float[Tensor, "B H W C"], stride: Pair) -> Pair:
+    """Rows and columns of the outputs."""
+    return (x.shape[1] - 1) // stride[0] + 1, (x.shape[2] - 1) // stride[1] + 1
+
+
+def usable(x: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether the kernel computes this."""
+    single = x.dtype in (torch.float32, torch.bfloat16, torch.float16) and len(weights) <= 3
+    return single and kernels.usable(x) and all(weight.shape == weights[0].shape for weight in weights)
+
+
+def _taps(weights: Sequence[Float[Tensor, "D 1 kh kw"]]) -> Float[Tensor, "maps kh kw D"]:
+    """All weights with their channels last, where a kernel reads them together."""
+    return torch.stack([weight[:, 0].permute(1, 2, 0) for weight in weights]).float()
+
+
+def _result_dtype(x: Tensor) -> torch.dtype:
+    """As torch's own convolution."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def _fusible(norms: Sequence[nn.Module], weight: Tensor) -> tuple[list[Tensor], float] | None:
+    """What a kernel needs to apply the norms; None where it cannot."""
+    layers = [norm for norm in norms if isinstance(norm, nn.LayerNorm) and norm.normalized_shape == weight.shape[:1]]
+    batches = [norm for norm in norms if isinstance(norm, nn.BatchNorm2d) and not norm.training]
+    for kind, names in ((layers, NORM[:2]), (batches, NORM)):
+        constants = [getattr(norm, name) for name in names for norm in kind]
+        complete = len(kind) == len(norms) and all(constant is not None for constant in constants)
+        if complete and all(norm.eps == kind[0].eps for norm in kind):
+            return constants, kind[0].eps
+    return None

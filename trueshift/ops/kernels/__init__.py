@@ -1,0 +1,71 @@
+"""Fused Triton kernels, each behind the op function that it speeds up and with that op's plain code as its reference.
+
+A kernel is taken for tensors on a GPU where Triton is installed; everything works without. ``TRUESHIFT_KERNELS=0`` in
+the environment, or :func:`switched`, turns them off. With ``TRITON_INTERPRET=1`` they run on the CPU as well, slowly:
+that is how they are tested without a GPU.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+AVAILABLE = find_spec("triton") is not None
+_on = AVAILABLE and not INTERPRETED and os.environ.get("TRUESHIFT_KERNELS", "1") != "0"
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+Launch = TypeVar("Launch", bound=Callable[..., Any])
+
+
+def usable(x: Tensor, types: tuple[torch.dtype, ...] = FLOATS) -> bool:
+    """Whether a kernel for these types may compute with this tensor."""
+    return _on and (x.is_cuda or INTERPRETED) and x.dtype in types and not torch.compiler._is_exporting_flag
+
+
+@contextmanager
+def switched(on: bool) -> Iterator[None]:
+    """Use kernels or not within a block of code."""
+    global _on
+    before, _on = _on, on and AVAILABLE
+    try:
+        yield
+    finally:
+        _on = before
+
+
+def operation(name: str, fake: Callable[..., Any]) -> Callable[[Launch], Launch]:
+    """Make a function that launches kernels one operation that a compiler need not look into.
+
+    Eager code calls the function itself, which costs less than the way through the dispatcher.
+
+    Args:
+        name: of the operation, in torch's namespace ``trueshift``.
+        fake: gives empty tensors of the results' shapes from the same arguments.
+    """
+
+    def register(launch: Launch) -> Launch:
+        registered = torch.library.custom_op(f"trueshift::{name}", launch, mutates_args=())
+        registered.register_fake(fake)
+
+        @wraps(launch)
+        def call(*arguments: Any) -> Any:
+            return (registered if torch.compiler.is_compiling() else launch)(*arguments)
+
+        return call  # type: ignore[return-value]
+
+    return register
+
+
+def refuse_second_derivative(grads: tuple[Tensor, ...]) -> None:
+    """In the gradient of a kernel that has no gradient itself: better an error than nothing added silently."""
+    if not torch.compiler.is_compiling() and torch.is_grad_enabled() and any(grad.requires_grad for grad in grads):
+        raise RuntimeError(
+            "second derivatives do not pass through our kernels: compute within trueshift.ops.kernels.switched(False)"
+        )

@@ -1,0 +1,315 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs
+"""Attention within windows in one kernel: tokens are read where they stand, so nothing is rolled or cut.
+
+One program serves one head, a run of windows and a part of their queries. It keeps the position bias; the weights
+between tokens never leave the chip. The gradient computes them again.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..shift import Pair
+from . import refuse_second_derivative
+
+LONGEST = 256  # tokens in a window
+LONGEST_IN_TRAINING = 64
+
+
+@triton.jit
+def _places(
+    number, inside, start, height, width, windows, per_row, rows: tl.constexpr, columns: tl.constexpr,
+    down: tl.constexpr, right: tl.constexpr, started: tl.constexpr,
+):  # fmt: skip
+    """The tokens of a window: their numbers over the whole batch, and their places in the frame of the windows."""
+    image = number // windows
+    window = number % windows
+    row = window // per_row * rows + inside // columns
+    column = window % per_row * columns + inside % columns
+    first_row, first_column = down, right
+    if started:
+        first_row += tl.load(start + 2 * image).to(tl.int32)
+        first_column += tl.load(start + 2 * image + 1).to(tl.int32)
+    token = image * height * width + (row + first_row) % height * width + (column + first_column) % width
+    return token.to(tl.int64), row, column
+
+
+@triton.jit
+def _region(
+    row, column, height, width, rows: tl.constexpr, columns: tl.constexpr, down: tl.constexpr, right: tl.constexpr
+):  # fmt: skip
+    """Which side of the image's border a token of a shifted window came from."""
+    up = (row >= height - down).to(tl.int32) + (row >= height - rows).to(tl.int32)
+    left = (column >= width - right).to(tl.int32) + (column >= width - columns).to(tl.int32)
+    return up * 3 + left
+
+
+@triton.jit
+def _unit(x, sharpness):
+    """Vectors of length ``sharpness`` in the directions of ``x``, and by what they were multiplied."""
+    wide = x.to(tl.float32)
+    factor = sharpness / tl.maximum(tl.sqrt(tl.sum(wide * wide, 1)), 1e-12)
+    return (wide * factor[:, None]).to(x.dtype), factor
+
+
+@triton.jit
+def _forward(
+    qkv, bias, sharpness, start, out, scale, height, width, windows, per_row, count, channels,
+    rows: tl.constexpr, columns: tl.constexpr, down: tl.constexpr, right: tl.constexpr,
+    length: tl.constexpr, dim: tl.constexpr, L: tl.constexpr, Q: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
+    cosine: tl.constexpr, border: tl.constexpr, started: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    query, key, d = tl.program_id(2) * Q + tl.arange(0, Q), tl.arange(0, L), tl.arange(0, D)
+    asked, there, inner = query < length, key < length, d < dim
+    position = tl.load(
+        bias + (head * length + query[:, None]) * length + key[None, :], asked[:, None] & there[None, :], 0.0
+    ).to(tl.float32)
+    position = tl.where(there[None, :], position, float("-inf"))
+    sharp = 1.0
+    if cosine:
+        sharp = tl.load(sharpness + head).to(tl.float32)
+    column = head * dim + d
+    for step in range(RUN):
+        number = tl.program_id(0) * RUN + step
+        exists = number < count
+        number = tl.minimum(number, count - 1)
+        from_token, from_row, from_column = _places(
+            number, query, start, height, width, windows, per_row, rows, columns, down, right, started
+        )
+        to_token, to_row, to_column = _places(
+            number, key, start, height, width, windows, per_row, rows, columns, down, right, started
+        )
+        known = (there & exists)[:, None] & inner[None, :]
+        wanted = (asked & exists)[:, None] & inner[None, :]
+        q = tl.load(qkv + from_token[:, None] * (3 * channels) + column[None, :], wanted, 0.0)
+        k = tl.load(qkv + to_token[:, None] * (3 * channels) + channels + column[None, :], known, 0.0)
+        v = tl.load(qkv + to_token[:, None] * (3 * channels) + 2 * channels + column[None, :], known, 0.0)
+        if cosine:
+            q, _ = _unit(q, sharp)
+            k, _ = _unit(k, 1.0)
+        score = tl.dot(q, tl.trans(k), input_precision=precision) * scale + position
+        if border:
+            side = _region(from_row, from_column, height, width, rows, columns, down, right)
+            other = _region(to_row, to_column, height, width, rows, columns, down, right)
+            score = tl.where(side[:, None] == other[None, :], score, score - 100.0)
+        weight = tl.exp(score - tl.max(score, 1)[:, None])
+        total = tl.sum(weight, 1)
+        mixed = tl.dot(weight.to(v.dtype), v, input_precision=precision) / total[:, None]
+        tl.store(out + from_token[:, None] * channels + column[None, :], mixed.to(out.dtype.element_ty), wanted)
+
+
+@triton.jit
+def _backward(
+    qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, scale, height, width, windows, per_row,
+    count, channels,
+    rows: tl.constexpr, columns: tl.constexpr, down: tl.constexpr, right: tl.constexpr,
+    length: tl.constexpr, dim: tl.constexpr, L: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
+    cosine: tl.constexpr, border: tl.constexpr, started: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    key, d = tl.arange(0, L), tl.arange(0, D)
+    there, inner = key < length, d < dim
+    between = there[:, None] & there[None, :]
+    position = tl.load(bias + (head * length + key[:, None]) * length + key[None, :], between, 0.0).to(tl.float32)
+    position = tl.where(there[None, :], position, float("-inf"))
+    bias_sum = tl.zeros((L, L), tl.float32)
+    sharp = 1.0
+    sharp_sum = tl.zeros((L,), tl.float32)
+    if cosine:
+        sharp = tl.load(sharpness + head).to(tl.float32)
+    column = head * dim + d
+    for step in range(RUN):
+        number = tl.program_id(0) * RUN + step
+        exists = number < count
+        number = tl.minimum(number, count - 1)
+        token, row, place = _places(
+            number, key, start, height, width, windows, per_row, rows, columns, down, right, started
+        )
+        known = (there & exists)[:, None] & inner[None, :]
+        at = qkv + token[:, None] * (3 * channels) + column[None, :]
+        q = tl.load(at, known, 0.0)
+        k = tl.load(at + channels, known, 0.0)
+        v = tl.load(at + 2 * channels, known, 0.0)
+        g = tl.load(grad_out + token[:, None] * channels + column[None, :], known, 0.0)
+        q_factor = tl.zeros((L,), tl.float32)
+        k_factor = tl.zeros((L,), tl.float32)
+        if cosine:
+            q, q_factor = _unit(q, sharp)
+            k, k_factor = _unit(k, 1.0)
+        similar = tl.dot(q, tl.trans(k), input_precision=precision) * scale
+        score = similar + position
+        if border:
+            side = _region(row, place, height, width, rows, columns, down, right)
+            score = tl.where(side[:, None] == side[None, :], score, score - 100.0)
+        weight = tl.exp(score - tl.max(score, 1)[:, None])
+        weight = weight / tl.sum(weight, 1)[:, None]
+        grad_weight = tl.dot(g, tl.trans(v), input_precision=precision)
+        inner_sum = tl.sum(weight * grad_weight, 1)
+        grad_score = weight * (grad_weight - inner_sum[:, None])
+        grad_score = tl.where(between & exists, grad_score, 0.0)
+        bias_sum += grad_score
+        low = grad_score.to(q.dtype)
+        grad_v = tl.dot(tl.trans(weight.to(v.dtype)), g, input_precision=precision)
+        grad_q = tl.dot(low, k, input_precision=precision) * scale
+        grad_k = tl.dot(tl.trans(low), q, input_precision=precision) * scale
+        if cosine:
+            sharp_sum += tl.sum(grad_score * similar, 1)
+            # only what is orthogonal to a vector changes its direction
+            wide_q, wide_k = q.to(tl.float32) / sharp, k.to(tl.float32)
+            grad_q = (grad_q - wide_q * tl.sum(wide_q * grad_q, 1)[:, None]) * q_factor[:, None]
+            grad_k = (grad_k - wide_k * tl.sum(wide_k * grad_k, 1)[:, None]) * k_factor[:, None]
+        to = grad + token[:, None] * (3 * channels) + column[None, :]
+        tl.store(to, grad_q.to(grad.dtype.element_ty), known)
+        tl.store(to + channels, grad_k.to(grad.dtype.element_ty), known)
+        tl.store(to + 2 * channels, grad_v.to(grad.dtype.element_ty), known)
+    first = (tl.program_id(0) * tl.num_programs(1) + head) * length
+    tl.store(grad_bias + (first + key[:, None]) * length + key[None, :], bias_sum, between)
+    if cosine:
+        tl.store(grad_sharpness + tl.program_id(0) * tl.num_programs(1) + head, tl.sum(sharp_sum, 0) / sharp)
+
+
+class _Layout:
+    """Numbers that both directions need."""
+
+    def __init__(self, qkv: Tensor, bias: Tensor, window: list[int], cosine: bool, programs: int) -> None:
+        images, self.height, self.width, triple = qkv.shape
+        self.heads, self.length = bias.shape[0], bias.shape[1]
+        self.channels = triple // 3
+        self.dim = self.channels // self.heads
+        self.per_row = self.width // window[1]
+        self.windows = self.height // window[0] * self.per_row
+        self.count = images * self.windows
+        self.scale = 1.0 if cosine else self.dim**-0.5
+        self.L = max(16, triton.next_power_of_2(self.length))
+        self.D = max(16, triton.next_power_of_2(self.dim))
+        # as many windows in one program as leave enough programs to fill the device
+        self.run = 1
+        while self.run < 16 and self.count * self.heads // (2 * self.run) >= programs:
+            self.run *= 2
+        self.runs = triton.cdiv(self.count, self.run)
+        exact = qkv.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
+        self.precision = "ieee" if exact else "tf32"
+
+    def numbers(self) -> tuple[float, int, int, int, int, int, int]:
+        return self.scale, self.height, self.width, self.windows, self.per_row, self.count, self.channels
+
+
+def _fake(qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int],
+          shift: list[int], border: bool) -> Tensor:  # fmt: skip
+    return qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
+
+
+@torch.library.custom_op("trueshift::window_attention", mutates_args=())
+def _attend(
+    qkv: Tensor,
+    bias: Tensor,
+    sharpness: Tensor | None,
+    start: Tensor | None,
+    window: list[int],
+    shift: list[int],
+    border: bool,
+) -> Tensor:
+    return _launch(qkv, bias, sharpness, start, window, shift, border)
+
+
+def _launch(
+    qkv: Tensor,
+    bias: Tensor,
+    sharpness: Tensor | None,
+    start: Tensor | None,
+    window: list[int],
+    shift: list[int],
+    border: bool,
+) -> Tensor:
+    qkv, bias = qkv.contiguous(), bias.contiguous()
+    cosine = sharpness is not None
+    layout = _Layout(qkv, bias, window, cosine, programs=4096)
+    out = _fake(qkv, bias, sharpness, start, window, shift, border)
+    part = min(layout.L, 64)
+    _forward[(layout.runs, layout.heads, triton.cdiv(layout.length, part))](
+        qkv, bias, sharpness, start, out, *layout.numbers(),
+        *window, *shift, layout.length, layout.dim, layout.L, part, layout.D, layout.run,
+        cosine, border and any(shift), start is not None, layout.precision,
+        num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return out
+
+
+@torch.library.custom_op("trueshift::window_attention_backward", mutates_args=())
+def _attend_backward(
+    grad_out: Tensor,
+    qkv: Tensor,
+    bias: Tensor,
+    sharpness: Tensor | None,
+    start: Tensor | None,
+    window: list[int],
+    shift: list[int],
+    border: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    qkv, bias, grad_out = qkv.contiguous(), bias.contiguous(), grad_out.to(qkv.dtype).contiguous()
+    cosine = sharpness is not None
+    layout = _Layout(qkv, bias, window, cosine, programs=1024)
+    grad = torch.empty_like(qkv)
+    # a sum for each program, added up in a fixed order: the same bits every time
+    grad_bias = bias.new_empty(layout.runs, *bias.shape, dtype=torch.float32)
+    grad_sharpness = bias.new_zeros(layout.runs if cosine else 0, layout.heads, dtype=torch.float32)
+    _backward[(layout.runs, layout.heads)](
+        qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, *layout.numbers(),
+        *window, *shift, layout.length, layout.dim, layout.L, layout.D, layout.run,
+        cosine, border and any(shift), start is not None, layout.precision,
+        num_warps=4, num_stages=1,
+    )  # fmt: skip
+    return grad, grad_bias.sum(0), grad_sharpness.sum(0)
+
+
+@_attend_backward.register_fake
+def _(grad_out: Tensor, qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int],
+      shift: list[int], border: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return (
+        torch.empty_like(qkv, memory_format=torch.contiguous_format),
+        bias.new_empty(bias.shape, dtype=torch.float32),
+        bias.new_empty(bias.shape[0], dtype=torch.float32),
+    )
+
+
+def _remember(ctx, inputs, output) -> None:
+    qkv, bias, sharpness, start, ctx.window, ctx.shift, ctx.border = inputs
+    ctx.save_for_backward(qkv, bias, sharpness, start)
+
+
+def _differentiate(ctx, grad_out):
+    refuse_second_derivative((grad_out,))
+    qkv, bias, sharpness, start = ctx.saved_tensors
+    grad, grad_bias, grad_sharpness = _attend_backward(
+        grad_out, qkv, bias, sharpness, start, ctx.window, ctx.shift, ctx.border
+    )
+    if sharpness is not None:
+        grad_sharpness = grad_sharpness.view_as(sharpness).to(sharpness.dtype)
+    return grad, grad_bias.to(bias.dtype), None if sharpness is None else grad_sharpness, None, None, None, None
+
+
+_attend.register_fake(_fake)
+_attend.register_autograd(_differentiate, setup_context=_remember)
+
+
+def window_attention(
+    qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: Pair, shift: Pair, border: bool
+) -> Tensor:
+    """Queries, keys and values ``[B, H, W, 3 C]`` to mixed values ``[B, H, W, C]``, every token in its place.
+
+    Args:
+        bias: ``[heads, L, L]``, added to the scores.
+        sharpness: of cosine attention, for each head; None for dot products.
+        start: where the first window begins in each image ``[B, 2]``; at the first token if None.
+        shift: how far beyond that the windows are cut.
+        border: shifted windows stop at the border.
+    """
+    known = torch.compiler.is_compiling() or torch.is_grad_enabled()
+    return (_attend if known else _launch)(qkv, bias, sharpness, start, list(window), list(shift), border)
+
+
+def fits(length: int, dim: int, learning: bool) -> bool:
+    """Whether windows of so many tokens, with heads of so many channels, are served."""
+    return length <= (LONGEST_IN_TRAINING if learning else LONGEST) and dim <= 128
