@@ -10,7 +10,7 @@ help:
 	@echo "make demo       the examples, and the audit of a model beside its adapted twin: out/audit/report.html (minutes)"
 	@echo "make test       checks and the default tests (under 10 minutes on 2 cores)"
 	@echo "make test-slow  the long tests as well"
-	@echo "make bench      cost of selection beside timm's Swin-T, written to results/"
+	@echo "make bench      cost of each adaptive module beside the ordinary one, written to results/"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -48,7 +48,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python benchmarks/door.py
+	$(BIN)/python benchmarks/modules_speed.py
 
 clean:
 	rm -rf .venv out

@@ -8,7 +8,7 @@ from typing import Any
 
 from trueshift.provenance import circumstances, processor
 
-__all__ = ["RESULTS", "ROOT", "processor", "write"]
+__all__ = ["RESULTS", "ROOT", "machine", "processor", "write"]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -19,6 +19,13 @@ def write(name: str, result: dict[str, Any], seed: int) -> Path:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     command = shlex.join(["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]])
-    said = {**circumstances(seed, ("torch", "timm")), "command": command}
+    said = {**circumstances(seed, ("torch", "timm", "transformers", "triton")), "command": command}
     path.write_text(json.dumps({**said, "result": result}, indent=2) + "\n")
     return path
+
+
+def machine(recorded: dict[str, Any], device: str = "cuda") -> str:
+    """Where a result was measured, in words; on the processor if so said, or where there is nothing else."""
+    where = recorded["machine"]
+    name = (where["gpu"] if device == "cuda" else None) or where["processor"]
+    return f"{name}, {where['threads']} threads, torch {recorded['versions']['torch']}"

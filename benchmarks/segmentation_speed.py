@@ -9,12 +9,11 @@ is autocast. Memory is the peak that a pass adds, plus the decoder's weights.
 """
 
 import argparse
-import statistics
 from collections.abc import Callable
 
 import record
 import torch
-from model_speed import peak_mib, seconds
+from timing import interleaved, peak_memory, ratio, set_precision, spread
 from torch import Tensor, nn
 
 import trueshift as ts
@@ -70,15 +69,10 @@ def measure(family: str, given: argparse.Namespace, training: bool, compiled: bo
         for _ in range(3):
             run()
         if cuda:
-            memory[kind] = peak_mib(run, net.decoder)
+            memory[kind] = peak_memory(run, net.decoder.parameters())["allocated_mib"]
         runs[kind] = run
-    repeats = max(1, round(0.3 / seconds(runs["ordinary"], 2, cuda))) if cuda else 1
-    times: dict[str, list[float]] = {kind: [] for kind in runs}
-    for _ in range(given.rounds):
-        for kind, run in runs.items():
-            times[kind].append(seconds(run, repeats, cuda))
-    ratios = sorted(b / a for a, b in zip(times["ordinary"], times["equivariant"], strict=True))
-    quarters = statistics.quantiles(ratios, n=4)
+    times = interleaved(runs, given.rounds, cuda, round_s=0.3)
+    middle, quartiles = ratio(times["equivariant"], times["ordinary"])
     return {
         "backbone": name,
         "size": size,
@@ -86,9 +80,9 @@ def measure(family: str, given: argparse.Namespace, training: bool, compiled: bo
         "classes": given.classes,
         "work": "training" if training else "inference",
         "compiled": compiled,
-        "milliseconds": {kind: 1000 * statistics.median(taken) for kind, taken in times.items()},
-        "time_ratio": statistics.median(ratios),
-        "quartiles": [quarters[0], quarters[2]],
+        "milliseconds": {kind: 1000 * spread(taken)[0] for kind, taken in times.items()},
+        "time_ratio": middle,
+        "quartiles": quartiles,
         "memory_mib": memory,
         "memory_ratio": memory["equivariant"] / memory["ordinary"] if memory else None,
         "seconds": times,
@@ -106,7 +100,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--name", default=None)
     given = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    set_precision("bf16")
     found = []
     for mode in given.mode:
         for work in given.work:

@@ -10,37 +10,17 @@ from itertools import pairwise
 from statistics import linear_regression
 from typing import Any
 
-from record import RESULTS, ROOT
+from record import RESULTS, ROOT, machine
+from speed_tables import TABLES as SPEED_TABLES
 
 DOCUMENTS = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("paper_map", "exactness", "models", "audit", "training", "segmentation")),
+    *(f"docs/{name}.md" for name in ("paper_map", "exactness", "models", "audit", "training", "segmentation", "speed")),
 )
 
 
 def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text())
-
-
-def machine(recorded: dict[str, Any]) -> str:
-    where = recorded["machine"]
-    return f"{where['gpu'] or where['processor']}, {where['threads']} threads, torch {recorded['versions']['torch']}"
-
-
-def door() -> str:
-    return "\n\n".join(_door(path.stem) for path in sorted(RESULTS.glob("door_*.json")))
-
-
-def _door(name: str) -> str:
-    recorded = load(name)
-    result = recorded["result"]
-    shape = f"{result['batch']} x 3 x {result['size']} x {result['size']}"
-    lines = [f"| {shape}, {result['dtype']} | time | beside timm's Swin-T |", "|---|---|---|"]
-    for row in result["rows"]:
-        low, high = row["quartiles"]
-        ratio = "" if row["ratio"] == 1 else f"{100 * row['ratio']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
-        lines.append(f"| {row['name']} | {row['median_ms']:.0f} ms | {ratio} |")
-    return "\n".join([*lines, "", f"`{recorded['command']}` on {machine(recorded)}; medians and quartiles."])
 
 
 def frame_stability() -> str:
@@ -141,28 +121,6 @@ def without_anchor() -> str:
     return "\n".join(lines)
 
 
-def model_speed(batches: tuple[int, ...] | None = None) -> str:
-    """One line per model and setting: throughput and memory of ours beside the reference."""
-    lines = [
-        "| model | work | reference | ours, fixed | ours, adaptive | memory, adaptive / reference |",
-        "|---|---|---|---|---|---|",
-    ]
-    note = ""
-    for path in sorted(RESULTS.glob("model_speed_*.json")):
-        recorded = json.loads(path.read_text())
-        for result in recorded["result"]["results"]:
-            if batches and result["batch"] not in batches:
-                continue
-            base, fixed, adaptive = result["rows"]
-            mode = "compiled" if result["compiled"] else "eager"
-            memory = adaptive["memory_mib"] and f"{adaptive['memory_mib'] / base['memory_mib']:.2f}"
-            work = f"{result['work']}, {result['precision']}, {mode}, batch {result['batch']}"
-            speed = f"{base['images_per_second']:,.0f} img/s | {fixed['ratio']:.2f} | {adaptive['ratio']:.2f}"
-            lines.append(f"| {result['model']} | {work} | {speed} | {memory or ''} |")
-        note = f"On {machine(recorded)}. Ratios are throughput against the reference in the same run; 1 is parity."
-    return "\n".join([*lines, "", note])
-
-
 def sample_consistency() -> str:
     recorded = load("sample_consistency_cuda")
     lines = [
@@ -251,16 +209,14 @@ TABLES = {
     "camvid": camvid,
     "segmentation_speed": segmentation_speed,
     "segmentation_exactness": segmentation_exactness,
-    "door": door,
     "training_speed": training_speed,
     "frame_stability": frame_stability,
     "exactness": exactness,
     "model_exactness": model_exactness,
     "without_anchor": without_anchor,
-    "model_speed": model_speed,
     "sample_consistency": sample_consistency,
     "audit_overhead": audit_overhead,
-    "model_speed_128": lambda: model_speed((128,)),
+    **SPEED_TABLES,
 }
 
 

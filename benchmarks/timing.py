@@ -1,0 +1,139 @@
+"""Fair clocks: what is compared runs interleaved in one process, and what counts is the ratio within each round."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Run = Callable[[], Any]
+
+
+def settle(cuda: bool) -> None:
+    """Wait until the device has done all it was asked to."""
+    if cuda:
+        torch.cuda.synchronize()
+
+
+def seconds(run: Run, repeats: int, cuda: bool) -> float:
+    """Of one run, from several in a row; on CUDA between two events, so that it is the device's time."""
+    if not cuda:
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        return (time.perf_counter() - begin) / repeats
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    first.record()
+    for _ in range(repeats):
+        run()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1000 / repeats
+
+
+def interleaved(runs: dict[str, Run], rounds: int, cuda: bool, round_s: float = 0.15) -> dict[str, list[float]]:
+    """Seconds of each run in every round. They are warm already.
+
+    Every other round goes backwards, so that none always follows the same other one.
+
+    Args:
+        round_s: about how long each contestant runs within a round.
+    """
+    if cuda:
+        for run in runs.values():  # whoever was prepared first has lost its memory to the measurement of the others'
+            run()
+    repeats = {name: max(1, round(round_s / seconds(run, 2 if cuda else 1, cuda))) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds):
+        for name in list(runs)[:: 1 if number % 2 == 0 else -1]:
+            times[name].append(seconds(runs[name], repeats[name], cuda))
+    return times
+
+
+def spread(values: Iterable[float]) -> tuple[float, list[float]]:
+    """Median, and the quartiles around it."""
+    listed = sorted(values)
+    if len(listed) == 1:
+        return listed[0], [listed[0], listed[0]]
+    low, middle, high = statistics.quantiles(listed, n=4, method="inclusive")
+    return middle, [low, high]
+
+
+def ratio(above: list[float], below: list[float]) -> tuple[float, list[float]]:
+    """Median and quartiles of the rounds' ratios."""
+    return spread(a / b for a, b in zip(above, below, strict=True))
+
+
+def difference(left: list[float], right: list[float]) -> tuple[float, list[float]]:
+    """Median and quartiles of the rounds' differences."""
+    return spread(a - b for a, b in zip(left, right, strict=True))
+
+
+def size_mib(tensors: Iterable[Tensor]) -> float:
+    """Memory of tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / 2**20
+
+
+def peak_memory(run: Run, held: Iterable[Tensor]) -> dict[str, float]:
+    """The peaks that a process would see which runs nothing else: what the run adds, and what it holds.
+
+    Measured as a difference, since others wait in the same process. Run it warm: libraries have their workspaces then.
+
+    Args:
+        held: weights and inputs, which are there before.
+
+    Returns:
+        ``allocated_mib`` and ``reserved_mib``, as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``.
+    """
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    there = size_mib(held)
+    return {
+        "allocated_mib": there + (torch.cuda.max_memory_allocated() - allocated) / 2**20,
+        "reserved_mib": there + (torch.cuda.max_memory_reserved() - reserved) / 2**20,
+    }
+
+
+def graphed(run: Run) -> Run:
+    """The same work as one CUDA graph, which costs the host nothing to start. Its inputs stay where they are."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # kernels are loaded and workspaces made before the capture, which forbids both
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph.replay
+
+
+def set_precision(precision: str) -> None:
+    """How products of float32 are computed, wherever there are any."""
+    tf32 = precision != "float32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+
+
+def in_words(problem: BaseException) -> str:
+    """An error in one line."""
+    lines = [line for line in str(problem).splitlines() if line.strip()]
+    return f"{type(problem).__name__}: {lines[0].strip() if lines else ''}"[:300]
+
+
+def device_is_lost(cuda: bool) -> bool:
+    """Whether an error has left the device unusable for this process."""
+    try:
+        settle(cuda)
+    except RuntimeError:
+        return True
+    return False
