@@ -43,7 +43,7 @@ class Candidates(ABC):
         self.pixels = Pixels(content)
         self._keys: Tensor | None = None
         self._needed: Tensor | None = None
-        self.scored: Tensor | None = None  # the features, once a criterion has asked for them
+        self.scored: Tensor | None = None  # the features, where a layer has them already
 
     @abstractmethod
     def features(self) -> Float[Tensor, "B H W D"]:
@@ -55,8 +55,8 @@ class Candidates(ABC):
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """Sum of squared features over each grid; a layer that knows a shorter way overrides this."""
-        self.scored = self.features()
-        return self.total(self.arithmetic.power_sum(self.scored, 2))
+        features = self.features() if self.scored is None else self.scored
+        return self.total(self.arithmetic.power_sum(features, 2))
 
     def position_energy(self) -> Float[Tensor, "parts B H W"]:
         """Squared norm of the features of each position, in parts to be added up; for anchored content."""

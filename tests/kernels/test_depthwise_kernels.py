@@ -144,7 +144,8 @@ def test_energy(device):
 @pytest.mark.parametrize(("stride", "mode"), [((2, 2), "circular"), ((4, 2), "zeros"), ((1, 1), "circular")])
 def test_max_pool(device, stride, mode):
     x = torch.randn(2, 4, 8, 5, device=device)
-    x = (4 * x).round() / 4  # ties go to the first, as in torch
+    if device == "cpu":
+        x = (4 * x).round() / 4  # ties go to the first, as in torch; on CUDA torch itself is of two minds
     kernel, before = (stride[0] + 1, stride[1] + 1), ((stride[0] + 1) // 2, (stride[1] + 1) // 2)
     offset = torch.tensor(OFFSET, device=device)
     assert_same(both_ways(lambda x: [max_pool(x, kernel, stride, before, offset, mode)], x))

@@ -106,7 +106,7 @@ def test_starts_on_seams_that_tie(stride):
     assert torch.equal(plain, fused)
 
 
-@pytest.mark.parametrize(("kernel", "padding"), [(4, 0), (7, 2)])
+@pytest.mark.parametrize(("kernel", "padding"), [pytest.param(4, 0, marks=pytest.mark.slow), (7, 2)])
 def test_the_door_moves_with_every_image(kernel, padding):
     images = pictures()
     layer = ts.AdaptiveTokenize(1, 8, 4, kernel, padding).eval().to(DEVICE)

@@ -176,7 +176,10 @@ def test_patches_are_projected_as_by_a_convolution(patch, kernel, padding, mode)
         torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4 * float(plain.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["a_swin_mini_patch2_window4_32", "a_swinv2_mini_patch2_window4_32"])
+V1, V2 = "a_swin_mini_patch2_window4_32", "a_swinv2_mini_patch2_window4_32"
+
+
+@pytest.mark.parametrize("name", [pytest.param(V1, marks=pytest.mark.slow), V2])
 def test_a_network_is_the_same_network(name):
     net = ts.create_model(name, num_classes=10, depths=(1, 2), num_heads=(1, 2), embed_dim=16).to(DEVICE)
     images = torch.randn(2, 3, 32, 32, device=DEVICE)

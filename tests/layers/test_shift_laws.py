@@ -34,6 +34,7 @@ VARIATIONS = (
     "merge, norm after",
     "merge, depthwise",
     "tokenize",  # the stages have one in them
+    "tokenize, overlapping",  # so does every small CvT and MViTv2
     "merge, norm before",
     "anchored convolution",
     "anchored attention",

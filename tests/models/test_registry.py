@@ -145,27 +145,30 @@ def test_arguments_reach_the_model():
     assert ts.create_model("a_swin_mini", num_classes=None).num_classes == 10
 
 
+PUBLISHED = [
+    ("swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1)}),
+    pytest.param("mvitv2_tiny", {"depths": (1, 2, 5, 2)}, marks=pytest.mark.slow),
+    pytest.param("cvt_13", {}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), PUBLISHED)
 @torch.no_grad()
-def test_pretrained_weights_of_the_ordinary_network_load_into_both(tmp_path):
+def test_pretrained_weights_of_the_ordinary_network_load_into_both(tmp_path, name, arguments):
     """As published: timm's file under timm's names, and transformers' CvT."""
     from references import make_reference
     from safetensors.torch import save_file
 
-    for name, arguments in {
-        "swin_tiny_patch4_window7_224": {"depths": (1, 1, 1, 1)},
-        "mvitv2_tiny": {"depths": (1, 2, 5, 2)},
-        "cvt_13": {},
-    }.items():
-        reference = make_reference(name, **({} if name in ("mvitv2_tiny", "cvt_13") else arguments))
-        path = tmp_path / f"{name}.safetensors"
-        published = getattr(reference, "model", reference)
-        save_file(published.state_dict(), path)
-        cfg = {"file": str(path), "num_classes": 1000, "input_size": (3, 224, 224), "classifier": "head.fc"}
-        image = torch.randn(1, 3, 224, 224)
-        ordinary = ts.create_model(name, pretrained=True, pretrained_cfg=cfg, **arguments).eval()
-        torch.testing.assert_close(ordinary(image), reference(image), rtol=1e-4, atol=1e-4)
-        adaptive = ts.create_model(f"a_{name}", pretrained=True, pretrained_cfg=cfg, **arguments).eval()
-        for key, value in adaptive.state_dict().items():
-            assert torch.equal(value, ordinary.state_dict()[key])
-        other = ts.create_model(f"a_{name}", pretrained=True, pretrained_cfg=cfg, num_classes=7, **arguments)
-        assert other(image).shape == (1, 7)
+    reference = make_reference(name, **({} if name in ("mvitv2_tiny", "cvt_13") else arguments))
+    path = tmp_path / f"{name}.safetensors"
+    published = getattr(reference, "model", reference)
+    save_file(published.state_dict(), path)
+    cfg = {"file": str(path), "num_classes": 1000, "input_size": (3, 224, 224), "classifier": "head.fc"}
+    image = torch.randn(1, 3, 224, 224)
+    ordinary = ts.create_model(name, pretrained=True, pretrained_cfg=cfg, **arguments).eval()
+    torch.testing.assert_close(ordinary(image), reference(image), rtol=1e-4, atol=1e-4)
+    adaptive = ts.create_model(f"a_{name}", pretrained=True, pretrained_cfg=cfg, **arguments).eval()
+    for key, value in adaptive.state_dict().items():
+        assert torch.equal(value, ordinary.state_dict()[key])
+    other = ts.create_model(f"a_{name}", pretrained=True, pretrained_cfg=cfg, num_classes=7, **arguments)
+    assert other(image).shape == (1, 7)

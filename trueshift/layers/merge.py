@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
+from ..ops import kernels
 from ..ops.blocks import cut_blocks
 from ..ops.grid import Tokens
 from ..ops.polyphase import polyphase
@@ -58,22 +59,30 @@ class _Merge(nn.Module):
         """Merged tokens on a grid of ``factor`` times the stride."""
         check_size(tokens.grid.shape, self.factor)
         candidates = self.candidates(tokens)
-        choice = self._choose(candidates)
-        merged = follow(
-            choice,
-            lambda: self._chosen(tokens, candidates, choice),
-            lambda: polyphase(self.merge(tokens.values), self.factor),
-        )
+        if self._merges_all(tokens):
+            candidates.scored = self.merge(tokens.values)
+            choice = self._choose(candidates)
+            merged = circular_take(candidates.scored, choice.offset, self.factor)
+        else:
+            choice = self._choose(candidates)
+            merged = follow(
+                choice,
+                lambda: self.merge_from(tokens.values, choice.offset),
+                lambda: polyphase(self.merge(tokens.values), self.factor),
+            )
         finished = self.finish(merged)
         before_norm = None if finished is merged else merged
         grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)
         return Tokens(finished, grid, before_norm=before_norm)  # a class token has no place on the new grid
 
-    def _chosen(self, tokens: Tokens, candidates: Candidates, choice: Choice) -> Float[Tensor, "B h w D"]:
+    def _merges_all(self, tokens: Tokens) -> bool:
+        """Whether all patches are merged as the layer does it, to be scored and to be chosen from.
+
+        In float32, and without kernels that score without merging, this saves merging the chosen ones once more.
+        """
         plain = tokens.grid.anchored and network_precision(tokens.values) == torch.float32
-        if plain and candidates.scored is not None and not torch.is_grad_enabled():
-            return circular_take(candidates.scored, choice.offset, self.factor)  # merged already, to be scored
-        return self.merge_from(tokens.values, choice.offset)
+        scored = isinstance(self.criterion, MaxNorm) and self.criterion.p == 2
+        return plain and scored and not torch.is_grad_enabled() and not kernels.usable(tokens.values)
 
 
 class AdaptiveMerge(_Merge):

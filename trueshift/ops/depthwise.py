@@ -80,7 +80,9 @@ def depthwise_energy(
     if usable(maps[0], weights):
         from .kernels.depthwise import depthwise_energy as launch
 
-        return launch([x.detach() for x in maps], _taps(weights).detach(), list(padding))
+        first = maps[0].detach()
+        own = [first if x is maps[0] else x.detach() for x in maps]
+        return launch(own, _taps(weights).detach(), list(padding))
     pooled = (
         plain_depthwise(x.float(), weight.float(), (1, 1), padding) for x, weight in zip(maps, weights, strict=True)
     )

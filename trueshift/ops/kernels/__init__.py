@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+# not yet seen on a GPU: kernels compiled into graphs, and launched without Triton's binding of arguments
+DIRECT = os.environ.get("TRUESHIFT_DIRECT_LAUNCH") == "1"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
 _on = AVAILABLE and not INTERPRETED and os.environ.get("TRUESHIFT_KERNELS", "1") != "0"
@@ -40,10 +42,16 @@ def switched(on: bool) -> Iterator[None]:
         _on = before
 
 
-def operation(name: str, fake: Callable[..., Any]) -> Callable[[Launch], Launch]:
-    """Make a function that launches kernels one operation that a compiler need not look into.
+def opaque() -> bool:
+    """Whether kernels are compiled into a graph that may not look into them."""
+    return torch.compiler.is_compiling() and (INTERPRETED or not DIRECT or torch.is_grad_enabled())
 
-    Eager code calls the function itself, which costs less than the way through the dispatcher.
+
+def operation(name: str, fake: Callable[..., Any]) -> Callable[[Launch], Launch]:
+    """Make a function that launches kernels one operation, for compilers that must not look into it.
+
+    Eager code calls the function itself, which costs less than the way through the dispatcher. So does, with
+    ``TRUESHIFT_DIRECT_LAUNCH=1``, a compiler where no gradient is asked for: it knows Triton's kernels.
 
     Args:
         name: of the operation, in torch's namespace ``trueshift``.
@@ -56,7 +64,7 @@ def operation(name: str, fake: Callable[..., Any]) -> Callable[[Launch], Launch]
 
         @wraps(launch)
         def call(*arguments: Any) -> Any:
-            return (registered if torch.compiler.is_compiling() else launch)(*arguments)
+            return (registered if opaque() else launch)(*arguments)
 
         return call  # type: ignore[return-value]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..shift import Pair
 from . import INTERPRETED, operation, refuse_second_derivative
+from .launching import blocks_in, launched, power_of_two
 
 # positions and channels of one program; the interpreter takes as long for a large one as for a small one
 TILE = (16, 16) if INTERPRETED else (8, 8)
@@ -76,6 +77,7 @@ def _within_frame(at, mask, SIZE: tl.constexpr, CIRCULAR: tl.constexpr):
     return mask
 
 
+@launched
 @triton.jit
 def _forward(
     x0, x1, x2, taps, y0, y1, y2, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, offset, prefix,
@@ -157,6 +159,7 @@ def _reader(
     return number, mask & (number < OUTPUTS)
 
 
+@launched
 @triton.jit
 def _back_to_input(
     g0, g1, g2, taps, d0, d1, d2, offset,
@@ -201,6 +204,7 @@ def _back_to_input(
     )
 
 
+@launched
 @triton.jit
 def _back_to_weight(
     x0, x1, x2, g0, g1, g2, partial, offset, stride_b, stride_h, stride_w, stride_c, parts,
@@ -245,6 +249,7 @@ def _back_to_weight(
     tl.store(partial + place[:, None] + channel[None, :], total, mask=(number < KH * KW)[:, None] & held[None, :])
 
 
+@launched
 @triton.jit
 def _energy(
     x0, x1, x2, taps, energy, stride_b, stride_h, stride_w, stride_c,
@@ -299,13 +304,13 @@ def _in_one_launch(maps: Sequence[Tensor]) -> bool:
 
 def _same(maps: Sequence[Tensor]) -> bool:
     """All maps are one tensor."""
-    return all(x.data_ptr() == maps[0].data_ptr() for x in maps[1:]) and _in_one_launch(maps)
+    return all(x is maps[0] for x in maps[1:])
 
 
 def _extent(channels: int, width: int) -> int:
     """Channels of one program: part of a head's where heads share a weight, in powers of two if there are some."""
     if width == channels:
-        return min(CHANNELS, triton.next_power_of_2(channels))
+        return min(CHANNELS, power_of_two(channels))
     even = min(width & -width, CHANNELS)
     return even if even >= 16 else width
 
@@ -325,7 +330,7 @@ def _sizes(x: Tensor, taps: Tensor, stride: Sequence[int], padding: Sequence[int
 
 
 def _tiles(height: int, width: int, tile: Pair) -> int:
-    return triton.cdiv(height, tile[0]) * triton.cdiv(width, tile[1])
+    return blocks_in(height, tile[0]) * blocks_in(width, tile[1])
 
 
 def _fake_forward(
@@ -396,7 +401,7 @@ def _launch_forward(
     of_norms = [_three(norms[first : first + count]) for first in range(0, len(norms), count)]
     of_norms += [_three([taps])] * (4 - len(of_norms))
     lead = prefix.stride() if prefix is not None else (0, 0, 0)
-    programs = x.shape[0] * _tiles(sizes["OH"], sizes["OW"], TILE) * triton.cdiv(x.shape[3], extent) * count
+    programs = x.shape[0] * _tiles(sizes["OH"], sizes["OW"], TILE) * blocks_in(x.shape[3], extent) * count
     _forward[(programs,)](
         *_three(maps),
         taps,
@@ -414,7 +419,7 @@ def _launch_forward(
         NORM=kind,
         LEAD=0 if prefix is None else prefix.shape[1],
         EXTENT=extent,
-        BLOCK=triton.next_power_of_2(extent),
+        BLOCK=power_of_two(extent),
         TH=TILE[0],
         TW=TILE[1],
         num_warps=WARPS,
@@ -449,7 +454,7 @@ def depthwise_back_to_input(
     out = _fake_backward(grads, maps, taps, offset, stride, padding, circular, together)
     x, sizes, count = maps[0], _sizes(maps[0], taps, stride, padding), len(maps)
     extent = _extent(x.shape[3], taps.shape[3])
-    programs = _tiles(x.shape[1], x.shape[2], TILE) * triton.cdiv(x.shape[3], extent) * x.shape[0]
+    programs = _tiles(x.shape[1], x.shape[2], TILE) * blocks_in(x.shape[3], extent) * x.shape[0]
     _back_to_input[(programs * (1 if together else count),)](
         *_three([grad.contiguous() for grad in grads]),
         taps,
@@ -461,7 +466,7 @@ def depthwise_back_to_input(
         MAPS=count,
         TOGETHER=count if together else 1,
         EXTENT=extent,
-        BLOCK=triton.next_power_of_2(extent),
+        BLOCK=power_of_two(extent),
         TH=TILE[0],
         TW=TILE[1],
         num_warps=WARPS,
@@ -498,7 +503,7 @@ def depthwise_back_to_weight(
     sizes = _sizes(x, taps, stride, padding)
     channels, images = x.shape[3], x.shape[0]
     extent = _extent(channels, width)
-    blocks, tiles = triton.cdiv(channels, extent), _tiles(sizes["OH"], sizes["OW"], TILE)
+    blocks, tiles = blocks_in(channels, extent), _tiles(sizes["OH"], sizes["OW"], TILE)
     splits = max(1, min(tiles, 2048 // (images * blocks * count)))
     parts = images * splits
     partial = x.new_empty((count, parts, rows * columns, channels), dtype=torch.float32)
@@ -514,9 +519,9 @@ def depthwise_back_to_weight(
         SHIFTED=offset is not None,
         MAPS=count,
         SPLITS=splits,
-        TAPS=triton.next_power_of_2(rows * columns),
+        TAPS=power_of_two(rows * columns),
         EXTENT=extent,
-        BLOCK=triton.next_power_of_2(extent),
+        BLOCK=power_of_two(extent),
         TH=TILE[0],
         TW=TILE[1],
         num_warps=WARPS,
@@ -548,7 +553,7 @@ def depthwise_energy(maps: list[Tensor], taps: Tensor, padding: list[int]) -> Te
         MAPS=len(maps),
         SHARED=_same(maps),
         EXTENT=extent,
-        BLOCK=triton.next_power_of_2(extent),
+        BLOCK=power_of_two(extent),
         TH=TILE[0],
         TW=TILE[1],
         num_warps=WARPS,

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED, operation
+from .launching import blocks_in, launched, power_of_two
 from .planes import LANES, WIDEST, Layout, _power_of_two_above, _round
 
 if TYPE_CHECKING:
@@ -58,22 +59,23 @@ def products(digits: Tensor, shape: list[int], stride: list[int], kernel: list[i
     run = layout.block_columns * LANES  # bytes of tokens in one row of a plane
     tile, tokens = TILE["neighbours"], TILE["tokens"]
     if INTERPRETED:  # which is slow in the number of operations, whatever their size
-        tile, tokens = triton.next_power_of_2(neighbours + 1), triton.next_power_of_2(run)
-    tiles = triton.cdiv(neighbours + 1, tile)
-    steps = layout.per_lane * triton.cdiv(run, tokens)
+        tile, tokens = power_of_two(neighbours + 1), power_of_two(run)
+    tiles = blocks_in(neighbours + 1, tile)
+    steps = layout.per_lane * blocks_in(run, tokens)
     parts = max(1, min(BUSY // (images * stride[0] * tiles), steps // 4))
     empty = torch.zeros if parts > 1 else torch.empty
     found = empty((images, stride[0], neighbours + 1, pixels), dtype=torch.float64, device=digits.device)
     _multiply[(images * parts, stride[0], tiles)](
-        digits, found, images * channels, parts, triton.cdiv(steps, parts), steps,
+        digits, found, images * channels, parts, blocks_in(steps, parts), steps,
         channels, stride[0], stride[1], kernel[1], neighbours, layout.block_rows, layout.per_lane, layout.beside, run,
         layout.row, layout.plane, LANES, layout.block_rows % LANES == 0, pixels,
-        max(16, triton.next_power_of_2(pixels)), tile, tokens, parts > 1,
+        max(16, power_of_two(pixels)), tile, tokens, parts > 1,
         num_warps=TILE["warps"], num_stages=TILE["stages"],
     )  # fmt: skip
     return found
 
 
+@launched
 @triton.jit
 def _multiply(
     digits, found, everything, parts, steps_per_part, steps,
@@ -162,16 +164,17 @@ def weigh(
     images, phases = found.shape[0], stride[0] * stride[1]
     energy = _fake_weigh(found, gram, scale, channels, stride, kernel, padding, tokens, digits)
     size = channels * kernel[0] * kernel[1]
-    together = min(16 if INTERPRETED else 4, triton.next_power_of_2(phases))
+    together = min(16 if INTERPRETED else 4, power_of_two(phases))
     images_together = 4 if images >= 64 or INTERPRETED else 1
-    _weigh[(triton.cdiv(images, images_together), triton.cdiv(phases, together))](
+    _weigh[(blocks_in(images, images_together), blocks_in(phases, together))](
         found, gram, scale, energy, images, gram.stride(0), tokens,
-        channels, *stride, *kernel, *padding, found.shape[2] - 1, size, triton.next_power_of_2(size), *digits,
+        channels, *stride, *kernel, *padding, found.shape[2] - 1, size, power_of_two(size), *digits,
         images_together, together, 4096 if INTERPRETED else 128, num_warps=8, enable_fp_fusion=False,
     )  # fmt: skip
     return energy
 
 
+@launched
 @triton.jit
 def _weigh(
     found, gram, scale, energy, images, step, tokens,

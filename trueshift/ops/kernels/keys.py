@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED, operation
+from .launching import launched, power_of_two
 
 PRIME = tl.constexpr(2**19 - 1)
 HASHES = 3
@@ -35,7 +36,7 @@ def keys_where(x: Tensor, needed: Tensor, multipliers: Tensor) -> Tensor:
     keys = _fake(x, needed, multipliers)
     size = rows * columns
     x = x.detach()
-    block = triton.next_power_of_2(min(size, 4096 if INTERPRETED else 512))
+    block = power_of_two(min(size, 4096 if INTERPRETED else 512))
     _hash[(images, PARTS)](
         x, needed, multipliers, residues, size, columns, x.stride(0), x.stride(1), x.stride(2), x.stride(3),
         channels, PARTS, block, num_warps=4,
@@ -62,6 +63,7 @@ def _modulo(x):
     return tl.where(rest < 0, rest + PRIME, rest)
 
 
+@launched
 @triton.jit
 def _hash(
     x, needed, multipliers, residues, size, columns, step, step_row, step_column, step_channel,
@@ -84,6 +86,7 @@ def _hash(
                 tl.store(residues + (image * 3 + which) * size + at, residue.to(tl.int32), inside)
 
 
+@launched
 @triton.jit
 def _down(
     residues, needed, salts, summed, rows, columns, HASHES: tl.constexpr, PARTS: tl.constexpr, LINES: tl.constexpr
@@ -108,6 +111,7 @@ def _down(
             tl.store(summed + first + row[:, None] * columns + column[None, :], total.to(tl.int32), inside)
 
 
+@launched
 @triton.jit
 def _across(summed, needed, salts, keys, rows, columns, PARTS: tl.constexpr, LINES: tl.constexpr):
     """The same along the rows, and the three hashes put together."""

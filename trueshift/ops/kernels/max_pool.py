@@ -12,11 +12,13 @@ from torch import Tensor
 from ..shift import Pair
 from . import INTERPRETED, operation, refuse_second_derivative
 from .depthwise import _extent, _origin, _reader, _source, _tile, _tiles, _within_frame, out_shape
+from .launching import blocks_in, launched
 
 TILE = (16, 16) if INTERPRETED else (4, 8)
 WARPS = 4
 
 
+@launched
 @triton.jit
 def _forward(
     x, y, winner, offset, stride_b, stride_h, stride_w, stride_c,
@@ -55,6 +57,7 @@ def _forward(
         tl.store(winner + place[:, None] + channel[None, :], number.to(tl.uint8), mask=mask)
 
 
+@launched
 @triton.jit
 def _backward(
     grad, winner, out, offset,
@@ -112,7 +115,7 @@ def max_pool_forward(
     """The largest values and, if they are to be remembered, which of the neighbours had them."""
     y, winner = _fake_forward(x, offset, kernel, stride, before, circular, remembered)
     sizes = _sizes(x.shape, kernel, stride, before)
-    programs = x.shape[0] * _tiles(sizes["OH"], sizes["OW"], TILE) * triton.cdiv(x.shape[3], sizes["BLOCK"])
+    programs = x.shape[0] * _tiles(sizes["OH"], sizes["OW"], TILE) * blocks_in(x.shape[3], sizes["BLOCK"])
     _forward[(programs,)](
         x, y, winner, offset.contiguous(), *x.stride(), **sizes,
         CIRCULAR=circular, REMEMBERED=remembered, num_warps=WARPS,
@@ -135,7 +138,7 @@ def max_pool_backward(
     """To each input the gradients of those outputs that it won."""
     out = _fake_backward(grad, winner, offset, shape, kernel, stride, before, circular)
     sizes = _sizes(shape, kernel, stride, before)
-    programs = shape[0] * _tiles(shape[1], shape[2], TILE) * triton.cdiv(shape[3], sizes["BLOCK"])
+    programs = shape[0] * _tiles(shape[1], shape[2], TILE) * blocks_in(shape[3], sizes["BLOCK"])
     _backward[(programs,)](
         grad.contiguous(), winner, out, offset.contiguous(), **sizes, CIRCULAR=circular, num_warps=WARPS
     )

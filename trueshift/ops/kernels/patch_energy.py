@@ -11,8 +11,10 @@ import triton.language as tl
 from torch import Tensor
 
 from . import operation
+from .launching import blocks_in, launched, power_of_two
 
 
+@launched
 @triton.jit
 def _energies(
     x, weight, pull, push, sums, squares, out, positions, height, width, channels, outputs, patch, eps,
@@ -59,7 +61,7 @@ def _energies(
 def _part(outputs: int, dtype: torch.dtype) -> int:
     """How many outputs one program computes."""
     most = 64 if dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32 else 128
-    return max(16, min(most, triton.next_power_of_2(outputs)))
+    return max(16, min(most, power_of_two(outputs)))
 
 
 def _fake(x: Tensor, weight: Tensor, pull: Tensor, push: Tensor, sums: Tensor | None, squares: Tensor | None,
@@ -97,10 +99,10 @@ def patch_energies(
     out = _fake(x, weight, pull, push, sums, squares, eps, patch, before)
     exact = x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
     rows, part = 64 if exact else 128, _part(outputs, x.dtype)
-    _energies[(triton.cdiv(positions, rows), out.shape[0])](
+    _energies[(blocks_in(positions, rows), out.shape[0])](
         x, weight, pull, push, sums, squares, out, positions, height, width, channels, outputs,
         float(patch[0] * patch[1] * channels), eps, *before, *patch,
-        rows, part, max(16, min(32, triton.next_power_of_2(channels))), sums is not None,
+        rows, part, max(16, min(32, power_of_two(channels))), sums is not None,
         "ieee" if exact else "tf32", num_warps=8 if x.dtype == torch.float32 else 4, num_stages=3,
     )  # fmt: skip
     return out

@@ -10,8 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from . import operation
+from .launching import blocks_in, launched, power_of_two
 
 
+@launched
 @triton.jit
 def _cut(
     image, start, out, of_image, of_channel, of_row, of_column, height, width, tokens, count, wide,
@@ -71,9 +73,9 @@ def cut_patches(
     images, channels, height, width = image.shape
     out = _fake(image, start, kernel, stride, padding, circular, dtype)
     tokens, wide = out.shape[1] * out.shape[2], out.shape[3]
-    block = triton.next_power_of_2(wide)
+    block = power_of_two(wide)
     rows = max(1, 4096 // block)
-    _cut[(triton.cdiv(images * tokens, rows),)](
+    _cut[(blocks_in(images * tokens, rows),)](
         image, start, out, *image.stride(), height, width, tokens, images * tokens, wide,
         *kernel, *stride, *padding, channels, rows, block, circular, start is not None, num_warps=4,
     )  # fmt: skip

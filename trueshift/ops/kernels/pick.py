@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import operation
+from .launching import launched, power_of_two
 
 MOST = 4096  # grids
 
@@ -29,10 +30,11 @@ def pick(scores: Tensor) -> list[Tensor]:
     several, and which ones."""
     winner, tied, leading = _fake_pick(scores)
     kinds, images, grids = scores.shape
-    _pick[(images,)](scores, winner, tied, leading, images, grids, kinds, triton.next_power_of_2(grids), num_warps=1)
+    _pick[(images,)](scores, winner, tied, leading, images, grids, kinds, power_of_two(grids), num_warps=1)
     return [winner, tied, leading]
 
 
+@launched
 @triton.jit
 def _pick(scores, winner, tied, leading, images, grids, KINDS: tl.constexpr, PADDED: tl.constexpr):
     image = tl.program_id(0).to(tl.int64)
@@ -57,11 +59,12 @@ def settle(winner: Tensor, tied: Tensor, leading: Tensor, keys: Tensor, grids: l
     offset = winner.new_empty((winner.shape[0], 2))
     _settle[(len(winner),)](
         winner, tied, leading, keys, offset, keys.shape[1], keys.shape[2], *grids,
-        triton.next_power_of_2(keys.shape[2]), num_warps=4,
+        power_of_two(keys.shape[2]), num_warps=4,
     )  # fmt: skip
     return offset
 
 
+@launched
 @triton.jit
 def _settle(
     winner, tied, leading, keys, offset, height, width, SH: tl.constexpr, SW: tl.constexpr, PADDED: tl.constexpr

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import operation
+from .launching import launched, power_of_two
 
 
 @triton.jit
@@ -29,6 +30,7 @@ def _write(image, total, known, leading, number, offset, totals, grids, columns)
     tl.store(totals + image * grids + number, total, known)
 
 
+@launched
 @triton.jit
 def _by_sum(
     scores, offset, totals, parts, stride, height, width, slack,
@@ -52,6 +54,7 @@ def _by_sum(
     _write(image, total, known, leading, number, offset, totals, rows * columns, columns)
 
 
+@launched
 @triton.jit
 def _by_windows(
     norms, offset, totals, height, width, slack,
@@ -97,9 +100,9 @@ def pick_by_sum(scores: Tensor, stride: list[int], slack: float) -> tuple[Tensor
     parts, images, height, width = scores.shape
     scores = scores.contiguous()
     offset, totals = _results(images, stride, scores)
-    grids = triton.next_power_of_2(stride[0] * stride[1])
+    grids = power_of_two(stride[0] * stride[1])
     count = height // stride[0] * (width // stride[1])
-    block = max(1, min(triton.next_power_of_2(count), 4096 // grids))
+    block = max(1, min(power_of_two(count), 4096 // grids))
     _by_sum[(images,)](
         scores, offset, totals, parts, images * height * width, height, width, slack, *stride, grids, block, num_warps=8
     )
@@ -112,9 +115,9 @@ def pick_by_windows(norms: Tensor, window: list[int], slack: float) -> tuple[Ten
     images, height, width = norms.shape
     norms = norms.contiguous()
     offset, totals = _results(images, window, norms)
-    grids = triton.next_power_of_2(window[0] * window[1])
+    grids = power_of_two(window[0] * window[1])
     count = height // window[0] * (width // window[1])
-    block = max(1, min(triton.next_power_of_2(count), 4096 // grids))
+    block = max(1, min(power_of_two(count), 4096 // grids))
     spans = window[0] == height or window[1] == width
     _by_windows[(images,)](
         norms, offset, totals, height, width, slack, *window, grids, block, spans, num_warps=8

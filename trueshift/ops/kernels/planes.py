@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED, operation
+from .launching import blocks_in, launched, power_of_two
 
 LANES = 8
 SPLITS = 2 if INTERPRETED else 16  # parts of an image whose bounds are found by one program each
@@ -69,18 +70,19 @@ def planes(x: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, k
     layout = Layout(rows, columns, (stride_rows, stride_columns), (kernel_rows, kernel_columns))
     bounds = x.new_empty((images, 2, SPLITS), dtype=torch.float32)
     size = rows * columns * channels
-    part = triton.cdiv(triton.cdiv(size, SPLITS), 2048) * 2048
+    part = blocks_in(blocks_in(size, SPLITS), 2048) * 2048
     _find_bounds[(images, SPLITS)](x, bounds, size, part, SPLITS, 2048, num_warps=4)
     width = columns + 2 * layout.beside * stride_columns
     _write_planes[(images * channels, (layout.per_lane + layout.below) * stride_rows)](
         x, bounds, *found, images * channels, x.stride(0), x.stride(1), x.stride(2), x.stride(3), rows, columns,
         channels, stride_rows, stride_columns, layout.block_rows, layout.per_lane, layout.beside, layout.row,
-        layout.plane, width, triton.next_power_of_2(width), LANES, SPLITS,
+        layout.plane, width, power_of_two(width), LANES, SPLITS,
         num_warps=4 if width <= 512 else 8, enable_fp_fusion=False,
     )  # fmt: skip
     return found
 
 
+@launched
 @triton.jit
 def _find_bounds(x, bounds, size, part, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     """Smallest and largest value of one part of an image."""
@@ -120,6 +122,7 @@ def _integers(x, at, centre, per_unit):
     return _round((value - centre) * per_unit).to(tl.int32)
 
 
+@launched
 @triton.jit
 def _write_planes(
     x, bounds, planes, row_parts, column_parts, scale, everything, step_image, step_row, step_column, step_channel,

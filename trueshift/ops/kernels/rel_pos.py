@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED, operation, refuse_second_derivative
+from .launching import blocks_in, launched, power_of_two
 
 QUERIES, KEYS = (64, 64) if INTERPRETED else (16, 256)
 WARPS = 4
@@ -52,6 +53,7 @@ def _row(
     return row
 
 
+@launched
 @triton.jit
 def _forward(
     scores, query_origin, key_origin, bias,
@@ -79,6 +81,7 @@ def _forward(
     tl.store(bias + place, found.to(bias.dtype.element_ty), mask=mask)
 
 
+@launched
 @triton.jit
 def _backward(
     grad, query_origin, key_origin, out, stride_b, stride_n, stride_q, stride_k,
@@ -143,8 +146,8 @@ def position_bias_forward(
     images, queries, heads, steps = scores.shape
     moved = query_origin is not None and key_origin is not None
     length = bias.shape[3]
-    keys = min(KEYS, triton.next_power_of_2(length))
-    _forward[(triton.cdiv(length, keys), triton.cdiv(queries, QUERIES), images * heads)](
+    keys = min(KEYS, power_of_two(length))
+    _forward[(blocks_in(length, keys), blocks_in(queries, QUERIES), images * heads)](
         scores.contiguous(),
         query_origin.contiguous() if query_origin is not None else scores,
         key_origin.contiguous() if key_origin is not None else scores,
@@ -178,7 +181,7 @@ def position_bias_backward(
     """The gradient of what the queries asked."""
     images, heads, queries, _ = grad.shape
     out = grad.new_zeros((images, queries, heads, steps))
-    _backward[(triton.cdiv(queries, QUERIES), images * heads)](
+    _backward[(blocks_in(queries, QUERIES), images * heads)](
         grad,
         query_origin.contiguous() if query_origin is not None else grad,
         key_origin.contiguous() if key_origin is not None else grad,
@@ -191,7 +194,7 @@ def position_bias_backward(
         MOVED=query_origin is not None and key_origin is not None,
         MODE=mode,
         QUERIES=QUERIES,
-        COLUMNS=triton.next_power_of_2(size[1] // key[1]),
+        COLUMNS=power_of_two(size[1] // key[1]),
         num_warps=WARPS,
     )
     return out

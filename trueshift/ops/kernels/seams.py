@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import operation
+from .launching import blocks_in, launched, power_of_two
 
 BLOCK = 64
 
@@ -21,14 +22,15 @@ def contrasts(row_parts: Tensor, column_parts: Tensor) -> list[Tensor]:
     """Seam scores of rows and columns, from the parts ``[B, parts, N]`` of the sums of differences."""
     rows, columns = _fake_contrasts(row_parts, column_parts)
     height, width = rows.shape[1], columns.shape[1]
-    row_blocks = triton.cdiv(height, BLOCK)
-    _contrast[(len(rows), row_blocks + triton.cdiv(width, BLOCK))](
+    row_blocks = blocks_in(height, BLOCK)
+    _contrast[(len(rows), row_blocks + blocks_in(width, BLOCK))](
         row_parts, column_parts, rows, columns, height, width, row_parts.shape[1], column_parts.shape[1], row_blocks,
         32, BLOCK, num_warps=4,
     )  # fmt: skip
     return [rows, columns]
 
 
+@launched
 @triton.jit
 def _contrast(
     row_parts, column_parts, rows, columns, height, width, row_count, column_count, row_blocks,
@@ -70,7 +72,7 @@ def seam_start(rows: Tensor, columns: Tensor, offset: Tensor, stride: list[int])
     height, width = rows.shape[1], columns.shape[1]
     _start[(len(rows),)](
         rows, columns, offset, token, tied, height, width, offset.stride(0), offset.stride(1), *stride,
-        triton.next_power_of_2(height // stride[0]), triton.next_power_of_2(width // stride[1]), num_warps=4,
+        power_of_two(height // stride[0]), power_of_two(width // stride[1]), num_warps=4,
     )  # fmt: skip
     return [token, tied]
 
@@ -87,6 +89,7 @@ def _near(scores, start, size, STRIDE: tl.constexpr, TOKENS: tl.constexpr):
     return best
 
 
+@launched
 @triton.jit
 def _start(
     rows, columns, offset, token, tied, height, width, step, step_axis,
@@ -121,11 +124,12 @@ def settle_seam(
     height, width = rows.shape[1], columns.shape[1]
     _settle[(len(rows),)](
         token, tied, rows, columns, keys, offset, start, height, width, offset.stride(0), offset.stride(1), *stride,
-        triton.next_power_of_2(height // stride[0]), triton.next_power_of_2(width // stride[1]), num_warps=4,
+        power_of_two(height // stride[0]), power_of_two(width // stride[1]), num_warps=4,
     )  # fmt: skip
     return start
 
 
+@launched
 @triton.jit
 def _settle(
     token, tied, rows, columns, keys, offset, start, height, width, step, step_axis,

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shift import Pair
-from . import refuse_second_derivative
+from . import opaque, refuse_second_derivative
+from .launching import blocks_in, launched, power_of_two
 
 LONGEST = 256  # tokens in a window
 LONGEST_IN_TRAINING = 64
@@ -53,6 +54,7 @@ def _unit(x, sharpness):
     return (wide * factor[:, None]).to(x.dtype), factor
 
 
+@launched
 @triton.jit
 def _forward(
     qkv, bias, sharpness, start, out, scale, height, width, windows, per_row, count, channels,
@@ -100,6 +102,7 @@ def _forward(
         tl.store(out + from_token[:, None] * channels + column[None, :], mixed.to(out.dtype.element_ty), wanted)
 
 
+@launched
 @triton.jit
 def _backward(
     qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, scale, height, width, windows, per_row,
@@ -182,13 +185,13 @@ class _Layout:
         self.windows = self.height // window[0] * self.per_row
         self.count = images * self.windows
         self.scale = 1.0 if cosine else self.dim**-0.5
-        self.L = max(16, triton.next_power_of_2(self.length))
-        self.D = max(16, triton.next_power_of_2(self.dim))
+        self.L = max(16, power_of_two(self.length))
+        self.D = max(16, power_of_two(self.dim))
         # as many windows in one program as leave enough programs to fill the device
         self.run = 1
         while self.run < 16 and self.count * self.heads // (2 * self.run) >= programs:
             self.run *= 2
-        self.runs = triton.cdiv(self.count, self.run)
+        self.runs = blocks_in(self.count, self.run)
         exact = qkv.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
         self.precision = "ieee" if exact else "tf32"
 
@@ -228,7 +231,7 @@ def _launch(
     layout = _Layout(qkv, bias, window, cosine, programs=4096)
     out = _fake(qkv, bias, sharpness, start, window, shift, border)
     part = min(layout.L, 64)
-    _forward[(layout.runs, layout.heads, triton.cdiv(layout.length, part))](
+    _forward[(layout.runs, layout.heads, blocks_in(layout.length, part))](
         qkv, bias, sharpness, start, out, *layout.numbers(),
         *window, *shift, layout.length, layout.dim, layout.L, part, layout.D, layout.run,
         cosine, border and any(shift), start is not None, layout.precision,
@@ -306,8 +309,9 @@ def window_attention(
         shift: how far beyond that the windows are cut.
         border: shifted windows stop at the border.
     """
-    known = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    return (_attend if known else _launch)(qkv, bias, sharpness, start, list(window), list(shift), border)
+    return (_attend if opaque() or torch.is_grad_enabled() else _launch)(
+        qkv, bias, sharpness, start, list(window), list(shift), border
+    )
 
 
 def fits(length: int, dim: int, learning: bool) -> bool:

@@ -1,0 +1,82 @@
+"""Kernels that were compiled once are launched again for arguments of the same kinds, and for no others."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from trueshift.ops.kernels import launching
+from trueshift.ops.kernels.launching import blocks_in, launched, power_of_two
+
+
+class Pretended:
+    """Stands for a kernel: compiling gives something that can be launched."""
+
+    arg_names = ("x", "out", "count", "BLOCK")
+
+    def __init__(self):
+        self.by_triton, self.at_once = [], []
+
+    def __getitem__(self, grid):
+        def compile_and_launch(*arguments, **options):
+            self.by_triton.append((grid, arguments, options))
+            return Compiled(self.at_once)
+
+        return compile_and_launch
+
+
+class Compiled:
+    def __init__(self, launches):
+        self.launches = launches
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.launches.append((grid, arguments))
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    monkeypatch.setattr(launching, "INTERPRETED", False)
+    monkeypatch.setattr(launching, "DIRECT", True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # as the index of the CPU
+    return launched(Pretended())
+
+
+def test_the_second_launch_does_without_triton(kernel):
+    x, out = torch.zeros(8), torch.zeros(8)
+    kernel[(4,)](x, out, 8, BLOCK=2, num_warps=8)
+    kernel[(5, 6)](x + 1, out, 8, 2, num_warps=8)
+    assert len(kernel.kernel.by_triton) == 1
+    assert kernel.kernel.by_triton[0][2] == {"num_warps": 8, "num_stages": 3}
+    [(grid, arguments)] = kernel.kernel.at_once
+    assert grid == (5, 6, 1)
+    assert arguments[2:] == (8, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: {"x": x.half()},
+        lambda x: {"x": x[1:]},  # memory that begins elsewhere
+        lambda x: {"x": None},
+        lambda x: {"count": 16},
+        lambda x: {"BLOCK": 4},
+        lambda x: {"num_warps": 4},
+        lambda x: {"num_stages": 1},
+    ],
+)
+def test_other_kinds_of_arguments_are_compiled_anew(kernel, change):
+    x = torch.zeros(8)
+    usual = {"x": x, "out": torch.zeros(8), "count": 8, "BLOCK": 2, "num_warps": 8, "num_stages": 2}
+    kernel[(1,)](**usual)
+    kernel[(1,)](**{**usual, **change(x)})
+    assert len(kernel.kernel.by_triton) == 2
+    assert not kernel.kernel.at_once
+
+
+def test_a_missing_argument_is_named(kernel):
+    with pytest.raises(KeyError, match="BLOCK"):
+        kernel[(1,)](torch.zeros(1), torch.zeros(1), 1)
+
+
+def test_numbers():
+    assert [power_of_two(n) for n in (1, 2, 3, 49, 64)] == [1, 2, 4, 64, 64]
+    assert [blocks_in(n, 4) for n in (1, 4, 5)] == [1, 1, 2]
