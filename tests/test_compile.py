@@ -51,11 +51,9 @@ def test_exact_when_compiled_into_one_graph(run_unchecked, name):
     assert "ok" in run_unchecked(SETUP.format(name=name) + COMPILE)
 
 
-# the stages have a tokenizer and a merge in them
-ALONE = [pytest.param(name, marks=pytest.mark.slow) for name in ("tokenize", "merge, norm before")]
-
-
-@pytest.mark.parametrize("name", [*ALONE, "stages"])
+# a whole exported network is in test_onnx_export.py
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tokenize", "merge, norm before", "stages"])
 def test_exact_when_exported(run_unchecked, name):
     assert "ok" in run_unchecked(SETUP.format(name=name) + EXPORT)
 

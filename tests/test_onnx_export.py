@@ -169,7 +169,7 @@ def test_an_ordinary_network_in_onnx_runtime(run_unchecked, tmp_path):
     assert "ok" in run_unchecked(setup("swin_mini", SMALL["swin_mini"], tmp_path) + ORDINARY)
 
 
-@pytest.mark.slow  # a part of the stages under torch.export is in test_compile.py
+@pytest.mark.slow
 def test_exact_under_torch_export(run_unchecked):
     assert "ok" in run_unchecked(setup("a_cvt_mini", SMALL["cvt_mini"]) + TORCH_EXPORT)
 

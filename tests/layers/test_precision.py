@@ -52,7 +52,7 @@ def test_low_precision_weights_and_values_choose_as_their_float32_copies(name, d
     assert torch.equal(choices(low, x).grid.origin, choices(high, x.float()).grid.origin)
 
 
-@pytest.mark.parametrize("name", ["tokenize", "stages"])
+@pytest.mark.parametrize("name", ["tokenize", pytest.param("stages", marks=pytest.mark.slow)])
 def test_autocast_is_bit_identical_and_does_not_touch_the_choice(name):
     layer = make_layers(16)[name]().eval()
     x = torch.stack([image for n, image in hostile_images(16).items() if n != "huge"])

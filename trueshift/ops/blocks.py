@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
+from . import kernels
 from .shift import Pair
 
 
@@ -25,8 +26,12 @@ def cut_blocks(
     """
     images, height, width, channels = x.shape
     rows, columns = _count((height, width), block)
-    there, back = _cut(images, (height, width), block, start, column_first)
-    cut = _Rearrange.apply(x.reshape(-1, channels), there.flatten(), back.flatten())
+    flat = x.reshape(-1, channels)
+    if _by_kernel(x):
+        cut = _Move.apply(flat, start, (height, width), block, column_first, False)
+    else:
+        there, back = _cut(images, (height, width), block, start, column_first)
+        cut = _Rearrange.apply(flat, there.flatten(), back.flatten())
     return cut.view(images, rows, columns, block[0] * block[1], channels)
 
 
@@ -36,8 +41,16 @@ def join_blocks(
     """The inverse of :func:`cut_blocks`."""
     images, rows, columns, _, channels = blocks.shape
     size = (rows * block[0], columns * block[1])
+    flat = blocks.reshape(-1, channels)
+    if _by_kernel(blocks):
+        return _Move.apply(flat, start, size, block, False, True).view(images, *size, channels)
     there, back = _cut(images, size, block, start, False)
-    return _Rearrange.apply(blocks.reshape(-1, channels), back.flatten(), there.flatten()).view(images, *size, channels)
+    return _Rearrange.apply(flat, back.flatten(), there.flatten()).view(images, *size, channels)
+
+
+def _by_kernel(x: Tensor) -> bool:
+    """A compiler makes the gather part of what follows it."""
+    return kernels.usable(x) and not torch.compiler.is_compiling()
 
 
 def _count(size: Pair, block: Pair) -> Pair:
@@ -64,6 +77,26 @@ def _cut(
     down = row // block[0] * (width * block[0]) + row % block[0] * steps[0]
     right = column // block[1] * (block[0] * block[1]) + column % block[1] * steps[1]
     return there.flatten(1, 2).flatten(2), first + down[:, :, None] + right[:, None, :]
+
+
+class _Move(torch.autograd.Function):
+    """By a kernel; the gradient goes the other way."""
+
+    @staticmethod
+    def forward(x: Tensor, start: Tensor, size: Pair, block: Pair, column_first: bool, join: bool) -> Tensor:
+        from .kernels.blocks import move_blocks
+
+        return move_blocks(x, start, list(size), list(block), column_first, join)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, start, *ctx.geometry, ctx.join = inputs
+        ctx.save_for_backward(start)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (start,) = ctx.saved_tensors
+        return _Move.apply(grads[0], start, *ctx.geometry, not ctx.join), None, None, None, None, None
 
 
 class _Rearrange(torch.autograd.Function):

@@ -42,9 +42,12 @@ class TokenGrid:
     def advance(self, offset: Int[Tensor, "B 2"], factor: int | Pair = 1, anchored: bool = False) -> "TokenGrid":
         """The grid of every ``factor``-th token, from the token at ``offset`` on; what was anchored stays so."""
         factor = pair(factor)
-        rows = (self.origin[:, 0] + offset[:, 0] * self.stride[0]) % self.image_size[0]
-        columns = (self.origin[:, 1] + offset[:, 1] * self.stride[1]) % self.image_size[1]
-        origin = torch.stack([rows, columns], 1)
+        if self.stride[0] == self.stride[1] and self.image_size[0] == self.image_size[1]:  # both axes at once
+            origin = torch.add(self.origin, offset, alpha=self.stride[0]) % self.image_size[0]
+        else:
+            rows = (self.origin[:, 0] + offset[:, 0] * self.stride[0]) % self.image_size[0]
+            columns = (self.origin[:, 1] + offset[:, 1] * self.stride[1]) % self.image_size[1]
+            origin = torch.stack([rows, columns], 1)
         stride = (self.stride[0] * factor[0], self.stride[1] * factor[1])
         return TokenGrid(stride, origin, self.image_size, self.anchored or anchored)
 

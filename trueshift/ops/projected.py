@@ -35,24 +35,50 @@ def projected_energy(
     """
     from .kernels.patch_energy import patch_energies
 
-    dtype = network_precision(x)
+    dtype, eps = network_precision(x), 0.0
+    gain = shift = sums = lengths = None
+    if norm is not None:
+        eps = norm.eps
+        gain, shift = (_like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
     with torch.autocast(x.device.type, enabled=False):
-        low = x.to(dtype)
-        push = weight.new_zeros(weight.shape[0]) if bias is None else bias
-        pull, sums, squares, eps = push, None, None, 0.0
-        if norm is not None:
-            rows, columns, channels = weight.shape[1:]
-            shape = (columns, rows, channels) if column_first else (rows, columns, channels)
-            scale, offset = (parameter.view(shape) for parameter in (norm.weight, norm.bias))
-            if column_first:
-                scale, offset = scale.transpose(0, 1), offset.transpose(0, 1)
-            push = push + (weight * offset).sum((1, 2, 3))
-            weight = weight * scale
-            eps = norm.eps
-            sums = low.sum(3, dtype=torch.float32)
-            squares = torch.linalg.vector_norm(low, dim=3, dtype=torch.float32)
-        matrix = weight.flatten(1).T.to(dtype).contiguous()
-        if norm is not None:
-            pull = matrix.sum(0, dtype=torch.float32)  # of the rounded weights, so that a mean is taken away exactly
+        operands = _in_steps if torch.compiler.is_compiling() else _by_kernels
+        low, sums, lengths, matrix, pull, push = operands(x, weight, bias, gain, shift, dtype)
         patch = [weight.shape[1], weight.shape[2]]
-        return patch_energies(low, matrix, pull, push, sums, squares, eps, patch, list(before))
+        return patch_energies(low, matrix, pull, push, sums, lengths, eps, patch, list(before))
+
+
+def _like_patch(parameter: Tensor, weight: Tensor, column_first: bool) -> Tensor:
+    """A norm's parameter by row, column and channel of the patch."""
+    rows, columns, channels = weight.shape[1:]
+    if column_first:
+        return parameter.view(columns, rows, channels).transpose(0, 1)
+    return parameter.view(rows, columns, channels)
+
+
+Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor]
+
+
+def _by_kernels(
+    x: Tensor, weight: Tensor, bias: Tensor | None, gain: Tensor | None, shift: Tensor | None, dtype: torch.dtype
+) -> Operands:
+    """Tokens, their sums and lengths if there is a norm; the projection, what it makes of ones and what it adds."""
+    from .kernels.score_operands import projection, token_sums
+
+    low, sums, lengths = (x.to(dtype), None, None) if gain is None else token_sums(x, dtype)
+    return low, sums, lengths, *projection(weight, bias, gain, shift, dtype)
+
+
+def _in_steps(
+    x: Tensor, weight: Tensor, bias: Tensor | None, gain: Tensor | None, shift: Tensor | None, dtype: torch.dtype
+) -> Operands:
+    """The same by torch's operations."""
+    low, sums, lengths = x.to(dtype), None, None
+    push = weight.new_zeros(weight.shape[0]) if bias is None else bias
+    if gain is not None and shift is not None:
+        push = push + (weight * shift).sum((1, 2, 3))
+        weight = weight * gain
+        sums = low.sum(3, dtype=torch.float32)
+        lengths = torch.linalg.vector_norm(low, dim=3, dtype=torch.float32)
+    matrix = weight.flatten(1).T.to(dtype).contiguous()
+    # of the rounded weights, so that a mean is taken away exactly
+    return low, sums, lengths, matrix, matrix.sum(0, dtype=torch.float32), push
