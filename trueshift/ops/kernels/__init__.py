@@ -19,7 +19,8 @@ from torch import Tensor
 DIRECT = os.environ.get("TRUESHIFT_DIRECT_LAUNCH") == "1"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
-_on = AVAILABLE and not INTERPRETED and os.environ.get("TRUESHIFT_KERNELS", "1") != "0"
+_WANTED = os.environ.get("TRUESHIFT_KERNELS", "1") != "0"
+_on = AVAILABLE and _WANTED and not INTERPRETED and torch.version.hip is None  # seen on NVIDIA's devices alone
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
