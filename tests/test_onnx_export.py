@@ -155,6 +155,7 @@ def setup(name, arguments, folder=""):
     return f"{SETUP}\nNAME, ARGUMENTS, FOLDER = {name!r}, {arguments!r}, {str(folder)!r}\n"
 
 
+@pytest.mark.slow  # the network below has all but float64
 def test_keys_powers_and_float64_numbers_are_bit_equal_in_onnx_runtime(run_unchecked):
     assert "ok" in run_unchecked(SETUP + PRIMITIVES)
 

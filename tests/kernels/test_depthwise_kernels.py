@@ -182,7 +182,7 @@ def test_position_bias(device, rows, query, key):
             assert_same(zip(plain, biased(queries, *tables), strict=True))
 
 
-@pytest.mark.parametrize("name", ["a_cvt_mini", "a_mvitv2_mini"])
+@pytest.mark.parametrize("name", ["a_cvt_mini", pytest.param("a_mvitv2_mini", marks=pytest.mark.slow)])
 def test_all_stages(device, name):
     narrow = {"embed_dim": (8, 16, 16), "num_heads": (1, 1, 2), "depths": (1, 1, 1), "img_size": 16}
     model = ts.create_model(name, **narrow).to(device)

@@ -110,7 +110,7 @@ def test_circular_convolution_is_equal_to_rounding_without_an_anchor():
         assert_equivariant(ts.CircularConv2d(4, 8, 3, groups=groups), usual, shifts=64, tolerance=1e-6)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     data=st.data(),
     name=st.sampled_from(

@@ -30,7 +30,11 @@ def some_images(size: tuple[int, int], every: int = 1) -> torch.Tensor:
     return torch.stack(list(named.values())[::every])
 
 
-@pytest.mark.parametrize("name", MINI)
+# the rest of them all shifts in the slow run, random ones above
+EVERY_SHIFT = [pytest.param(name, marks=[pytest.mark.slow] if "v2" in name else []) for name in MINI]
+
+
+@pytest.mark.parametrize("name", EVERY_SHIFT)
 def test_every_shift_of_a_photograph(name):
     """Of narrow networks; the slow tests have them as they are."""
     model = perturb_norms(ts.create_model(name, **narrow(name))).eval()
