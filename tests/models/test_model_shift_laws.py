@@ -30,7 +30,7 @@ def some_images(size: tuple[int, int], every: int = 1) -> torch.Tensor:
     return torch.stack(list(named.values())[::every])
 
 
-# the rest of them all shifts in the slow run, random ones above
+# two families here, all in the slow run; random shifts of all of them are tested below
 EVERY_SHIFT = [pytest.param(name, marks=[pytest.mark.slow] if "v2" in name else []) for name in MINI]
 
 
