@@ -42,7 +42,6 @@ class Candidates(ABC):
         self.arithmetic = PLAIN if anchored else EXACT
         self.pixels = Pixels(content)
         self._keys: Tensor | None = None
-        self._needed: Tensor | None = None
         self.scored: Tensor | None = None  # the features, where a layer has them already
 
     @abstractmethod
@@ -81,18 +80,18 @@ class Candidates(ABC):
         """Scores for where those of the criterion cannot differ by construction."""
         return ()
 
-    def keys(self) -> Int64[Tensor, "B H W"]:
-        """The content as seen from each position, for exact ties; computed once."""
-        if self._needed is not None and kernels.usable(self.content):  # of other images each time
-            return origin_keys(self.content, self._needed)
+    def keys(self, needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
+        """The content as seen from each position, for exact ties.
+
+        Args:
+            needed: the images that tie; what stands in place of the others' means nothing. All if None, and then
+                computed once.
+        """
+        if needed is not None and kernels.usable(self.content):
+            return origin_keys(self.content, needed)
         if self._keys is None:
             self._keys = origin_keys(self.content)
         return self._keys
-
-    def keys_where(self, needed: Bool[Tensor, " B"] | None) -> Int64[Tensor, "B H W"]:
-        """The keys of some images, those that tie; what stands in place of the others' means nothing."""
-        self._needed = needed
-        return self.keys()
 
 
 class Criterion(nn.Module):
@@ -107,7 +106,7 @@ class Criterion(nn.Module):
         """Score without gradient and in full precision, whatever surrounds the call, and choose."""
         with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
             scores = (self.scores(candidates), *candidates.further_scores())
-            return choose(scores, None if candidates.anchored else candidates.keys_where)
+            return choose(scores, None if candidates.anchored else candidates.keys)
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """One score per grid."""

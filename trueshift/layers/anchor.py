@@ -25,7 +25,7 @@ def anchor_on_seam(choice: Choice, candidates: Candidates) -> Choice:
         return choice
     with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
         rows, columns = seam_scores(candidates.content, candidates.pixels)
-        offset = start_on_seam(rows, columns, choice.offset, candidates.stride, candidates.keys_where)
+        offset = start_on_seam(rows, columns, choice.offset, candidates.stride, candidates.keys)
         return Choice(offset, choice.scores)
 
 
@@ -37,7 +37,7 @@ def anchor_on_norm(choice: Choice, candidates: Candidates) -> Choice:
         norms = circular_take(token_norm(candidates.content), choice.offset, candidates.stride)
 
         def keys(needed: Bool[Tensor, " B"] | None) -> Int64[Tensor, "B h w"]:
-            return circular_take(candidates.keys_where(needed), choice.offset, candidates.stride)
+            return circular_take(candidates.keys(needed), choice.offset, candidates.stride)
 
         token = choose((norms,), keys).offset
         offset = torch.stack([choice.offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)

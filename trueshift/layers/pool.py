@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, FixedOffset, follow
@@ -37,10 +37,10 @@ class PoolCandidates(Candidates):
         self.maps, self.convs, self.padding = maps, convs, padding
         self._pooled: list[Tensor] | None = None
 
-    def keys(self) -> Int64[Tensor, "B H W"]:
+    def keys(self, needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
         """Of all maps together."""
         self.content = torch.cat(list(self.maps), 3)
-        return super().keys()
+        return super().keys(needed)
 
     def features(self) -> Float[Tensor, "B H W D"]:
         """All maps, pooled at stride 1."""
