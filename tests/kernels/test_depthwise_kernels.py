@@ -76,12 +76,18 @@ def test_convolutions_of_views_shared_by_heads(device):
 
 
 def test_several_tiles_and_blocks(device, monkeypatch):
-    from trueshift.ops.kernels import depthwise as launched
+    from trueshift.ops.kernels import depthwise as tiles
+    from trueshift.ops.kernels import depthwise_gradients as gradients
+    from trueshift.ops.kernels import depthwise_rows as rows
 
-    monkeypatch.setattr(launched, "TILE", (2, 4))
-    monkeypatch.setattr(launched, "CHANNELS", 4)
+    for launched in (tiles, gradients, rows):
+        monkeypatch.setattr(launched, "CHANNELS", 4)
+    monkeypatch.setattr(tiles, "TILE", (2, 4))
+    monkeypatch.setattr(gradients, "TILE", (2, 4))
+    monkeypatch.setattr(rows, "LONGEST", 3)
     x, weight = torch.randn(1, 4, 6, 7, device=device), torch.randn(7, 1, 3, 3, device=device)
-    assert_same(both_ways(lambda x, weight: [depthwise(x, weight, (2, 2), (1, 1))], x, weight))
+    for stride in ((2, 2), (1, 1)):
+        assert_same(both_ways(lambda x, weight, s=stride: [depthwise(x, weight, s, (1, 1))], x, weight))
     energies = []
     for on in (False, True):
         with kernels.switched(on):

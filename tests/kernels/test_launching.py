@@ -35,7 +35,6 @@ class Compiled:
 @pytest.fixture
 def kernel(monkeypatch):
     monkeypatch.setattr(launching, "INTERPRETED", False)
-    monkeypatch.setattr(launching, "DIRECT", True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # as the index of the CPU
     return launched(Pretended())
 
@@ -45,7 +44,7 @@ def test_the_second_launch_does_without_triton(kernel):
     kernel[(4,)](x, out, 8, BLOCK=2, num_warps=8)
     kernel[(5, 6)](x + 1, out, 8, 2, num_warps=8)
     assert len(kernel.kernel.by_triton) == 1
-    assert kernel.kernel.by_triton[0][2] == {"num_warps": 8, "num_stages": 3}
+    assert kernel.kernel.by_triton[0][2] == {"num_warps": 8}
     [(grid, arguments)] = kernel.kernel.at_once
     assert grid == (5, 6, 1)
     assert arguments[2:] == (8, 2)
@@ -61,6 +60,7 @@ def test_the_second_launch_does_without_triton(kernel):
         lambda x: {"BLOCK": 4},
         lambda x: {"num_warps": 4},
         lambda x: {"num_stages": 1},
+        lambda x: {"enable_fp_fusion": False},
     ],
 )
 def test_other_kinds_of_arguments_are_compiled_anew(kernel, change):

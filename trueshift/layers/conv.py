@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..ops.projected import network_precision
+from ..ops.precision import network_precision
 from ..ops.shift import Pair, circular_pad, circular_shift, pair
 
 PADDINGS = ("circular", "zeros")

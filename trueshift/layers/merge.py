@@ -16,7 +16,8 @@ from ..ops import kernels
 from ..ops.blocks import cut_blocks
 from ..ops.grid import Tokens
 from ..ops.polyphase import polyphase
-from ..ops.projected import network_precision, projected_energy
+from ..ops.precision import network_precision
+from ..ops.projected import projected_energy
 from ..ops.select import Choice
 from ..ops.shift import Pair, circular_pad, circular_take, pair
 from .anchor import anchor_on_norm

@@ -14,7 +14,7 @@ from ..ops.depthwise import (
     finish,
     plain_depthwise,
     pooled_shape,
-    usable,
+    scored_by_a_kernel,
 )
 from ..ops.max_pool import max_pool as largest
 from ..ops.polyphase import polyphase
@@ -49,7 +49,7 @@ class PoolCandidates(Candidates):
     def position_energy(self) -> Float[Tensor, "parts B H W"]:
         """Squares of the features at each position, of each map; by a kernel without the features, of all together."""
         weights = [conv.weight for conv in self.convs]
-        if usable(self.maps[0], weights):
+        if scored_by_a_kernel(self.maps, weights, self.padding):
             return depthwise_energy(self.maps, weights, self.padding)
         return torch.stack([self.arithmetic.power_sum(pooled, 2) for pooled in self._pooled_everywhere()])
 

@@ -17,6 +17,7 @@ from ..layers.merge import AdaptiveConvMerge
 from ..layers.pool import pool_sequences
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import TokenGrid, Tokens
+from ..ops.precision import network_precision
 from ..ops.shift import Pair, pair
 from .backbone import Backbone
 from .config import BackboneConfig
@@ -130,6 +131,8 @@ class CvtAttention(nn.Module):
 
     def forward(self, x: CvtSequence) -> Float[Tensor, "B N C"]:
         """The sequence, mixed."""
+        # once for all three convolutions, which would compute in this type anyway
+        x = x._replace(values=x.values.to(network_precision(x.values)))
         (query,) = self._pooled(x, [self.conv_proj_q], (1, 1))
         key, value = self._pooled(x, [self.conv_proj_k, self.conv_proj_v], self.stride_kv)
         query, key, value = (

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from . import kernels
+from .precision import network_precision
 from .shift import Pair, circular_pad, circular_shift
 
 NORM = ("weight", "bias", "running_mean", "running_var")
@@ -56,15 +57,17 @@ def depthwise_sequences(
         return finish(pooled, norms, prefix)
     from .kernels.depthwise import depthwise_forward, differentiable_depthwise
 
-    taps, dtype = _taps(weights), _result_dtype(x)
-    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (taps, *maps))):
+    dtype = network_precision(x)
+    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*weights, *maps))):
         fused = None if norms is None else _fusible(norms, weights[0])
         if norms is None or fused is not None:
             constants, eps = fused or ([], 0.0)
             step, reach, circular = list(stride), list(padding), mode == "circular"
-            return depthwise_forward(list(maps), taps, constants, prefix, offset, step, reach, circular, eps, dtype)
+            return depthwise_forward(
+                list(maps), list(weights), constants, prefix, offset, step, reach, circular, eps, dtype
+            )
     own = maps[:1] if all(other is x for other in maps) else maps
-    sequences = differentiable_depthwise(own, taps, offset, stride, padding, mode == "circular", dtype)
+    sequences = differentiable_depthwise(own, weights, offset, stride, padding, mode == "circular", dtype)
     if norms is None and prefix is None:
         return list(sequences)
     return finish([sequence.unflatten(1, pooled_shape(x, stride)) for sequence in sequences], norms, prefix)
@@ -77,12 +80,12 @@ def depthwise_energy(
 
     Shift law: moves with the maps, to rounding.
     """
-    if usable(maps[0], weights):
-        from .kernels.depthwise import depthwise_energy as launch
+    if scored_by_a_kernel(maps, weights, padding):
+        from .kernels.depthwise_rows import depthwise_energy as launch
 
         first = maps[0].detach()
         own = [first if x is maps[0] else x.detach() for x in maps]
-        return launch(own, _taps(weights).detach(), list(padding))
+        return launch(own, [weight.detach() for weight in weights])
     pooled = (
         plain_depthwise(x.float(), weight.float(), (1, 1), padding) for x, weight in zip(maps, weights, strict=True)
     )
@@ -142,15 +145,9 @@ def usable(x: Tensor, weights: Sequence[Tensor]) -> bool:
     return single and kernels.usable(x) and all(weight.shape == weights[0].shape for weight in weights)
 
 
-def _taps(weights: Sequence[Float[Tensor, "D 1 kh kw"]]) -> Float[Tensor, "maps kh kw D"]:
-    """All weights with their channels last, where a kernel reads them together."""
-    return torch.stack([weight[:, 0].permute(1, 2, 0) for weight in weights]).float()
-
-
-def _result_dtype(x: Tensor) -> torch.dtype:
-    """As torch's own convolution."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+def scored_by_a_kernel(maps: Sequence[Tensor], weights: Sequence[Tensor], padding: Pair) -> bool:
+    """Whether the kernel computes these energies: 3 x 3, of at most two maps."""
+    return len(maps) <= 2 and padding == (1, 1) and weights[0].shape[2:] == (3, 3) and usable(maps[0], weights)
 
 
 def _fusible(norms: Sequence[nn.Module], weight: Tensor) -> tuple[list[Tensor], float] | None:

@@ -27,7 +27,7 @@ from .exact import headroom, power_of_two_above
 from .pixels import BITS, Pixels
 from .shift import Pair, circular_pad
 
-PRECISION = 40  # bits of the largest weight that are kept, in two digits if they fit
+PRECISION = 34  # bits of the largest weight that are kept: far more than pixels have, and two digits for most kernels
 
 
 def patch_energy(

@@ -4,13 +4,8 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
+from .precision import network_precision
 from .shift import Pair
-
-
-def network_precision(x: Tensor) -> torch.dtype:
-    """The type in which the network would multiply: that of autocast, where it is on."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 @torch.no_grad()

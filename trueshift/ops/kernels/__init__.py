@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-# not yet seen on a GPU: kernels compiled into graphs, and launched without Triton's binding of arguments
-DIRECT = os.environ.get("TRUESHIFT_DIRECT_LAUNCH") == "1"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = find_spec("triton") is not None
 _WANTED = os.environ.get("TRUESHIFT_KERNELS", "1") != "0"
@@ -44,15 +42,15 @@ def switched(on: bool) -> Iterator[None]:
 
 
 def opaque() -> bool:
-    """Whether kernels are compiled into a graph that may not look into them."""
-    return torch.compiler.is_compiling() and (INTERPRETED or not DIRECT or torch.is_grad_enabled())
+    """Whether kernels are compiled into a graph that may not look into them: one with gradients, which are ours."""
+    return torch.compiler.is_compiling() and (INTERPRETED or torch.is_grad_enabled())
 
 
 def operation(name: str, fake: Callable[..., Any]) -> Callable[[Launch], Launch]:
     """Make a function that launches kernels one operation, for compilers that must not look into it.
 
-    Eager code calls the function itself, which costs less than the way through the dispatcher. So does, with
-    ``TRUESHIFT_DIRECT_LAUNCH=1``, a compiler where no gradient is asked for: it knows Triton's kernels.
+    Eager code calls the function itself, which costs less than the way through the dispatcher. So does a compiler
+    where no gradient is asked for: it knows Triton's kernels, and launches them from its own code.
 
     Args:
         name: of the operation, in torch's namespace ``trueshift``.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import INTERPRETED, operation
 from .launching import blocks_in, launched, power_of_two
-from .planes import LANES, WIDEST, Layout, _power_of_two_above, _round
+from .planes import LANES, WIDEST, Layout, _power_of_two_above, _round, ones_at
 
 if TYPE_CHECKING:
     from ..energy import Plan
@@ -66,7 +66,7 @@ def products(digits: Tensor, shape: list[int], stride: list[int], kernel: list[i
     empty = torch.zeros if parts > 1 else torch.empty
     found = empty((images, stride[0], neighbours + 1, pixels), dtype=torch.float64, device=digits.device)
     _multiply[(images * parts, stride[0], tiles)](
-        digits, found, images * channels, parts, blocks_in(steps, parts), steps,
+        digits, found, ones_at(images, channels, stride, layout), parts, blocks_in(steps, parts), steps,
         channels, stride[0], stride[1], kernel[1], neighbours, layout.block_rows, layout.per_lane, layout.beside, run,
         layout.row, layout.plane, LANES, layout.block_rows % LANES == 0, pixels,
         max(16, power_of_two(pixels)), tile, tokens, parts > 1,
@@ -78,7 +78,7 @@ def products(digits: Tensor, shape: list[int], stride: list[int], kernel: list[i
 @launched
 @triton.jit
 def _multiply(
-    digits, found, everything, parts, steps_per_part, steps,
+    digits, found, ones, parts, steps_per_part, steps,
     CHANNELS: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, KW: tl.constexpr, NEIGHBOURS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, PER_LANE: tl.constexpr, BESIDE: tl.constexpr, RUN: tl.constexpr, ROW: tl.constexpr,
     PLANE: tl.constexpr, LANES: tl.constexpr, EVEN: tl.constexpr, PIXELS: tl.constexpr, PADDED: tl.constexpr,
@@ -94,8 +94,7 @@ def _multiply(
     right = neighbour // CHANNELS % (SW + 2 * (KW - 1)) - (KW - 1) + BESIDE * SW
     plane = ((image * CHANNELS + neighbour % CHANNELS) * SH + down % SH) * SW + right % SW
     first = plane * 2 * PLANE + down // SH * ROW + right // SW * LANES
-    one = everything.to(tl.int64) * SH * SW * 2 * PLANE + BESIDE * LANES
-    first = tl.where(neighbour < NEIGHBOURS, first, one)
+    first = tl.where(neighbour < NEIGHBOURS, first, ones + BESIDE * LANES)
 
     # both digits of each pixel of the block, side by side
     entry = tl.arange(0, 2 * PADDED)

@@ -1,5 +1,6 @@
-"""How kernels are launched: by Triton, or with ``TRUESHIFT_DIRECT_LAUNCH=1`` by Triton the first time and then without
-its binding of arguments, which takes longer than most of our kernels do.
+"""How kernels are launched: by Triton the first time, then without its binding of arguments.
+
+The binding takes longer than most of our kernels do.
 """
 
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import DIRECT, INTERPRETED
+from . import INTERPRETED
 
 
 def blocks_in(length: int, size: int) -> int:
@@ -35,24 +36,21 @@ class launched:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         """``kernel[grid](...)``, as in Triton."""
-        if INTERPRETED or not DIRECT or torch.compiler.is_compiling():
+        if INTERPRETED or torch.compiler.is_compiling():
             return self.kernel[grid]
         return partial(self._launch, grid)
 
-    def _launch(
-        self, grid: tuple[int, ...], *arguments: Any, num_warps: int = 4, num_stages: int = 3, **named: Any
-    ) -> None:
-        arguments += tuple(named[name] for name in self.names[len(arguments) :])
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
+        arguments += tuple(named.pop(name) for name in self.names[len(arguments) :])
         device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
         if device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
-                self._launch(grid, *arguments, num_warps=num_warps, num_stages=num_stages)
+                self._launch(grid, *arguments, **named)
             return
-        key = (device.index, num_warps, num_stages, *map(_kind, arguments))
+        key = (device.index, *named.items(), *map(_kind, arguments))  # what is left are options of the compiler
         compiled = self.compiled.get(key)
         if compiled is None:
-            options = {"num_warps": num_warps, "num_stages": num_stages}
-            self.compiled[key] = self.kernel[grid](*arguments, **options)
+            self.compiled[key] = self.kernel[grid](*arguments, **named)
         else:
             compiled[(*grid, 1, 1)[:3]](*arguments)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..shift import Pair
 from . import INTERPRETED, operation, refuse_second_derivative
-from .depthwise import _extent, _origin, _reader, _source, _tile, _tiles, _within_frame, out_shape
 from .launching import blocks_in, launched
+from .neighbours import CHANNELS, extent_of, origin_of, out_shape, reader_of, source_of, tile_of, tiles_in, within_frame
 
 TILE = (16, 16) if INTERPRETED else (4, 8)
 WARPS = 4
@@ -31,20 +31,20 @@ def _forward(
     program = tl.program_id(0)
     channel = (program % blocks) * BLOCK + tl.arange(0, BLOCK)
     image = program // (blocks * tiles)
-    row, column, inside = _tile((program // blocks) % tiles, OH, OW, TH, TW)
-    row_origin, column_origin = _origin(offset, image, 0, H, True), _origin(offset, image, 1, W, True)
+    row, column, inside = tile_of((program // blocks) % tiles, OH, OW, TH, TW)
+    row_origin, column_origin = origin_of(offset, image, 0, H, True), origin_of(offset, image, 1, W, True)
     held = channel < C
     best = tl.full((TH * TW, BLOCK), float("-inf"), tl.float32)
     number = tl.zeros((TH * TW, BLOCK), tl.int32)
     x += image.to(tl.int64) * stride_b
     for i in tl.static_range(KH):
         at_row = row * SH + (i - PH)
-        line = _source(at_row, row_origin, H, PH) * stride_h
-        exists = _within_frame(at_row, inside, H, CIRCULAR)
+        line = source_of(at_row, row_origin, H, PH) * stride_h
+        exists = within_frame(at_row, inside, H, CIRCULAR)
         for j in tl.static_range(KW):
             at_column = column * SW + (j - PW)
-            place = line + _source(at_column, column_origin, W, PW) * stride_w
-            mask = _within_frame(at_column, exists, W, CIRCULAR)[:, None] & held[None, :]
+            place = line + source_of(at_column, column_origin, W, PW) * stride_w
+            mask = within_frame(at_column, exists, W, CIRCULAR)[:, None] & held[None, :]
             value = tl.load(x + place[:, None] + (channel * stride_c)[None, :], mask=mask, other=float("-inf"))
             value = value.to(tl.float32)
             larger = (value > best) | (value != value)  # what is not a number wins, as in torch
@@ -70,17 +70,17 @@ def _backward(
     program = tl.program_id(0)
     channel = (program % blocks) * BLOCK + tl.arange(0, BLOCK)
     image = program // (blocks * tiles)
-    row, column, inside = _tile((program // blocks) % tiles, H, W, TH, TW)
-    row_origin, column_origin = _origin(offset, image, 0, H, True), _origin(offset, image, 1, W, True)
+    row, column, inside = tile_of((program // blocks) % tiles, H, W, TH, TW)
+    row_origin, column_origin = origin_of(offset, image, 0, H, True), origin_of(offset, image, 1, W, True)
     framed_row, framed_column = (row - row_origin + H) % H, (column - column_origin + W) % W
     held = channel < C
     total = tl.zeros((TH * TW, BLOCK), tl.float32)
     winner += image.to(tl.int64) * (OH * OW * C)
     grad += image.to(tl.int64) * (OH * OW * C)
     for i in tl.static_range(KH):
-        at_row, read_row = _reader(framed_row, inside, i - PH, H, OH, SH, KH, CIRCULAR)
+        at_row, read_row = reader_of(framed_row, inside, i - PH, H, OH, SH, KH, CIRCULAR)
         for j in tl.static_range(KW):
-            at_column, reads = _reader(framed_column, read_row, j - PW, W, OW, SW, KW, CIRCULAR)
+            at_column, reads = reader_of(framed_column, read_row, j - PW, W, OW, SW, KW, CIRCULAR)
             place = (at_row * OW + at_column) * C
             at, mask = place[:, None] + channel[None, :], reads[:, None] & held[None, :]
             chosen = tl.load(winner + at, mask=mask, other=255).to(tl.int32) == i * KW + j
@@ -97,7 +97,7 @@ def _sizes(shape: Sequence[int], kernel: Sequence[int], stride: Sequence[int], b
         "H": shape[1], "W": shape[2], "C": channels,
         "OH": (shape[1] - 1) // stride[0] + 1, "OW": (shape[2] - 1) // stride[1] + 1,
         "SH": stride[0], "SW": stride[1], "PH": before[0], "PW": before[1], "KH": kernel[0], "KW": kernel[1],
-        "BLOCK": _extent(channels, channels), "TH": TILE[0], "TW": TILE[1],
+        "BLOCK": extent_of(channels, channels, CHANNELS), "TH": TILE[0], "TW": TILE[1],
     }  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def max_pool_forward(
     """The largest values and, if they are to be remembered, which of the neighbours had them."""
     y, winner = _fake_forward(x, offset, kernel, stride, before, circular, remembered)
     sizes = _sizes(x.shape, kernel, stride, before)
-    programs = x.shape[0] * _tiles(sizes["OH"], sizes["OW"], TILE) * blocks_in(x.shape[3], sizes["BLOCK"])
+    programs = x.shape[0] * tiles_in(sizes["OH"], sizes["OW"], TILE) * blocks_in(x.shape[3], sizes["BLOCK"])
     _forward[(programs,)](
         x, y, winner, offset.contiguous(), *x.stride(), **sizes,
         CIRCULAR=circular, REMEMBERED=remembered, num_warps=WARPS,
@@ -138,7 +138,7 @@ def max_pool_backward(
     """To each input the gradients of those outputs that it won."""
     out = _fake_backward(grad, winner, offset, shape, kernel, stride, before, circular)
     sizes = _sizes(shape, kernel, stride, before)
-    programs = shape[0] * _tiles(shape[1], shape[2], TILE) * blocks_in(shape[3], sizes["BLOCK"])
+    programs = shape[0] * tiles_in(shape[1], shape[2], TILE) * blocks_in(shape[3], sizes["BLOCK"])
     _backward[(programs,)](
         grad.contiguous(), winner, out, offset.contiguous(), **sizes, CIRCULAR=circular, num_warps=WARPS
     )

@@ -13,6 +13,7 @@ aligned, unlike one byte further. Both directions continue around the image by a
 The same pass adds up the differences between neighbouring rows and columns, for the seam.
 """
 
+from collections.abc import Sequence
 from math import ceil
 
 import torch
@@ -39,6 +40,11 @@ class Layout:
         self.beside = (stride[1] + kernel[1] - 2) // stride[1]
         self.row = (self.block_columns + 2 * self.beside) * LANES
         self.plane = (self.per_lane + self.below) * self.row
+
+
+def ones_at(images: int, channels: int, stride: Sequence[int], layout: Layout) -> int:
+    """Where the planes of the number 1 begin, behind all others."""
+    return images * channels * stride[0] * stride[1] * 2 * layout.plane
 
 
 def _dense(x: Tensor) -> Tensor:
@@ -73,8 +79,9 @@ def planes(x: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, k
     part = blocks_in(blocks_in(size, SPLITS), 2048) * 2048
     _find_bounds[(images, SPLITS)](x, bounds, size, part, SPLITS, 2048, num_warps=4)
     width = columns + 2 * layout.beside * stride_columns
+    ones = ones_at(images, channels, (stride_rows, stride_columns), layout)
     _write_planes[(images * channels, (layout.per_lane + layout.below) * stride_rows)](
-        x, bounds, *found, images * channels, x.stride(0), x.stride(1), x.stride(2), x.stride(3), rows, columns,
+        x, bounds, *found, ones, x.stride(0), x.stride(1), x.stride(2), x.stride(3), rows, columns,
         channels, stride_rows, stride_columns, layout.block_rows, layout.per_lane, layout.beside, layout.row,
         layout.plane, width, power_of_two(width), LANES, SPLITS,
         num_warps=4 if width <= 512 else 8, enable_fp_fusion=False,
@@ -125,7 +132,7 @@ def _integers(x, at, centre, per_unit):
 @launched
 @triton.jit
 def _write_planes(
-    x, bounds, planes, row_parts, column_parts, scale, everything, step_image, step_row, step_column, step_channel,
+    x, bounds, planes, row_parts, column_parts, scale, ones, step_image, step_row, step_column, step_channel,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, PER_LANE: tl.constexpr, BESIDE: tl.constexpr, ROW: tl.constexpr, PLANE: tl.constexpr,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, LANES: tl.constexpr, SPLITS: tl.constexpr,
@@ -162,10 +169,9 @@ def _write_planes(
     tl.store(planes + plane + spot, upper.to(tl.int8), inside)
     tl.store(planes + plane + PLANE + spot, lower.to(tl.int8), inside)
     if (which == 0) & (residue == 0):
-        last = everything.to(tl.int64) * SH * SW * 2 * PLANE
         once = inside & (at % SW == 0)
-        tl.store(planes + last + spot, tl.zeros([PADDED, LANES], tl.int8), once)
-        tl.store(planes + last + PLANE + spot, tl.full([PADDED, LANES], 1, tl.int8), once)
+        tl.store(planes + ones + spot, tl.zeros([PADDED, LANES], tl.int8), once)
+        tl.store(planes + ones + PLANE + spot, tl.full([PADDED, LANES], 1, tl.int8), once)
 
     if inner < PER_LANE:
         own = (at >= BESIDE * SW) & (at < BESIDE * SW + COLUMNS) & (block_row < BLOCK_ROWS)
