@@ -17,7 +17,6 @@ from . import INTERPRETED, operation
 from .launching import blocks_in, launched, power_of_two
 from .neighbours import (
     CHANNELS,
-    WARPS,
     extent_of,
     in_one_launch,
     origin_of,
@@ -224,6 +223,10 @@ def _energies(
         now = coming
 
 
+def _warps(channels: int) -> int:
+    return 2 if channels <= 64 else 4
+
+
 def _strips(images: int, height: int, width: int, others: int, channels: int) -> tuple[int, int, int]:
     """Rows and columns of one program, and how many programs cover all images; ``others`` share each strip."""
     columns = power_of_two(width) if INTERPRETED else min(16, max(2, VALUES // channels))
@@ -257,7 +260,7 @@ def launch_values(
         x if offset is None else offset.contiguous(), x if prefix is None else prefix,
         *x.stride(), *lead, eps,
         height, columns, channels, width, circular, offset is not None, count, kind,
-        0 if prefix is None else prefix.shape[1], extent, block, rows, strip, num_warps=WARPS,
+        0 if prefix is None else prefix.shape[1], extent, block, rows, strip, num_warps=_warps(block),
     )  # fmt: skip
 
 
@@ -291,6 +294,6 @@ def depthwise_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
     rows, strip, programs = _strips(images, height, columns, energy.shape[0], block)
     _energies[(programs, energy.shape[0])](
         *three(maps)[:2], *three(weights)[:2], energy, *x.stride(),
-        height, columns, channels, width, len(maps), same(maps), extent, block, rows, strip, num_warps=WARPS,
+        height, columns, channels, width, len(maps), same(maps), extent, block, rows, strip, num_warps=_warps(block),
     )  # fmt: skip
     return energy

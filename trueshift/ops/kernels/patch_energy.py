@@ -5,6 +5,8 @@ What a merge compares are sums of these energies. Only behind an anchor, where e
 products are taken in the precision of the network.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -19,7 +21,8 @@ from .launching import blocks_in, launched, power_of_two
 def _energies(
     x, weight, pull, push, sums, squares, out, positions, height, width, channels, outputs, patch, eps,
     up: tl.constexpr, left: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, normed: tl.constexpr, precision: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, whole: tl.constexpr, normed: tl.constexpr,
+    precision: tl.constexpr,
 ):  # fmt: skip
     """``|E x + b|^2`` of a run of patches, over a part of the outputs.
 
@@ -29,27 +32,32 @@ def _energies(
     exists = at < positions
     place = at % (height * width)
     first = at - place  # of the image
-    row, column = place // width, place % width
+    row, column = place // width + (height - up), place % width + (width - left)
     n, k = tl.program_id(1) * N + tl.arange(0, N), tl.arange(0, K)
     product = tl.zeros((M, N), tl.float32)
-    total = tl.zeros((M,), tl.float32)
-    square = tl.zeros((M,), tl.float32)
-    for tap in range(rows * columns):
-        y, z = row + tap // columns - up + height, column + tap % columns - left + width
-        token = (first + y % height * width + z % width).to(tl.int64)
-        if normed:
+    blocks = (channels + K - 1) // K
+    for step in range(rows * columns * blocks):  # one loop, so that loads run ahead from one tap to the next
+        tap = step // blocks
+        channel = (step - tap * blocks) * K + k
+        token = first + (row + tap // columns) % height * width + (column + tap % columns) % width
+        from_tokens = x + token.to(tl.int64)[:, None] * channels + channel[None, :]
+        from_weight = weight + (tap * channels + channel)[:, None] * outputs + n[None, :]
+        if whole:
+            a = tl.load(from_tokens, exists[:, None], 0.0)
+            b = tl.load(from_weight, (n < outputs)[None, :], 0.0)
+        else:
+            a = tl.load(from_tokens, exists[:, None] & (channel < channels)[None, :], 0.0)
+            b = tl.load(from_weight, (channel < channels)[:, None] & (n < outputs)[None, :], 0.0)
+        product = tl.dot(a, b, product, input_precision=precision)
+    shift = tl.load(push + n, n < outputs, 0.0).to(tl.float32)
+    if normed:
+        total = tl.zeros((M,), tl.float32)
+        square = tl.zeros((M,), tl.float32)
+        for tap in range(rows * columns):
+            token = first + (row + tap // columns) % height * width + (column + tap % columns) % width
             total += tl.load(sums + token, exists, 0.0)
             length = tl.load(squares + token, exists, 0.0)
             square += length * length
-        for begin in range(0, channels, K):
-            channel = begin + k
-            a = tl.load(x + token[:, None] * channels + channel[None, :],
-                        exists[:, None] & (channel < channels)[None, :], 0.0)  # fmt: skip
-            b = tl.load(weight + (tap * channels + channel)[:, None] * outputs + n[None, :],
-                        (channel < channels)[:, None] & (n < outputs)[None, :], 0.0)  # fmt: skip
-            product = tl.dot(a, b, product, input_precision=precision)
-    shift = tl.load(push + n, n < outputs, 0.0).to(tl.float32)
-    if normed:
         mean = total / patch
         deviation = tl.sqrt(tl.maximum(square / patch - mean * mean, 0.0) + eps)
         of_mean = tl.load(pull + n, n < outputs, 0.0).to(tl.float32)
@@ -58,15 +66,27 @@ def _energies(
     tl.store(out + tl.program_id(1) * positions + at, tl.sum(feature * feature, 1), exists)
 
 
-def _part(outputs: int, dtype: torch.dtype) -> int:
-    """How many outputs one program computes."""
-    most = 64 if dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32 else 128
-    return max(16, min(most, power_of_two(outputs)))
+class _Tile(NamedTuple):
+    """What one program computes, as measured to be fastest."""
+
+    patches: int
+    outputs: int
+    channels: int
+    warps: int
+
+
+def _tile(outputs: int, dtype: torch.dtype) -> _Tile:
+    if dtype == torch.float32:
+        exact = not torch.backends.cuda.matmul.allow_tf32
+        return _Tile(64 if exact else 128, max(16, min(64 if exact else 128, power_of_two(outputs))), 32, 8)
+    wide = blocks_in(outputs, 256) * 2 == blocks_in(outputs, 128)  # if it computes nothing in vain
+    part = max(16, min(256 if wide else 128, power_of_two(outputs)))
+    return _Tile(128, part, 64, 8 if part == 256 else 4)
 
 
 def _fake(x: Tensor, weight: Tensor, pull: Tensor, push: Tensor, sums: Tensor | None, squares: Tensor | None,
           eps: float, patch: list[int], before: list[int]) -> Tensor:  # fmt: skip
-    parts = -(-weight.shape[1] // _part(weight.shape[1], x.dtype))
+    parts = -(-weight.shape[1] // _tile(weight.shape[1], x.dtype).outputs)
     return x.new_empty(parts, *x.shape[:3], dtype=torch.float32)
 
 
@@ -98,11 +118,12 @@ def patch_energies(
     outputs, positions = weight.shape[1], images * height * width
     out = _fake(x, weight, pull, push, sums, squares, eps, patch, before)
     exact = x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
-    rows, part = 64 if exact else 128, _part(outputs, x.dtype)
-    _energies[(blocks_in(positions, rows), out.shape[0])](
+    tile = _tile(outputs, x.dtype)
+    depth = max(16, min(tile.channels, power_of_two(channels), channels & -channels))
+    _energies[(blocks_in(positions, tile.patches), out.shape[0])](
         x, weight, pull, push, sums, squares, out, positions, height, width, channels, outputs,
         float(patch[0] * patch[1] * channels), eps, *before, *patch,
-        rows, part, max(16, min(32, power_of_two(channels))), sums is not None,
-        "ieee" if exact else "tf32", num_warps=8 if x.dtype == torch.float32 else 4, num_stages=3,
+        tile.patches, tile.outputs, depth, channels % depth == 0, sums is not None,
+        "ieee" if exact else "tf32", num_warps=tile.warps, num_stages=3,
     )  # fmt: skip
     return out
