@@ -65,11 +65,11 @@ def _forward(
     x += image.to(tl.int64) * stride_b
     for i in tl.static_range(KH):
         at_row = row * SH + (i - PH)
-        line = source_of(at_row, row_origin, H, PH) * stride_h
+        line = source_of(at_row, row_origin, H, KH) * stride_h
         exists = within_frame(at_row, inside, H, CIRCULAR)
         for j in tl.static_range(KW):
             at_column = column * SW + (j - PW)
-            place = line + source_of(at_column, column_origin, W, PW) * stride_w
+            place = line + source_of(at_column, column_origin, W, KW) * stride_w
             mask = within_frame(at_column, exists, W, CIRCULAR)[:, None] & held[None, :]
             value = tl.load(x + place[:, None] + (channel * stride_c)[None, :], mask=mask, other=0.0)
             tap = tl.load(weight + of_head * (KH * KW) + (i * KW + j), mask=held, other=0.0)

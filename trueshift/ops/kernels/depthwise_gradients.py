@@ -27,6 +27,7 @@ from .neighbours import (
     tiles_in,
     within_frame,
     within_head,
+    wrapped,
 )
 
 
@@ -52,7 +53,7 @@ def _back_to_input(
     row, column, inside = tile_of(tile, H, W, TH, TW)
     row_origin, column_origin = origin_of(offset, image, 0, H, SHIFTED), origin_of(offset, image, 1, W, SHIFTED)
     # in the shifted frame
-    framed_row, framed_column = (row - row_origin + H) % H, (column - column_origin + W) % W
+    framed_row, framed_column = wrapped(row - row_origin, H, H), wrapped(column - column_origin, W, W)
     total = tl.zeros((TH * TW, BLOCK), tl.float32)
     for number in tl.static_range(TOGETHER):
         which = number if TOGETHER > 1 else program % apart
@@ -107,11 +108,11 @@ def _back_to_weight(
         wanted = wanted.to(tl.float32)
         for i in tl.static_range(KH):
             at_row = row * SH + (i - PH)
-            line = source_of(at_row, row_origin, H, PH) * stride_h
+            line = source_of(at_row, row_origin, H, KH) * stride_h
             exists = within_frame(at_row, inside, H, CIRCULAR)
             for j in tl.static_range(KW):
                 at_column = column * SW + (j - PW)
-                place = line + source_of(at_column, column_origin, W, PW) * stride_w
+                place = line + source_of(at_column, column_origin, W, KW) * stride_w
                 mask = within_frame(at_column, exists, W, CIRCULAR)[:, None] & held[None, :]
                 value = tl.load(x + place[:, None] + (channel * stride_c)[None, :], mask=mask, other=0.0)
                 summed = tl.sum(value.to(tl.float32) * wanted, 0)

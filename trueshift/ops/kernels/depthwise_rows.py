@@ -25,6 +25,7 @@ from .neighbours import (
     three,
     within_frame,
     within_head,
+    wrapped,
 )
 
 VALUES = 512  # of one row of a program: more of them leave too few registers
@@ -91,9 +92,9 @@ def _values(
     row_origin, column_origin = origin_of(offset, image, 0, H, SHIFTED), origin_of(offset, image, 1, W, SHIFTED)
     x += image * stride_b
     spread = (channel * stride_c)[None, :]
-    left = ((column + column_origin + (W - 1)) % W * stride_w)[:, None] + spread
-    middle = ((column + column_origin) % W * stride_w)[:, None] + spread
-    right = ((column + column_origin + 1) % W * stride_w)[:, None] + spread
+    left = (wrapped(column + column_origin - 1, W, COLUMNS) * stride_w)[:, None] + spread
+    middle = (wrapped(column + column_origin, W, COLUMNS) * stride_w)[:, None] + spread
+    right = (wrapped(column + column_origin + 1, W, COLUMNS) * stride_w)[:, None] + spread
     of_left = within_frame(column - 1, inside, W, CIRCULAR)[:, None] & held[None, :]
     of_middle = inside[:, None] & held[None, :]
     of_right = within_frame(column + 1, inside, W, CIRCULAR)[:, None] & held[None, :]
@@ -116,12 +117,12 @@ def _values(
     place = image * ((LEAD + H * W) * C) + LEAD * C
     row = first - 1
     exists = within_frame(row, row < H + 1, H, CIRCULAR)
-    line = x + (row + row_origin + H) % H * stride_h
+    line = x + wrapped(row + row_origin, H, ROWS + 2) * stride_h
     now = _three_columns(line, left, middle, right, of_left & exists, of_middle & exists, of_right & exists)
     for step in range(ROWS + 2):
         row = first + step  # the next one is on its way while this one is added
         exists = within_frame(row, row < H + 2, H, CIRCULAR)
-        line = x + (row + row_origin + H) % H * stride_h
+        line = x + wrapped(row + row_origin, H, ROWS + 2) * stride_h
         coming = _three_columns(line, left, middle, right, of_left & exists, of_middle & exists, of_right & exists)
         done = _added(done, now[0], now[1], now[2], below[0], below[1], below[2])
         half = _added(half, now[0], now[1], now[2], level[0], level[1], level[2])
@@ -173,9 +174,9 @@ def _energies(
     inside = column < W
     mask = inside[:, None] & held[None, :]
     spread = (channel * stride_c)[None, :]
-    left = ((column + (W - 1)) % W * stride_w)[:, None] + spread
-    middle = (column % W * stride_w)[:, None] + spread
-    right = ((column + 1) % W * stride_w)[:, None] + spread
+    left = (wrapped(column - 1, W, COLUMNS) * stride_w)[:, None] + spread
+    middle = (wrapped(column, W, COLUMNS) * stride_w)[:, None] + spread
+    right = (wrapped(column + 1, W, COLUMNS) * stride_w)[:, None] + spread
     x0 += image * stride_b
     x1 += image * stride_b
     above, level = _three_taps(w0, 0, of_head, held), _three_taps(w0, 1, of_head, held)
@@ -189,7 +190,7 @@ def _energies(
     half = tl.zeros((COLUMNS, BLOCK), tl.float32)
     done1 = tl.zeros((COLUMNS, BLOCK), tl.float32)
     half1 = tl.zeros((COLUMNS, BLOCK), tl.float32)
-    line = (first - 1 + H) % H * stride_h
+    line = wrapped(first - 1, H, ROWS + 2) * stride_h
     now = _three_columns(x0 + line, left, middle, right, mask, mask, mask)
     now1 = now
     if not SHARED:
@@ -197,7 +198,7 @@ def _energies(
     target = energy + (block * images + image) * (H * W)
     for step in range(ROWS + 2):
         row = first + step  # the next one is on its way while this one is added
-        line = row % H * stride_h
+        line = wrapped(row, H, ROWS + 2) * stride_h
         coming = _three_columns(x0 + line, left, middle, right, mask, mask, mask)
         done = _added(done, now[0], now[1], now[2], below[0], below[1], below[2])
         half = _added(half, now[0], now[1], now[2], level[0], level[1], level[2])

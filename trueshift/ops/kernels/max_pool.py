@@ -12,7 +12,18 @@ from torch import Tensor
 from ..shift import Pair
 from . import INTERPRETED, operation, refuse_second_derivative
 from .launching import blocks_in, launched
-from .neighbours import CHANNELS, extent_of, origin_of, out_shape, reader_of, source_of, tile_of, tiles_in, within_frame
+from .neighbours import (
+    CHANNELS,
+    extent_of,
+    origin_of,
+    out_shape,
+    reader_of,
+    source_of,
+    tile_of,
+    tiles_in,
+    within_frame,
+    wrapped,
+)
 
 TILE = (16, 16) if INTERPRETED else (4, 8)
 WARPS = 4
@@ -39,11 +50,11 @@ def _forward(
     x += image.to(tl.int64) * stride_b
     for i in tl.static_range(KH):
         at_row = row * SH + (i - PH)
-        line = source_of(at_row, row_origin, H, PH) * stride_h
+        line = source_of(at_row, row_origin, H, KH) * stride_h
         exists = within_frame(at_row, inside, H, CIRCULAR)
         for j in tl.static_range(KW):
             at_column = column * SW + (j - PW)
-            place = line + source_of(at_column, column_origin, W, PW) * stride_w
+            place = line + source_of(at_column, column_origin, W, KW) * stride_w
             mask = within_frame(at_column, exists, W, CIRCULAR)[:, None] & held[None, :]
             value = tl.load(x + place[:, None] + (channel * stride_c)[None, :], mask=mask, other=float("-inf"))
             value = value.to(tl.float32)
@@ -72,7 +83,7 @@ def _backward(
     image = program // (blocks * tiles)
     row, column, inside = tile_of((program // blocks) % tiles, H, W, TH, TW)
     row_origin, column_origin = origin_of(offset, image, 0, H, True), origin_of(offset, image, 1, W, True)
-    framed_row, framed_column = (row - row_origin + H) % H, (column - column_origin + W) % W
+    framed_row, framed_column = wrapped(row - row_origin, H, H), wrapped(column - column_origin, W, W)
     held = channel < C
     total = tl.zeros((TH * TW, BLOCK), tl.float32)
     winner += image.to(tl.int64) * (OH * OW * C)

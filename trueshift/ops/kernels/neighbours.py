@@ -59,9 +59,23 @@ def tile_of(tile, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TH: tl.constexpr, T
 
 
 @triton.jit
-def source_of(at, origin, SIZE: tl.constexpr, BEFORE: tl.constexpr):
-    """Where a row or column of the shifted frame, or of what continues it, stands in the image."""
-    return (at + origin + BEFORE * SIZE) % SIZE
+def wrapped(at, SIZE: tl.constexpr, FURTHER: tl.constexpr):
+    """A row or column around the circle, from up to ``FURTHER`` before the first or behind the last of two rounds.
+
+    By comparisons: of a remainder the compiler knows how small it is, computes with 8 or 16 bits, two at a time, and
+    has been seen to lose one of the two.
+    """
+    for _ in tl.static_range((FURTHER + SIZE - 1) // SIZE):
+        at = tl.where(at < 0, at + SIZE, at)
+    for _ in tl.static_range(1 + (FURTHER + SIZE - 1) // SIZE):
+        at = tl.where(at >= SIZE, at - SIZE, at)
+    return at
+
+
+@triton.jit
+def source_of(at, origin, SIZE: tl.constexpr, K: tl.constexpr):
+    """Where a row or column of the shifted frame, or of what continues it within a kernel, stands in the image."""
+    return wrapped(at + origin, SIZE, K)
 
 
 @triton.jit
@@ -80,7 +94,7 @@ def reader_of(
     """Which output, if any, reads a position of the shifted frame by the tap so far ahead of it."""
     first = at - ahead
     if CIRCULAR:
-        first = (first + K * SIZE) % SIZE
+        first = wrapped(first, SIZE, K)
     else:
         mask = mask & (first >= 0)
     if STRIDE > 1:
