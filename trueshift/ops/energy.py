@@ -27,7 +27,8 @@ from .exact import headroom, power_of_two_above
 from .pixels import BITS, Pixels
 from .shift import Pair, circular_pad
 
-PRECISION = 34  # bits of the largest weight that are kept: far more than pixels have, and two digits for most kernels
+PRECISION = 40  # bits of the largest weight that are kept, if they fit into two digits
+ENOUGH = 28  # bits for which two digits do: twice as many as a pixel has
 
 
 def patch_energy(
@@ -81,10 +82,14 @@ class Plan:
         self.size = channels * kernel[0] * kernel[1]
         token_bits = ceil(log2(self.tokens))
         self.product_digit = ceil((2 * BITS + token_bits) / 2)
-        self.weight_digit = min(headroom(self.size**2) - self.product_digit, PRECISION // 2)
-        self.weight_digits = max(2, ceil(PRECISION / self.weight_digit))
-        self.pull_digit = min(headroom(self.size) - BITS - token_bits, PRECISION // 2)
-        self.pull_digits = max(2, ceil(PRECISION / self.pull_digit))
+        self.weight_digit, self.weight_digits = _digits_within(headroom(self.size**2) - self.product_digit)
+        self.pull_digit, self.pull_digits = _digits_within(headroom(self.size) - BITS - token_bits)
+
+
+def _digits_within(room: int) -> tuple[int, int]:
+    """Bits of a digit that may have so many at most, and how many digits there are."""
+    digit = min(room, PRECISION // 2)
+    return digit, 2 if 2 * digit >= ENOUGH else ceil(PRECISION / digit)
 
 
 def _extended_gram(weight: Tensor, bias: Tensor | None) -> Float64[Tensor, "K K"]:
