@@ -8,6 +8,9 @@ from trueshift.layers import CosineWindowAttention, WindowAttention
 from trueshift.layers.align import WindowCandidates
 from trueshift.layers.tokenize import PatchCandidates
 from trueshift.ops import kernels
+from trueshift.ops.polyphase import coset_sum
+from trueshift.ops.select import choose
+from trueshift.ops.windows import window_energy
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -150,6 +153,21 @@ def test_the_norm_of_the_input_chooses():
     tokens = ts.Tokens(torch.randn(3, 6, 12, 8, device=DEVICE), grid)
     plain, fused = both_ways(lambda: layer.choose(tokens))
     assert torch.equal(plain.offset, fused.offset)
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_few_images_are_shared_by_programs(images):
+    from trueshift.ops.kernels.pick_grid import pick_by_sum, pick_by_windows
+
+    scores = torch.rand(2, images, 16, 24, device=DEVICE)
+    offset, totals = pick_by_sum(scores, [2, 2], 1e-9)
+    expected = coset_sum(scores.double().sum(0), (2, 2))
+    assert torch.allclose(totals, expected)
+    assert torch.equal(offset, choose((expected,), None).offset)
+    offset, totals = pick_by_windows(scores[0], [4, 4], 1e-9)
+    expected = coset_sum(window_energy(scores[0].double(), (4, 4)).square(), (4, 4))
+    assert torch.allclose(totals, expected)
+    assert torch.equal(offset, choose((expected,), None).offset)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")
