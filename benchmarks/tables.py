@@ -11,11 +11,14 @@ from statistics import linear_regression
 from typing import Any
 
 from record import RESULTS, ROOT, machine
+from small_plots import draw_all
+from small_tables import TABLES as SMALL_TABLES
 from speed_tables import TABLES as SPEED_TABLES
 
 DOCUMENTS = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("paper_map", "exactness", "models", "audit", "training", "segmentation", "speed")),
+    *(f"docs/{name}.md" for name in ("paper_map", "exactness", "models", "audit", "training", "segmentation")),
+    *(f"docs/{name}.md" for name in ("speed", "results")),
 )
 
 
@@ -217,11 +220,14 @@ TABLES = {
     "sample_consistency": sample_consistency,
     "audit_overhead": audit_overhead,
     **SPEED_TABLES,
+    **SMALL_TABLES,
 }
 
 
 def main() -> None:
     stale = []
+    if "--check" not in sys.argv:
+        draw_all(ROOT / "docs" / "images")
     for name in DOCUMENTS:
         path = ROOT / name
         text = path.read_text()

@@ -43,7 +43,7 @@ def test_an_evaluation(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["audit", "swin_mini"], "--random-weights"),
+        (["audit", "resnet10t"], "--random-weights"),
         (["audit", "no_such_model"], "no model is called"),
         (["audit", "swin_mini", "--random-weights", "--data", "nowhere"], "there is no data at nowhere"),
         (["audit", "swin_mini", "--random-weights", "--shifts", "1"], "needs at least 2"),

@@ -107,6 +107,7 @@ def test_readme_and_paper_map_name_things_that_exist():
         "docs/training.md",
         "docs/segmentation.md",
         "docs/speed.md",
+        "docs/results.md",
         "benchmarks/README.md",
         "CONTRIBUTING.md",
     ):

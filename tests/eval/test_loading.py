@@ -54,7 +54,7 @@ def test_what_the_request_says_wins():
     assert subject.preparation == Preparation((96, 96), 0.5, (0, 0, 0), (1, 1, 1), subject.preparation.interpolation)
 
 
-@pytest.mark.parametrize("name", ["a_swin_mini", "a_swin_tiny", "resnet10t"])
+@pytest.mark.parametrize("name", ["a_swin_mini.nowhere", "a_swin_tiny", "resnet10t"])
 def test_weights_that_cannot_be_had_name_the_way_out(name):
     with pytest.raises(WeightsUnavailable, match=r"--random-weights"):
         load_subject(name)

@@ -120,12 +120,12 @@ def test_pictures_are_flipped_as_often_as_asked(rate):
 
 
 def test_things_drawn_for_a_picture_are_independent():
-    draws, pictures = Draws(AugmentConfig(flip=0.5, vertical_flip=0.5), seed=3), np.arange(20_000)
-    rows, columns = draws.shifts(0, pictures, (16, 16)).T
-    drawn = [draws.mirrored(0, pictures), draws.mirrored(1, pictures), draws.upside_down(0, pictures), rows, columns]
+    draws, pictures = Draws(AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=8), seed=3), np.arange(20_000)
+    places = [*draws.shifts(0, pictures, (16, 16)).T, *draws.corners(0, pictures).T]
+    drawn = [draws.mirrored(0, pictures), draws.mirrored(1, pictures), draws.upside_down(0, pictures), *places]
     seeds = np.array(draws.erasing_seeds(0, pictures), np.uint64)
     together = np.corrcoef([*drawn, seeds.astype(float)])
-    assert abs(together - np.eye(6)).max() < 5 / np.sqrt(20_000)
+    assert abs(together - np.eye(8)).max() < 5 / np.sqrt(20_000)
 
 
 def test_all_shifts_are_alike_likely():
@@ -135,13 +135,21 @@ def test_all_shifts_are_alike_likely():
     assert abs(found - COUNT / 96).max() < 5 * np.sqrt(COUNT / 96)
 
 
+def test_all_crops_of_a_padded_picture_are_alike_likely():
+    corners = Draws(AugmentConfig(pad_crop=4), seed=0).corners(2, np.arange(COUNT))
+    found = np.histogram2d(*corners.T, bins=(9, 9), range=((0, 9), (0, 9)))[0]
+    assert found.sum() == COUNT
+    assert abs(found - COUNT / 81).max() < 5 * np.sqrt(COUNT / 81)
+
+
 def test_one_picture_gets_what_it_gets_among_others():
-    draws, among = Draws(AugmentConfig(flip=0.5, vertical_flip=0.5), seed=1), np.arange(30).reshape(5, 6)
+    draws, among = Draws(AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=3), seed=1), np.arange(30).reshape(5, 6)
     for index in range(30):
         at = divmod(index, 6)
         assert draws.mirrored(4, index) == draws.mirrored(4, among)[at]
         assert draws.upside_down(4, index) == draws.upside_down(4, among)[at]
         assert np.array_equal(draws.shifts(4, index, (9, 7)), draws.shifts(4, among, (9, 7))[at])
+        assert np.array_equal(draws.corners(4, index), draws.corners(4, among)[at])
         assert draws.erasing_seeds(4, among.ravel())[index] == draws.erasing_seeds(4, np.array([index]))[0]
 
 
@@ -195,6 +203,20 @@ def test_flips_are_flips():
     canvas = SMALL.canvas(image)
     assert torch.equal(transform(flip=1.0)(image, 1, 3), canvas.flip(2))
     assert torch.equal(transform(vertical_flip=1.0)(image, 1, 3), canvas.flip(1))
+
+
+def test_a_crop_of_the_padded_picture_moves_it_and_the_mean_colour_comes_in():
+    change = transform(pad_crop=5)
+    still, colour = SMALL.canvas(SAMPLE[0].image), torch.tensor(SMALL.mean_pixel).view(3, 1, 1)
+    padded = colour.expand(3, 34, 34).clone()
+    padded[:, 5:29, 5:29] = still
+    seen = set()
+    for epoch in range(20):
+        top, left = change.draws.corners(epoch, 0).tolist()
+        seen.add((top, left))
+        assert torch.equal(change(SAMPLE[0].image, epoch, 0).long(), padded[:, top : top + 24, left : left + 24])
+    assert len(seen) > 15
+    assert SMALL.normalise(colour.to(torch.uint8).expand(3, 24, 24)).abs().max() < 0.01
 
 
 def test_a_circular_shift_only_moves_the_picture():

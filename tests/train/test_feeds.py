@@ -21,7 +21,7 @@ COUNT = 26
 SAMPLE = Subset(EmbeddedSample(), np.arange(COUNT))
 SMALL = Preparation((24, 24), 0.875)
 ALONE = Share()
-EVERYTHING = AugmentConfig(flip=0.5, vertical_flip=0.5, circular_shift=True, erasing=0.5)
+EVERYTHING = AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=3, circular_shift=True, erasing=0.5)
 
 
 def order(processes=1, accumulate=1):
@@ -97,7 +97,7 @@ def test_both_feeds_give_the_same(workers):
         assert_same(resident_feed.epoch(epoch, first_step), loader.epoch(epoch, first_step))
 
 
-@pytest.mark.parametrize("left_out", ["flip", "vertical_flip", "circular_shift", "erasing"])
+@pytest.mark.parametrize("left_out", ["flip", "vertical_flip", "pad_crop", "circular_shift", "erasing"])
 def test_each_change_is_made(left_out):
     """The twin that must fail: without one of the changes, the batches differ."""
     less = AugmentConfig(**{**vars(EVERYTHING), left_out: type(getattr(EVERYTHING, left_out))(0)})

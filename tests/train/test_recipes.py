@@ -28,6 +28,7 @@ OTHERS = [
 SEGMENTERS = [prefix + family for family in FAMILIES[:2] for prefix in ("", "a_")]
 ADE20K = [f"ade20k/{model}_{shifts}" for model in SEGMENTERS for shifts in ("circular", "standard")]
 CAMVID = [f"camvid/{model}" for model in SEGMENTERS]
+SMALL = [name for name in list_recipes() if name.startswith("cifar10_small/")]  # see test_small_recipes.py
 OPTIONS = ["options/mvitv2_augmentation", "options/swin_augmentation"]
 TITLES = {"swin_tiny": "Swin-T", "swinv2_tiny": "SwinV2-T", "cvt_13": "CvT-13", "mvitv2_tiny": "MViTv2-T"}
 # the paper's table for CIFAR-10 under circular shifts: top-1 and consistency
@@ -103,7 +104,7 @@ def table(label):
 
 def test_the_whole_matrix_is_there():
     assert (len(MATRIX), len(ADE20K), len(CAMVID)) == (48, 8, 4)
-    assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *OPTIONS])
+    assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *OPTIONS])
     assert not any("_bases" in name for name in list_recipes())
 
 
@@ -127,7 +128,9 @@ def test_an_option_is_added_to_a_recipe(name):
     assert {**vars(both), "augment": None} == {**vars(plain), "augment": None}
 
 
-@pytest.mark.parametrize("folder", ["cifar10", "cifar100", "imagenet", "ablations", "options", "ade20k", "camvid"])
+@pytest.mark.parametrize(
+    "folder", ["cifar10", "cifar10_small", "cifar100", "imagenet", "ablations", "options", "ade20k", "camvid"]
+)
 def test_a_recipe_says_how_to_run_it_what_it_costs_and_what_to_expect(folder):
     names = [name for name in list_recipes() if name.startswith(f"{folder}/")]
     assert names
@@ -225,7 +228,7 @@ def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
 
 
 def test_no_two_recipes_write_to_the_same_folder():
-    outputs = [parsed(name).output for name in [*MATRIX, *OTHERS, *ADE20K, *CAMVID]]
+    outputs = [parsed(name).output for name in [*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL]]
     assert len(set(outputs)) == len(outputs)
 
 

@@ -53,6 +53,13 @@ def test_any_number_of_processes_learns_the_same(tmp_path, name):
     assert losses(tmp_path / "other_seed") != pytest.approx(one, rel=1e-3)
 
 
+@pytest.mark.parametrize(("every", "steps"), [(0, (12, 18)), (6, (6, 12, 18))])
+def test_an_epoch_that_is_not_measured_is_saved_only_if_its_steps_are_due(tmp_path, every, steps):
+    often = {"checkpoint__every_steps": every, "checkpoint__keep": 5, "evaluate__every_epochs": 2}
+    assert run_here(tmp_path, schedule__epochs=3, **often) == 0
+    assert [int(folder.name[5:]) for folder in CheckpointFolder(tmp_path / "checkpoints").all()] == list(steps)
+
+
 def test_what_a_run_leaves_behind(tmp_path):
     assert run_here(tmp_path, ema_decay=0.9, evaluate__protocols="[circular]", log__tensorboard="true") == 0
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -17,6 +17,7 @@ from ..data import Preparation
 from ..data.scene_preparation import ScenePreparation
 from ..models import create_model
 from ..models.registry import CIFAR_MEAN, CIFAR_STD, is_ours, list_models
+from ..models.shipped import DamagedWeights
 from ..tasks import from_pretrained
 from ..tasks.saving import ARCHITECTURE
 from .pixel_logits import classes_of_pixels, is_segmenter
@@ -93,9 +94,13 @@ def _from_registry(model: str, request: Request) -> Subject:
         return subject_of(module, model, f"random, seed {request.seed}", request, random=True)
     try:
         module = create(model, pretrained=True)
+    except DamagedWeights:  # no network would help: it says what does
+        raise
     except Exception as error:  # no weights published, no network, a hub that refuses: many kinds, one remedy
         raise _unavailable(model, error) from error
-    return subject_of(_resized(module, request), model, "pretrained", request)
+    tag = module.pretrained_cfg.get("tag")
+    weights = f"pretrained, {tag}" if tag else "pretrained"
+    return subject_of(_resized(module, request), model, weights, request)
 
 
 def _creator(model: str) -> Callable[..., Any]:

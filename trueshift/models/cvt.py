@@ -274,7 +274,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cvt_mini_32": {
         "img_size": 32,
         "embed_dim": (64, 128, 256),
-        "depths": (1, 2, 3),
+        "depths": (1, 3, 2),
         "num_heads": (1, 2, 4),
         "patch_sizes": (3, 3, 3),
         "patch_strides": (2, 2, 2),

@@ -1,5 +1,6 @@
 """Models by name: ours with :func:`create_model`, and through timm wherever timm does not have the name already."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from . import cvt, mvit_v2, swin, swin_v2
 from .backbone import Backbone, FeatureMaps
 from .cvt_keys import rename_cvt_keys
+from .shipped import DamagedWeights, find_shipped, tags_of, unpacked
 
 __all__ = ["create_model", "is_ours", "list_models", "name_of", "resolve_name"]  # timm adds the names of the models
 
@@ -80,12 +82,28 @@ def _pretrained_cfgs(variant: str, arguments: dict[str, Any]) -> dict[str, dict[
     }
 
 
+def _shipped_cfgs(name: str) -> dict[str, dict[str, Any]]:
+    """The weights that come with us, by tag; the names of their classes belong to a model that has loaded them."""
+    try:
+        found = {tag: find_shipped(name, tag) for tag in tags_of(name)}
+    except DamagedWeights as error:  # one damaged file must not stop every import
+        warnings.warn(str(error), stacklevel=2)
+        return {}
+    return {tag: each.pretrained_cfg(None) for tag, each in found.items() if each}
+
+
 def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any], adaptive: bool) -> Callable[..., Any]:
     """What timm calls to make a model: ``entrypoint(pretrained, **arguments)``."""
 
     def entrypoint(pretrained: bool = False, **given: Any) -> nn.Module:
         _refuse_unknown(name, family, given)
-        merged = {**arguments, "criterion": "max_norm" if adaptive else "fixed", **_tupled(given)}
+        asked = given.get("pretrained_cfg"), given.get("pretrained_cfg_overlay")
+        shipped = find_shipped(name, *asked) if pretrained else None
+        needed = _tupled(shipped.arguments) if shipped else {}
+        merged = {**arguments, "criterion": "max_norm" if adaptive else "fixed", **needed, **_tupled(given)}
+        if shipped:
+            shipped.check()
+            merged["pretrained_cfg"] = shipped.pretrained_cfg(merged.get("num_classes", shipped.num_classes))
         if pretrained and adaptive and family is mvit_v2.MvitV2:
             merged.setdefault("positions", "shortest")  # published tables are linear
         stages = len(merged["depths"])
@@ -93,7 +111,7 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any], ad
             lambda **fields: family(family.Config(**fields)),
             name,
             pretrained,
-            pretrained_filter_fn=FILTERS[family],
+            pretrained_filter_fn=lambda state, model: FILTERS[family](unpacked(state), model),
             feature_cfg={"out_indices": merged.pop("out_indices", tuple(range(stages))), "feature_cls": FeatureMaps},
             **merged,
         )
@@ -136,9 +154,11 @@ for _family, _variants in FAMILIES.items():
             _name = _prefix + _variant
             ENTRYPOINTS[_name] = _entrypoint(_name, _family, _arguments, adaptive=_prefix == "a_")
             if not timm.is_model(_name):
+                _shipped = _shipped_cfgs(_name)
+                _others = {tag: cfg for tag, cfg in _cfgs.items() if tag or not _shipped}
                 _tagged: dict[str, Any] = {
                     f"{_name}.{tag}" if tag else _name: {**cfg, "architecture": None, "tag": None}
-                    for tag, cfg in _cfgs.items()
+                    for tag, cfg in (_shipped | _others).items()
                 }
                 default_cfgs.update(generate_default_cfgs(_tagged))
                 _register(ENTRYPOINTS[_name])
@@ -161,14 +181,14 @@ def list_models(filter: str = "", pretrained: bool = False) -> list[str]:
     """Names of all models, adaptive ones (``a_...``) and ordinary ones; ``filter`` may hold ``*`` and ``?``.
 
     Args:
-        pretrained: only models with published weights.
+        pretrained: only models with weights, published ones or those that come with the package.
     """
     names = [name for name in ENTRYPOINTS if not pretrained or _has_weights(name)]
     return sorted(name for name in names if not filter or fnmatch(name, filter))
 
 
 def _has_weights(name: str) -> bool:
-    return any(cfg.has_weights for cfg in get_arch_pretrained_cfgs(name).values())
+    return bool(tags_of(name)) or any(cfg.has_weights for cfg in get_arch_pretrained_cfgs(name).values())
 
 
 def resolve_name(name: str) -> str:
@@ -194,7 +214,8 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
         name: ``"a_swin_tiny_patch4_window7_224"`` or shorter ``"a_swin_tiny"``; without ``a_`` the ordinary network.
             A tag after a dot chooses among published weights, as in timm; ``"hf_hub:user/name"`` and
             ``"local-dir:path"`` are passed on to timm.
-        pretrained: load published weights of the ordinary network.
+        pretrained: load trained weights: those that come with the package, without a network, for the small models;
+            elsewhere published ones of the ordinary network, which the adaptive one takes as well.
         arguments: ``num_classes``, ``in_chans``, ``img_size``, ``drop_path_rate``, ``criterion``, ``anchor``,
             ``padding``, ``align`` and whatever the family's ``Config`` has; ``features_only`` and ``out_indices``.
 

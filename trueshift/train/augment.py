@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from PIL import Image, ImageOps
 from timm.data.auto_augment import augment_and_mix_transform, auto_augment_transform, rand_augment_transform
 from timm.data.transforms import RandomResizedCropAndInterpolation
@@ -18,7 +18,7 @@ from .config import AugmentConfig
 from .seeds import hashed, seeded, uniform
 
 # one stream of numbers for each thing that is drawn
-_FLIP, _VERTICAL, _ROWS, _COLUMNS, _PICTURE, _ERASE = range(6)
+_FLIP, _VERTICAL, _ROWS, _COLUMNS, _PICTURE, _ERASE, _TOP, _LEFT = range(8)
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,12 @@ class Draws:
         rows = uniform(self.seed, epoch, indices, _ROWS) * size[0]
         columns = uniform(self.seed, epoch, indices, _COLUMNS) * size[1]
         return np.stack([rows, columns], -1).astype(np.int64)
+
+    def corners(self, epoch: int, indices: int | np.ndarray) -> np.ndarray:
+        """Where the crop of each padded picture begins, as [..., 2]: 0 to twice the padding, all alike likely."""
+        places = 2 * self.augment.pad_crop + 1
+        top, left = (uniform(self.seed, epoch, indices, stream) * places for stream in (_TOP, _LEFT))
+        return np.stack([top, left], -1).astype(np.int64)
 
     def erasing_seeds(self, epoch: int, indices: np.ndarray) -> list[int]:
         """A seed for the rectangle and the noise of each."""
@@ -86,10 +92,29 @@ class TrainTransform:
             if self._colours is not None:
                 picture = self._colours(picture)
         pixels = pixels_of(picture)
+        if self.draws.augment.pad_crop:
+            pixels = self._cropped(pixels, *self.draws.corners(epoch, index).tolist())
         if self.draws.augment.circular_shift:
             rows, columns = self.draws.shifts(epoch, index, self.preparation.size)
             pixels = torch.from_numpy(np.roll(pixels.numpy(), (-rows, -columns), (1, 2)))
         return pixels
+
+    def _cropped(self, pixels: UInt8[Tensor, "3 H W"], top: int, left: int) -> UInt8[Tensor, "3 H W"]:
+        """A picture of the same size out of the padded one."""
+        colour = torch.tensor(self.preparation.mean_pixel, dtype=pixels.dtype)
+        padded = padded_pictures(pixels[None], self.draws.augment.pad_crop, colour)[0]
+        height, width = pixels.shape[1:]
+        return padded[:, top : top + height, left : left + width]
+
+
+def padded_pictures(
+    pixels: Shaped[Tensor, "B 3 H W"], pad: int, colour: Shaped[Tensor, " 3"]
+) -> Shaped[Tensor, "B 3 h w"]:
+    """Pictures within a border of one colour."""
+    count, _, height, width = pixels.shape
+    padded = colour.view(3, 1, 1).repeat(count, 1, height + 2 * pad, width + 2 * pad)
+    padded[:, :, pad : pad + height, pad : pad + width] = pixels
+    return padded
 
 
 def auto_augment(name: str, preparation: Preparation) -> Any:

@@ -70,6 +70,8 @@ class AugmentConfig:
         vertical_flip: how often it is turned upside down.
         crop_scale: least and largest part of the area that a random crop takes, e.g. [0.08, 1]; by default no random
             crop but the middle of the resized picture, as in the paper.
+        pad_crop: shift by up to so many pixels, as a random crop of the picture padded by as many; what comes in has
+            the mean colour, which is zero once it is normalised.
         circular_shift: shift circularly by any offset, for the paper's data-augmented baseline.
         auto_augment: timm's name for RandAugment and its like, e.g. rand-m9-mstd0.5-inc1.
         color_jitter: strength, where there is no auto_augment.
@@ -84,6 +86,7 @@ class AugmentConfig:
     flip: float = 0.5
     vertical_flip: float = 0.0
     crop_scale: tuple[float, float] | None = None
+    pad_crop: int = 0
     circular_shift: bool = False
     auto_augment: str | None = None
     color_jitter: float = 0.0
@@ -291,6 +294,7 @@ class TrainConfig:
             ("data.workers", self.data.workers, 0),
             ("data.limit", self.data.limit, 0),
             ("evaluate.limit", self.evaluate.limit, 0),
+            ("augment.pad_crop", self.augment.pad_crop, 0),
             ("seed", self.seed, 0),
             ("max_steps", self.max_steps, 0),
         ):

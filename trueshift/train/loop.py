@@ -221,11 +221,13 @@ class Trainer:
         """Forward and backward; the mean loss of this process."""
         seed_everything(self.config.seed, self.step, self.share.rank)
         total = torch.zeros((), device=self.device)
+        scaler = self.accelerator.scaler
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 loss = self.task.loss(self.model, batch) / len(batches)
-                self.accelerator.backward(loss)
+                # accelerate's own backward looks for installed packages in every step
+                (loss if scaler is None else scaler.scale(loss)).backward()
             total += loss.detach()
         return total
 
@@ -320,6 +322,9 @@ class Trainer:
         done = self.step >= self.total_steps
         if not done and (self.epoch + 1) % self.config.evaluate.every_epochs:
             self._next_epoch()
+            every = self.config.checkpoint.every_steps
+            if every and self.step % every == 0:
+                self._save()
             return True
         measured: dict[str, Measured] = {}
         for name, model in self._candidates().items():
@@ -340,6 +345,7 @@ class Trainer:
                 about = {"step": self.step, "epoch": self.epoch, "weights": name, **best.values}
                 write_whole(self.folder / "best" / "measured.json", json_text(about))
         self._next_epoch()
+        self._save()
         return True
 
     def _next_epoch(self) -> None:
@@ -347,7 +353,6 @@ class Trainer:
         self.measured = self.step
         if self.step_in_epoch == self.order.steps:
             self.epoch, self.step_in_epoch = self.epoch + 1, 0
-        self._save()
 
     def _candidates(self) -> dict[str, nn.Module]:
         """The weights that are measured."""

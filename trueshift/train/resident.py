@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..data.prepare import Preparation
 from ..data.source import ImageSource
+from ..eval.motions import windows
 from ..ops.shift import IMAGE_DIMS, circular_shift
-from .augment import Draws
+from .augment import Draws, padded_pictures
 from .config import AugmentConfig
 from .erasing import erase
 from .feed import Batch, Share
@@ -38,13 +39,17 @@ class ResidentImages:
         self.preparation = preparation
         rows, columns = resize_matrices(pixels.shape[-2:], preparation)
         self.rows, self.columns = torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
+        self.as_they_are = all(np.array_equal(matrix, np.eye(*matrix.shape)) for matrix in (rows, columns))
         self.normalise = preparation.normaliser(device)
+        self.mean_colour = torch.tensor(preparation.mean_pixel, dtype=torch.float32, device=device)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def pictures(self, positions: Int[Tensor, " B"]) -> Float[Tensor, "B 3 H W"]:
         """Whole levels from 0 to 255, as Pillow resizes and crops them: columns first, halves rounded up in between."""
+        if self.as_they_are:
+            return self.pixels[positions].float()
         wide = (self.pixels[positions].double() @ self.columns.T).add_(0.5).floor_().clamp_(0, 255)
         return (self.rows @ wide).add_(0.5).floor_().clamp_(0, 255).float()
 
@@ -94,6 +99,7 @@ class ResidentFeed:
         mirrored = torch.from_numpy(self.draws.mirrored(epoch, order)).to(device)
         upside_down = torch.from_numpy(self.draws.upside_down(epoch, order)).to(device)
         shifts = torch.from_numpy(self.draws.shifts(epoch, order, self.images.preparation.size)).to(device)
+        corners = torch.from_numpy(self.draws.corners(epoch, order)).to(device)
         augment = self.draws.augment
         for number, at in enumerate(positions):
             pictures = self.images.pictures(at)
@@ -101,9 +107,17 @@ class ResidentFeed:
                 pictures = torch.where(mirrored[number].view(-1, 1, 1, 1), pictures.flip(-1), pictures)
             if augment.vertical_flip:
                 pictures = torch.where(upside_down[number].view(-1, 1, 1, 1), pictures.flip(-2), pictures)
+            if augment.pad_crop:
+                pictures = self._cropped(pictures, corners[number])
             if augment.circular_shift:
                 pictures = circular_shift(pictures, shifts[number], IMAGE_DIMS)
             images = self.images.normalise(pictures)
             if augment.erasing:
                 images = erase(images, self.draws.erasing_seeds(epoch, order[number]), augment.erasing)
             yield Batch(images, self.images.labels[at], order[number])
+
+    def _cropped(self, pictures: Float[Tensor, "B 3 H W"], corners: Int[Tensor, "B 2"]) -> Float[Tensor, "B 3 H W"]:
+        """Pictures of the same size out of the padded ones."""
+        padded = padded_pictures(pictures, self.draws.augment.pad_crop, self.images.mean_colour)
+        which = torch.arange(len(pictures), device=pictures.device)
+        return windows(padded, torch.cat([which[:, None], corners], 1), self.images.preparation.size)

@@ -38,7 +38,9 @@ def seed_everything(*numbers: int) -> None:
     bits = int(hashed(*numbers))
     random.seed(bits)
     np.random.seed(bits & 0xFFFFFFFF)  # noqa: NPY002 -- timm draws from this one
-    torch.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
+    torch.random.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
+    if torch.cuda.is_initialized():  # torch.manual_seed would note the call with all its frames where it is not
+        torch.cuda.manual_seed_all(bits & 0x7FFFFFFFFFFFFFFF)
 
 
 @contextmanager

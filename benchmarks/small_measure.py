@@ -1,0 +1,100 @@
+"""What is measured of finished weights beside what training measures itself; each part is kept once it is there."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from small_runs import ERASED, FOLDER, Run, adaptive, configuration, of_the_main_tables, write_result
+
+from trueshift.data import open_data
+from trueshift.eval import EvalSettings, run_evaluation
+from trueshift.eval.loading import load_subject
+from trueshift.eval.protocols import find_protocols
+from trueshift.eval.subject import Request, Subject, adapted_twin, canonical_twin
+from trueshift.provenance import circumstances
+
+EXACTNESS_SHIFTS = 8  # of each image, each compared with the unshifted one and with all others
+
+
+@dataclass(frozen=True)
+class Part:
+    """One question to a network.
+
+    Args:
+        wanted: by which recipes it is asked.
+        protocols: by what it is measured.
+        twin: what is made of the network first.
+        precision: of the forward pass.
+        shifts: of each image.
+    """
+
+    wanted: Callable[[str], bool]
+    protocols: tuple[str, ...]
+    twin: Callable[[Subject, Request], Subject] | None = None
+    precision: str = "float32"
+    shifts: int = 2
+
+
+def _ordinary(recipe: str) -> bool:
+    """Trained for circular shifts, with nothing adaptive."""
+    ordinary = not configuration(recipe).model.name.startswith("a_")
+    return of_the_main_tables(recipe) and ordinary and not recipe.endswith("_standard")
+
+
+PARTS = {
+    "exactness_float32": Part(adaptive, ("circular",), shifts=EXACTNESS_SHIFTS),
+    "exactness_bf16": Part(adaptive, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
+    "magnitude": Part(lambda recipe: of_the_main_tables(recipe) and not recipe.endswith("_standard"), ("magnitude",)),
+    "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
+    "canonical": Part(_ordinary, ("circular", "cifar-standard"), canonical_twin),
+    "adapted": Part(_ordinary, ("circular", "cifar-standard"), adapted_twin),
+}
+
+
+def parts_of(recipe: str, asked: list[str] | None) -> list[str]:
+    """The parts that are measured of a recipe's weights."""
+    return [name for name, part in PARTS.items() if part.wanted(recipe) and (not asked or name in asked)]
+
+
+def result_path(results: Path, run: Run, device: str) -> Path:
+    """Where the measurements of a run on a device are kept."""
+    return results / f"measured_{run.name}_{device}.json"
+
+
+def parts_there(path: Path) -> dict[str, Any]:
+    """What was measured before."""
+    return json.loads(path.read_text())["result"]["parts"] if path.exists() else {}
+
+
+def measure_run(
+    run: Run, data: str, results: Path, device: str, asked: list[str] | None, limit: int, batch_size: int, workers: int
+) -> Path:
+    """All parts of one run that are not there yet."""
+    found = run.weights()
+    if found is None:
+        raise SystemExit(f"{run.name} has no final weights: needs its run in {run.work}, or --weights")
+    folder, kept_as = found
+    path, source = result_path(results, run, device), open_data(data, "test")
+    done = parts_there(path)
+    for name in parts_of(run.recipe, asked):
+        if name in done:
+            continue
+        part = PARTS[name]
+        request = Request(device=device, precision=part.precision)
+        subject = load_subject(str(folder), request)
+        if part.twin is not None:
+            subject = part.twin(subject, request)
+        settings = EvalSettings(part.shifts, limit, batch_size, run.seed, device, part.precision, workers)
+        subject = replace(subject, name=run.recipe, weights="trained")
+        measured = run_evaluation(subject, source, find_protocols(list(part.protocols)), settings)
+        kept = ("settings", "protocols", "measured")
+        done[name] = {**{key: measured[key] for key in kept}, "images": measured["data"]["images"]}
+        command = f"python benchmarks/small_models.py --measure-only --runs {run.recipe} --seeds {run.seed}"
+        said = {**circumstances(run.seed), "command": f"{command} --device {device}"}
+        about = {"recipe": f"{FOLDER}/{run.recipe}", "model": configuration(run.recipe).model.name, "device": device}
+        result = {**said, "result": {**about, "weights": kept_as, "parts": done}}
+        write_result(path, result, (data, run.work.resolve(), folder.resolve()))
+        print(f"{run.name}: {name} on {device}", flush=True)
+    return path

@@ -1,0 +1,82 @@
+"""Pictures of the small models: learning curves, and consistency against the size of the shift."""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from small_results import FAMILIES, asked, paper, recipe_of, runs, title_of
+
+LEARNING, MAGNITUDE = "small_learning_curves.svg", "small_shift_magnitude.svg"
+PIXELS = (8, 16, 24, 32)
+_ORDINARY, _ADAPTIVE, _PAPER = "#d1495b", "#00798c", "#8a8f98"
+# texts stay texts and no date is written: the files are small, and the same as long as the numbers are
+_STYLE: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trueshift", "font.size": 9, "legend.frameon": False}
+
+
+def curves() -> dict[tuple[str, bool], list[list[list[float]]]]:
+    """Epochs and Top-1 of each seed, by family and whether it is adaptive."""
+    found = {
+        (family, adaptive): [recorded["result"]["curve"]["top1"] for recorded in runs(recipe_of(family, adaptive))]
+        for family in FAMILIES
+        for adaptive in (False, True)
+    }
+    return {key: each for key, each in found.items() if each}
+
+
+def magnitudes() -> dict[tuple[str, bool], list[float]]:
+    """Consistency at each magnitude, the mean over seeds."""
+    found = {}
+    for family in FAMILIES:
+        for adaptive in (False, True):
+            recipe = recipe_of(family, adaptive)
+            rates = [asked(recipe, "magnitude", f"magnitude-{most}", "consistency") for most in PIXELS]
+            if all(rates):
+                found[family, adaptive] = [mean(each) for each in rates]
+    return found
+
+
+def draw_all(folder: Path) -> None:
+    """Both pictures, as far as there is something to show."""
+    if found := curves():
+        _draw(folder / LEARNING, lambda axes, family: _learning(axes, family, found), "epoch", "Top-1, %")
+    if levels := magnitudes():
+        told = ("largest circular shift, pixels of 32", "same answer as unshifted, %")
+        _draw(folder / MAGNITUDE, lambda axes, family: _magnitude(axes, family, levels), *told)
+
+
+def _learning(axes: Any, family: str, found: dict[tuple[str, bool], list[list[list[float]]]]) -> None:
+    for adaptive, colour in ((False, _ORDINARY), (True, _ADAPTIVE)):
+        for number, curve in enumerate(found.get((family, adaptive), [])):
+            label = title_of(family, adaptive) if not number else None
+            epochs, top1 = zip(*curve, strict=True)
+            axes.plot(epochs, [100 * rate for rate in top1], color=colour, linewidth=1.2, alpha=0.8, label=label)
+
+
+def _magnitude(axes: Any, family: str, levels: dict[tuple[str, bool], list[float]]) -> None:
+    for adaptive, colour in ((False, _ORDINARY), (True, _ADAPTIVE)):
+        if (family, adaptive) in levels:
+            axes.plot(PIXELS, levels[family, adaptive], color=colour, marker="o", label=title_of(family, adaptive))
+        name = title_of(family, adaptive, paper=True)
+        theirs = [number for number, _ in paper("magnitude")[name]]
+        axes.plot(PIXELS, theirs, color=_PAPER, linestyle="--", linewidth=1, label=None if adaptive else "the paper's")
+    axes.set_xticks(PIXELS)
+
+
+def _draw(path: Path, fill: Callable[[Any, str], None], across: str, up: str) -> None:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure((9, 2.7), layout="constrained")
+        grid = figure.subplots(1, len(FAMILIES), sharey=True)
+        for axes, family in zip(grid, FAMILIES, strict=True):
+            fill(axes, family)
+            axes.set_xlabel(across, fontsize=8)
+            axes.grid(axis="y", linewidth=0.4)
+            axes.spines[["top", "right"]].set_visible(False)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=8, loc="best")
+        grid[0].set_ylabel(up)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})

@@ -1,0 +1,64 @@
+"""Trained networks on real test images that move: ordinary ones change their answers, their adaptive twins never do."""
+
+import argparse
+import sys
+
+import torch
+
+import trueshift
+from trueshift.data import EmbeddedSample, Preparation
+
+FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
+SIDE, BATCH = 32, 50
+
+
+def logits_of(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return torch.cat([model(batch) for batch in images.split(BATCH)])
+
+
+def moved(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
+    """Each image by its own circular shift."""
+    return torch.stack(
+        [torch.roll(image, tuple(by), (1, 2)) for image, by in zip(images, shifts.tolist(), strict=True)]
+    )
+
+
+@torch.inference_mode()
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=150, help="of the 400, all from CIFAR-10's test set")
+    count = max(1, min(parser.parse_args().images, 400) // BATCH) * BATCH  # whole batches: others may round differently
+    names = [name for family in FAMILIES for name in (family, f"a_{family}")]
+    full = {name: trueshift.models.registry.resolve_name(name) for name in names}
+    missing = [name for name in names if full[name] not in trueshift.list_models(pretrained=True)]
+    if missing:
+        print(f"no trained weights come with this version for {', '.join(missing)}", file=sys.stderr)
+        return 1
+
+    sample, generator = EmbeddedSample(), torch.Generator().manual_seed(0)
+    taken = [index * len(sample) // count for index in range(count)]
+    labels = torch.from_numpy(sample.labels[taken])
+    shifts = {
+        "one pixel": torch.tensor([[0, 1], [1, 0]]).repeat(count // 2, 1),
+        "any shift": torch.randint(0, SIDE, (count, 2), generator=generator),
+        "another": torch.randint(0, SIDE, (count, 2), generator=generator),
+    }
+    print(f"{count} test images of CIFAR-10, moved circularly: how many get another answer?\n")
+    print(f"{'model':15} {'Top-1':>8}", *(f"{title:>10}" for title in shifts), f"{'largest change of a logit':>27}")
+    steady = True
+    for name in names:
+        model = trueshift.create_model(name, pretrained=True).eval()
+        preparation = Preparation.from_config(model.pretrained_cfg)
+        images = torch.stack([preparation.normalise(preparation.canvas(sample[index].image)) for index in taken])
+        still = logits_of(model, images)
+        others = [logits_of(model, moved(images, by)) for by in shifts.values()]
+        flips = [int((other.argmax(1) != still.argmax(1)).sum()) for other in others]
+        change = max((other - still).abs().max().item() for other in others)
+        top1 = (still.argmax(1) == labels).float().mean().item()
+        print(f"{name:15} {100 * top1:6.1f} %", *(f"{each:10}" for each in flips), f"{change:27.3g}", flush=True)
+        steady = steady and not (name.startswith("a_") and change)
+    return 0 if steady else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
