@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from known_models import TINY, Constant, ReadsOnePixel, subject
 from PIL import Image
-from small_models import TINY, Constant, ReadsOnePixel, subject
 
 from trueshift.data import EmbeddedSample, ImageFolder
 from trueshift.eval import AuditSettings, find_protocols, run_audit
@@ -171,7 +171,7 @@ def test_ctrl_c_leaves_a_valid_partial_report(tmp_path):
 MANY = """
 import resource, sys, torch, trueshift
 sys.path.insert(0, "tests/eval")
-from small_models import Constant, subject
+from known_models import Constant, subject
 from trueshift.data import ImageFolder, Preparation
 from trueshift.eval import AuditSettings, run_audit
 wanted = Preparation((96, 96), 1.0)

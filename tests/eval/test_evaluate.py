@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_models import ReadsOnePixel, subject
+from known_models import ReadsOnePixel, subject
 
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import TINY, Constant, ConvolveAndPool, ReadsOnePixel, answers_to, subject
+from known_models import TINY, Constant, ConvolveAndPool, ReadsOnePixel, answers_to, subject
 
 import trueshift
 from trueshift.data import EmbeddedSample

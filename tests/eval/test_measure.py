@@ -4,7 +4,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from small_models import TINY, Constant, ReadsOnePixel, answers_to
+from known_models import TINY, Constant, ReadsOnePixel, answers_to
 
 from trueshift.data import EmbeddedSample, Preparation, Prepared, Unreadable
 from trueshift.eval import find_protocols, measure

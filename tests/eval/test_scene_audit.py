@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from small_models import Constant, subject
+from known_models import Constant, subject
 from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
 from trueshift.data import EmbeddedSample

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from known_models import Constant, subject
 from PIL import Image
-from small_models import Constant, subject
 from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
 import trueshift

@@ -35,7 +35,7 @@ class Compiled:
 @pytest.fixture
 def kernel(monkeypatch):
     monkeypatch.setattr(launching, "INTERPRETED", False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # as the index of the CPU
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # as the index of the CPU
     return launched(Pretended())
 
 
@@ -55,7 +55,7 @@ def test_the_second_launch_does_without_triton(kernel):
     [
         lambda x: {"x": x.half()},
         lambda x: {"x": x[1:]},  # memory that begins elsewhere
-        lambda x: {"x": None},
+        lambda x: {"out": None},
         lambda x: {"count": 16},
         lambda x: {"BLOCK": 4},
         lambda x: {"num_warps": 4},

@@ -178,7 +178,8 @@ def _energies(
     middle = (wrapped(column, W, COLUMNS) * stride_w)[:, None] + spread
     right = (wrapped(column + 1, W, COLUMNS) * stride_w)[:, None] + spread
     x0 += image * stride_b
-    x1 += image * stride_b
+    if not SHARED:
+        x1 += image * stride_b
     above, level = _three_taps(w0, 0, of_head, held), _three_taps(w0, 1, of_head, held)
     below = _three_taps(w0, 2, of_head, held)
     if MAPS > 1:
@@ -257,8 +258,8 @@ def launch_values(
     rows, strip, programs = _strips(images, height, columns, blocks_in(channels, extent) * count, block)
     lead = prefix.stride() if prefix is not None else (0, 0, 0)
     _values[(programs * blocks_in(channels, extent) * count,)](
-        *three(maps), *three(weights), *three(out), *groups_of_three(norms, count, weights[0]),
-        x if offset is None else offset.contiguous(), x if prefix is None else prefix,
+        *three(maps), *three(weights), *three(out), *groups_of_three(norms, count),
+        None if offset is None else offset.contiguous(), prefix,
         *x.stride(), *lead, eps,
         height, columns, channels, width, circular, offset is not None, count, kind,
         0 if prefix is None else prefix.shape[1], extent, block, rows, strip, num_warps=_warps(block),
@@ -270,11 +271,10 @@ def kind_of_norm(norms: Sequence[Tensor], maps: int) -> int:
     return {0: NO_NORM, 2: BY_HEAD, 4: BY_CHANNEL}[len(norms) // maps]
 
 
-def groups_of_three(norms: Sequence[Tensor], count: int, any_other: Tensor) -> list[Tensor]:
+def groups_of_three(norms: Sequence[Tensor], count: int) -> list[Tensor | None]:
     """Gains, shifts, means and variances, three of each; what is not there is not read."""
     groups = [three(norms[first : first + count]) for first in range(0, len(norms), count)]
-    groups += [three([any_other])] * (4 - len(groups))
-    return [tensor for group in groups for tensor in group]
+    return [tensor for group in groups for tensor in group] + [None] * (12 - 3 * len(groups))
 
 
 def _fake_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
@@ -294,7 +294,7 @@ def depthwise_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
     block = power_of_two(extent)
     rows, strip, programs = _strips(images, height, columns, energy.shape[0], block)
     _energies[(programs, energy.shape[0])](
-        *three(maps)[:2], *three(weights)[:2], energy, *x.stride(),
+        x, None if same(maps) else maps[1], *three(weights)[:2], energy, *x.stride(),
         height, columns, channels, width, len(maps), same(maps), extent, block, rows, strip, num_warps=_warps(block),
     )  # fmt: skip
     return energy

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from . import INTERPRETED
 
@@ -22,11 +21,14 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
+_PLAIN = frozenset({int, bool, float, str, type(None)})
+
+
 class launched:
     """Above ``triton.jit``: remember what was compiled for arguments of the same kinds, and launch it at once.
 
     What Triton compiles depends on the types of tensors and the alignment of their memory, and on whole numbers; the
-    latter are compared as they are. Arguments have no defaults.
+    latter are compared as they are. The first argument is a tensor, and none has a default.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -41,21 +43,18 @@ class launched:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
-        arguments += tuple(named.pop(name) for name in self.names[len(arguments) :])
-        device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
-        if device.index != torch.cuda.current_device():
+        if len(arguments) < len(self.names):
+            arguments += tuple([named.pop(name) for name in self.names[len(arguments) :]])
+        device = arguments[0].get_device()
+        if device != torch.cuda.current_device():
             with torch.cuda.device(device):
                 self._launch(grid, *arguments, **named)
             return
-        key = (device.index, *named.items(), *map(_kind, arguments))  # what is left are options of the compiler
+        # what is left in `named` are options of the compiler
+        kinds = [a if a.__class__ in _PLAIN else (a.dtype, a.data_ptr() % 16) for a in arguments]
+        key = (device, *named.items(), *kinds)
         compiled = self.compiled.get(key)
         if compiled is None:
             self.compiled[key] = self.kernel[grid](*arguments, **named)
         else:
             compiled[(*grid, 1, 1)[:3]](*arguments)
-
-
-def _kind(argument: Any) -> Any:
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16
-    return argument

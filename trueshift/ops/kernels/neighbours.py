@@ -103,9 +103,9 @@ def reader_of(
     return number, mask & (number < OUTPUTS)
 
 
-def three(tensors: Sequence[Tensor]) -> list[Tensor]:
+def three(tensors: Sequence[Tensor]) -> list[Tensor | None]:
     """As many arguments as a kernel takes; those beyond the number of maps are not read."""
-    return [*tensors, *[tensors[0]] * (3 - len(tensors))]
+    return [*tensors, *[None] * (3 - len(tensors))]
 
 
 def in_one_launch(maps: Sequence[Tensor]) -> bool:
