@@ -26,6 +26,7 @@ def conv_on_circle(
     Args:
         start: of each image, from where on it is convolved.
     """
+    x = x.to(network_precision(x))  # as the convolution would, before it is copied
     height, width = conv.kernel_size
     rows, columns = (padding[0], height - 1 - padding[0]), (padding[1], width - 1 - padding[1])
     tiles = (height, width) == stride  # nothing is read beyond the image

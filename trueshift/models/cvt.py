@@ -114,8 +114,9 @@ class CvtAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.criterion = criterion
 
-    def _pooled(self, x: CvtSequence, makers: Sequence[ConvProjection], stride: Pair) -> list[Tensor]:
-        values = x.values[:, x.prefix :].unflatten(1, x.grid.shape)
+    def _pooled(
+        self, values: Tensor, prefix: Tensor | None, makers: Sequence[ConvProjection], stride: Pair, anchored: bool
+    ) -> list[Tensor]:
         pooled, _ = pool_sequences(
             [values] * len(makers),
             [maker.conv for maker in makers],
@@ -123,18 +124,21 @@ class CvtAttention(nn.Module):
             stride,
             self.reach,
             self.pad_mode,
-            x.grid.anchored,
+            anchored,
             [maker.bn for maker in makers],
-            x.values[:, : x.prefix] if x.prefix else None,
+            prefix,
         )
         return pooled
 
     def forward(self, x: CvtSequence) -> Float[Tensor, "B N C"]:
         """The sequence, mixed."""
         # once for all three convolutions, which would compute in this type anyway
-        x = x._replace(values=x.values.to(network_precision(x.values)))
-        (query,) = self._pooled(x, [self.conv_proj_q], (1, 1))
-        key, value = self._pooled(x, [self.conv_proj_k, self.conv_proj_v], self.stride_kv)
+        sequence = x.values.to(network_precision(x.values))
+        values = sequence[:, x.prefix :].unflatten(1, x.grid.shape)
+        prefix = sequence[:, : x.prefix] if x.prefix else None
+        (query,) = self._pooled(values, prefix, [self.conv_proj_q], (1, 1), x.grid.anchored)
+        makers = [self.conv_proj_k, self.conv_proj_v]
+        key, value = self._pooled(values, prefix, makers, self.stride_kv, x.grid.anchored)
         query, key, value = (
             project(part).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for project, part in ((self.proj_q, query), (self.proj_k, key), (self.proj_v, value))
