@@ -16,7 +16,7 @@ from torch import Tensor
 from ..shift import Pair
 from . import operation, refuse_second_derivative
 from .depthwise_gradients import depthwise_back_to_input, depthwise_back_to_weights
-from .depthwise_rows import BY_HEAD, groups_of_three, kind_of_norm, launch_values
+from .depthwise_rows import launch_values
 from .launching import blocks_in, launched, power_of_two
 from .neighbours import (
     CHANNELS,
@@ -35,6 +35,7 @@ from .neighbours import (
     within_frame,
     within_head,
 )
+from .norms import BY_HEAD, groups_of_three, kind_of_norm, norm_constants, normed
 
 
 @launched
@@ -75,22 +76,10 @@ def _forward(
             tap = tl.load(weight + of_head * (KH * KW) + (i * KW + j), mask=held, other=0.0)
             total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
 
-    if NORM == 1:  # of batches: in evaluation an affine map of each channel
-        gain, shift = pick(which, g0, g1, g2, MAPS), pick(which, b0, b1, b2, MAPS)
-        mean, variance = pick(which, m0, m1, m2, MAPS), pick(which, v0, v1, v2, MAPS)
-        factor = tl.load(gain + channel, mask=held, other=0.0).to(tl.float32)
-        factor *= tl.rsqrt(tl.load(variance + channel, mask=held, other=1.0).to(tl.float32) + eps)
-        middle = tl.load(mean + channel, mask=held, other=0.0).to(tl.float32)
-        start = tl.load(shift + channel, mask=held, other=0.0).to(tl.float32)
-        total = (total - middle[None, :]) * factor[None, :] + start[None, :]
-    if NORM == 2:  # of layers: over the channels of a head, all of which are here
-        gain, shift = pick(which, g0, g1, g2, MAPS), pick(which, b0, b1, b2, MAPS)
-        centred = tl.where(held[None, :], total - (tl.sum(total, 1) / D)[:, None], 0.0)
-        spread = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
-        factor = tl.load(gain + lane, mask=held, other=0.0).to(tl.float32)
-        start = tl.load(shift + lane, mask=held, other=0.0).to(tl.float32)
-        total = centred * spread[:, None] * factor[None, :] + start[None, :]
-
+    factor, centre, start = norm_constants(
+        which, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, channel, lane, held, eps, MAPS, NORM, BLOCK
+    )
+    total = normed(total, factor, centre, start, held, eps, D, NORM)
     first = image.to(tl.int64) * ((LEAD + OH * OW) * C)
     place = first + (LEAD + row * OW + column) * C
     tl.store(y + place[:, None] + channel[None, :], total.to(y.dtype.element_ty), mask=inside[:, None] & held[None, :])

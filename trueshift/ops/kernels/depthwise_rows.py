@@ -27,11 +27,11 @@ from .neighbours import (
     within_head,
     wrapped,
 )
+from .norms import BY_HEAD, groups_of_three, kind_of_norm, norm_constants, normed
 
 VALUES = 512  # of one row of a program: more of them leave too few registers
 LONGEST = 64 if INTERPRETED else 16  # rows of one program
 BUSY = 1 if INTERPRETED else 512  # programs; with fewer, rows are shared among more
-NO_NORM, BY_CHANNEL, BY_HEAD = 0, 1, 2
 
 
 @triton.jit
@@ -99,18 +99,9 @@ def _values(
     of_middle = inside[:, None] & held[None, :]
     of_right = within_frame(column + 1, inside, W, CIRCULAR)[:, None] & held[None, :]
 
-    if NORM == 1:  # of batches: in evaluation an affine map of each channel
-        gain, shift = pick(which, g0, g1, g2, MAPS), pick(which, b0, b1, b2, MAPS)
-        mean, variance = pick(which, m0, m1, m2, MAPS), pick(which, v0, v1, v2, MAPS)
-        factor = tl.load(gain + channel, mask=held, other=0.0).to(tl.float32)
-        factor *= tl.rsqrt(tl.load(variance + channel, mask=held, other=1.0).to(tl.float32) + eps)
-        centre = tl.load(mean + channel, mask=held, other=0.0).to(tl.float32)
-        start = tl.load(shift + channel, mask=held, other=0.0).to(tl.float32)
-    if NORM == 2:  # of layers: over the channels of a head, all of which are here
-        gain, shift = pick(which, g0, g1, g2, MAPS), pick(which, b0, b1, b2, MAPS)
-        factor = tl.load(gain + lane, mask=held, other=0.0).to(tl.float32)
-        start = tl.load(shift + lane, mask=held, other=0.0).to(tl.float32)
-
+    factor, centre, start = norm_constants(
+        which, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, channel, lane, held, eps, MAPS, NORM, BLOCK
+    )
     first = part * ROWS
     done = tl.zeros((COLUMNS, BLOCK), tl.float32)
     half = tl.zeros((COLUMNS, BLOCK), tl.float32)
@@ -128,13 +119,7 @@ def _values(
         half = _added(half, now[0], now[1], now[2], level[0], level[1], level[2])
         begun = tl.zeros((COLUMNS, BLOCK), tl.float32)
         begun = _added(begun, now[0], now[1], now[2], above[0], above[1], above[2])
-        total = done
-        if NORM == 1:
-            total = (total - centre[None, :]) * factor[None, :] + start[None, :]
-        if NORM == 2:
-            centred = tl.where(held[None, :], total - (tl.sum(total, 1) / D)[:, None], 0.0)
-            deviation = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
-            total = centred * deviation[:, None] * factor[None, :] + start[None, :]
+        total = normed(done, factor, centre, start, held, eps, D, NORM)
         finished = row - 2
         there = of_middle & (step >= 2) & (finished < H)
         at = y + place + (finished * W + column)[:, None] * C + channel[None, :]
@@ -264,17 +249,6 @@ def launch_values(
         height, columns, channels, width, circular, offset is not None, count, kind,
         0 if prefix is None else prefix.shape[1], extent, block, rows, strip, num_warps=_warps(block),
     )  # fmt: skip
-
-
-def kind_of_norm(norms: Sequence[Tensor], maps: int) -> int:
-    """By how many constants each map has."""
-    return {0: NO_NORM, 2: BY_HEAD, 4: BY_CHANNEL}[len(norms) // maps]
-
-
-def groups_of_three(norms: Sequence[Tensor], count: int) -> list[Tensor | None]:
-    """Gains, shifts, means and variances, three of each; what is not there is not read."""
-    groups = [three(norms[first : first + count]) for first in range(0, len(norms), count)]
-    return [tensor for group in groups for tensor in group] + [None] * (12 - 3 * len(groups))
 
 
 def _fake_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:

@@ -35,6 +35,12 @@ def _write(image, total, known, leading, number, offset, totals, grids, columns)
     tl.store(totals + image * grids + number, total, known)
 
 
+@triton.jit
+def _share(image, total, known, number, totals, grids):
+    """What this program has added up, for :func:`_choose`."""
+    tl.store(totals + (image * tl.num_programs(1) + tl.program_id(1)) * grids + number, total, known)
+
+
 @launched
 @triton.jit
 def _by_sum(
@@ -59,8 +65,7 @@ def _by_sum(
         leading = _winner(total, known, number, slack)
         _write(image, total, known, leading, number, offset, totals, rows * columns, columns)
     else:
-        share = image * tl.num_programs(1) + tl.program_id(1)
-        tl.store(totals + share * (rows * columns) + number, total, known)
+        _share(image, total, known, number, totals, rows * columns)
 
 
 @launched
@@ -99,8 +104,7 @@ def _by_windows(
             leading = _winner(tokens, leading, number, slack)
         _write(image, total, known, leading, number, offset, totals, rows * columns, columns)
     else:
-        share = image * tl.num_programs(1) + tl.program_id(1)
-        tl.store(totals + share * (rows * columns) + number, total, known)
+        _share(image, total, known, number, totals, rows * columns)
 
 
 @launched
