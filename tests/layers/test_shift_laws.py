@@ -45,9 +45,10 @@ VARIATIONS = (
 )
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in VARIATIONS else name for name in LAYERS]
-)
+DEFAULT_AND_SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in VARIATIONS else name for name in LAYERS]
+
+
+@pytest.mark.parametrize("name", DEFAULT_AND_SLOW)
 def test_all_shifts_of_16_pixels(name):
     assert_equivariant(build(name, 16), all_images(16), shifts="all")
 
@@ -64,7 +65,7 @@ def test_all_shifts_of_56_pixels(name):
     assert_equivariant(build(name, 56), all_images(56), shifts="all")
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", DEFAULT_AND_SLOW)
 def test_some_shifts_of_56_pixels(name):
     assert_equivariant(build(name, 56), all_images(56), shifts=12)
 
