@@ -10,8 +10,10 @@ import pytest
 from trueshift import create_model
 from trueshift.eval.protocols import find_protocols
 from trueshift.models.registry import resolve_name
-from trueshift.train import TrainConfig, arguments, list_recipes, parse_arguments
+from trueshift.train import TrainConfig, list_recipes, parse_arguments
 from trueshift.train.recipe import FOLDER, about
+
+pytestmark = pytest.mark.usefixtures("one_parser")
 
 FAMILIES = ("swin_tiny", "swinv2_tiny", "cvt_13", "mvitv2_tiny")
 MODELS = [prefix + family for family in FAMILIES for prefix in ("", "a_")]
@@ -58,14 +60,6 @@ SEGMENTATION = {
     "a_swinv2_tiny": (44.42, 100, 46.11, 93.59),
 }
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_parser():
-    """Making a parser takes longer than reading a recipe."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "_parser", cache(arguments._parser))
-        yield
 
 
 @cache

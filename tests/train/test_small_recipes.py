@@ -9,8 +9,10 @@ from training_runs import run_here, same, weights
 
 from trueshift import create_model
 from trueshift.eval.protocols import find_protocols
-from trueshift.train import arguments, list_recipes, parse_arguments
+from trueshift.train import list_recipes, parse_arguments
 from trueshift.train.recipe import about
+
+pytestmark = pytest.mark.usefixtures("one_parser")
 
 FAMILIES = ("swin", "swinv2", "cvt", "mvitv2")
 MODELS = [f"{prefix}{family}_mini" for family in FAMILIES for prefix in ("", "a_")]
@@ -28,13 +30,6 @@ OTHERS = [
 ]
 SHIPPED = [f"shipped/{model}" for model in MODELS]
 ALL = [*MAIN, *OTHERS, *SHIPPED]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_parser():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "_parser", cache(arguments._parser))
-        yield
 
 
 @cache
