@@ -27,5 +27,6 @@ def write(name: str, result: dict[str, Any], seed: int) -> Path:
 def machine(recorded: dict[str, Any], device: str = "cuda") -> str:
     """Where a result was measured, in words; on the processor if so said, or where there is nothing else."""
     where = recorded["machine"]
-    name = (where["gpu"] if device == "cuda" else None) or where["processor"]
-    return f"{name}, {where['threads']} threads, torch {recorded['versions']['torch']}"
+    gpu = where["gpu"] if device == "cuda" else None
+    name = gpu or f"{where['processor']}, {where['threads']} threads"
+    return f"{name}, torch {recorded['versions']['torch']}"
