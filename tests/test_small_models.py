@@ -296,7 +296,7 @@ def test_seeds_are_averaged_and_counted(tools, results):
     results.save("a_swin_mini_no_anchor", 0, circular=(0.9, 0.999, 0.4))
     table = tools.small_tables.circular()
     assert "| A-Swin-mini | 91.00 ± 1.41 | 100.00 ± 0.00 | 100.00 ± 0.00 | 2 | A-Swin-T |" in table
-    assert "a GPU, 2 threads, torch 2, at commit 0123456789" in table
+    assert "a GPU, torch 2, at commit 0123456789" in table
     assert "Run with `--compile true` beside the recipe." in table
     assert (
         "| A-Swin-mini | 91.00 ± 1.41 | 96.00 ± 1.41 | 2 | A-Swin-T | 93.50 ± 0.19 |" in tools.small_tables.standard()
