@@ -42,7 +42,7 @@ class Candidates(ABC):
         self.arithmetic = PLAIN if anchored else EXACT
         self.pixels = Pixels(content)
         self._keys: Tensor | None = None
-        self.scored: Tensor | None = None  # the features, where a layer has them already
+        self.phases: Tensor | None = None  # [B, sh, sw, h, w, D]: features of each grid, where a layer has them already
 
     @abstractmethod
     def features(self) -> Float[Tensor, "B H W D"]:
@@ -54,8 +54,10 @@ class Candidates(ABC):
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """Sum of squared features over each grid; a layer that knows a shorter way overrides this."""
-        features = self.features() if self.scored is None else self.scored
-        return self.total(self.arithmetic.power_sum(features, 2))
+        if self.phases is None:
+            return self.total(self.arithmetic.power_sum(self.features(), 2))
+        norms = torch.linalg.vector_norm(self.phases, dim=5)
+        return self.arithmetic.sum(norms * norms, (3, 4))
 
     def position_energy(self) -> Float[Tensor, "parts B H W"]:
         """Squared norm of the features of each position, in parts to be added up; for anchored content."""

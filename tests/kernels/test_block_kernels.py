@@ -1,10 +1,11 @@
-"""Cutting and joining blocks by a kernel: the same rows, and the same gradients."""
+"""Cutting and joining blocks, and padding, by a kernel: the same rows, and the same gradients."""
 
 import pytest
 import torch
 
 from trueshift.ops import kernels
 from trueshift.ops.blocks import cut_blocks, join_blocks
+from trueshift.ops.shift import circular_pad
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,3 +27,16 @@ def test_the_same_rows_and_gradients(block, column_first):
         assert torch.equal(plain, moved)
     if not column_first:
         assert torch.equal(answers[1][2], x)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [((1, 1), (1, 1)), ((0, 2), (3, 1)), ((5, 0), (0, 7))])
+def test_padding_from_anywhere(rows, columns):
+    x = torch.randn(3, 6, 8, 5, device=DEVICE).transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+    start = torch.tensor([[0, 0], [5, -7], [-20, 30]], device=DEVICE)
+    goal = torch.randn(3, 6 + sum(rows), 8 + sum(columns), 5, device=DEVICE)
+    answers = []
+    for on in (False, True):
+        with kernels.switched(on):
+            padded = circular_pad(x, rows, columns, start)
+            answers.append((padded, padded.bfloat16(), *torch.autograd.grad((padded * goal).sum(), x)))
+    assert all(torch.equal(*both) for both in zip(*answers, strict=True))

@@ -50,6 +50,27 @@ def test_the_second_launch_does_without_triton(kernel):
     assert arguments[2:] == (8, 2)
 
 
+def test_tensors_go_as_addresses(kernel):
+    x, out = torch.zeros(8), torch.zeros(8)
+    for _ in range(2):
+        kernel[(1,)](x, out, 8, 2)
+    [(_, arguments)] = kernel.kernel.at_once
+    assert arguments == (x.data_ptr(), out.data_ptr(), 8, 2)
+
+
+def test_a_tensor_elsewhere_is_shown_to_triton(kernel):
+    """An address alone does not say that it is not on the device."""
+
+    class Elsewhere(torch.Tensor):
+        def get_device(self):
+            return 1
+
+    x = torch.zeros(8)
+    kernel[(1,)](x, x, 8, 2)
+    kernel[(1,)](x, x.as_subclass(Elsewhere), 8, 2)
+    assert len(kernel.kernel.by_triton) == 2
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from ..ops import kernels
 from ..ops.blocks import cut_blocks, join_blocks
 from ..ops.grid import TokenGrid, Tokens
+from ..ops.linear import linear
 from ..ops.rel_pos import circular_distance
 from ..ops.shift import Pair, circular_shift, pair
 from ..ops.windows import border_mask, window_partition, window_reverse
+from .linear import Linear, operands
 
 
 class WindowAttention(nn.Module):
@@ -48,8 +50,8 @@ class WindowAttention(nn.Module):
         self.window_size = pair(window_size)
         self.num_heads = num_heads
         self.make_position_table()
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim)
+        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = Linear(dim, dim)
         self.shifted = shifted
         self.border = border
         self.attn_drop = attn_drop
@@ -216,7 +218,7 @@ class CosineWindowAttention(WindowAttention):
         qkv_bias = None
         if self.q_bias is not None and self.v_bias is not None:
             qkv_bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
-        return F.linear(x, self.qkv.weight, qkv_bias)
+        return linear(x, operands(self.qkv, x)[0], qkv_bias)
 
     def sharpness(self) -> Float[Tensor, "heads 1 1"]:
         """The learned temperature's inverse."""

@@ -12,14 +12,15 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
-from ..ops import kernels
+from ..ops import kernels, winograd
 from ..ops.blocks import cut_blocks
+from ..ops.folded import fold_norm, patch_variance
 from ..ops.grid import Tokens
-from ..ops.polyphase import polyphase
+from ..ops.polyphase import polyphase, take_phase
 from ..ops.precision import network_precision
 from ..ops.projected import projected_energy
 from ..ops.select import Choice
-from ..ops.shift import Pair, circular_pad, circular_take, pair
+from ..ops.shift import Pair, circular_pad, pair
 from .anchor import anchor_on_norm
 from .conv import conv_tokens
 from .tokenize import PatchCandidates, check_size, strided_conv
@@ -44,6 +45,10 @@ class _Merge(nn.Module):
         """The same for the patches from ``start`` on, side by side."""
         raise NotImplementedError
 
+    def merge_phases(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B sh sw h w D"]:
+        """The same on all grids, without gradient."""
+        return polyphase(self.merge(values), self.factor)
+
     def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
         """What follows the choice."""
         return merged
@@ -61,9 +66,9 @@ class _Merge(nn.Module):
         check_size(tokens.grid.shape, self.factor)
         candidates = self.candidates(tokens)
         if self._merges_all(tokens):
-            candidates.scored = self.merge(tokens.values)
+            candidates.phases = self.merge_phases(tokens.values)
             choice = self._choose(candidates)
-            merged = circular_take(candidates.scored, choice.offset, self.factor)
+            merged = take_phase(candidates.phases, choice.offset)
         else:
             choice = self._choose(candidates)
             merged = follow(
@@ -81,7 +86,7 @@ class _Merge(nn.Module):
 
         In float32, and without kernels that score without merging, this saves merging the chosen ones once more.
         """
-        plain = tokens.grid.anchored and network_precision(tokens.values) == torch.float32
+        plain = tokens.grid.anchored and not self.anchor and network_precision(tokens.values) == torch.float32
         scored = isinstance(self.criterion, MaxNorm) and self.criterion.p == 2
         return plain and scored and not torch.is_grad_enabled() and not kernels.usable(tokens.values)
 
@@ -137,6 +142,24 @@ class AdaptiveMerge(_Merge):
         """Gather, norm if it comes before, project."""
         return self._project(gather_patches(values, self.factor))
 
+    def merge_phases(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B sh sw h w D"]:
+        """With a norm that comes before folded into the projection, so that no patches are gathered."""
+        if not winograd.fits(values, self.factor, self.factor):
+            return super().merge_phases(values)
+        bias = self.reduction.bias
+        if isinstance(self.norm, nn.LayerNorm) and self.norm_position == "before":
+            weight, added = fold_norm(self._weight(), bias, self.norm, column_first=True)
+            scale = (patch_variance(values, self.factor) + self.norm.eps).rsqrt()
+            phases = winograd.winograd_phases(values, weight, (0, 0))
+            return torch.addcmul(added, phases, polyphase(scale, self.factor)[..., None], out=phases)
+        phases = winograd.winograd_phases(values, self._weight(), (0, 0))
+        return phases if bias is None else phases.add_(bias)
+
+    def _weight(self) -> Float[Tensor, "D rows columns C"]:
+        """The projection, which knows the tokens of a patch column by column, in the order of the grid."""
+        rows, columns = self.factor
+        return self.reduction.weight.unflatten(1, (columns, rows, -1)).transpose(1, 2)
+
     def merge_from(self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"]) -> Float[Tensor, "B h w D"]:
         """Gather from ``start`` on, norm if it comes before, project."""
         return self._project(cut_blocks(values, self.factor, start, column_first=True).flatten(3))
@@ -163,10 +186,9 @@ class _MergeCandidates(Candidates):
         return merged if bias is None else merged + bias.detach()
 
     def position_energy(self) -> Float[Tensor, "parts B H W"]:
-        layer, (rows, columns) = self.layer, self.stride
-        weight = layer.reduction.weight.unflatten(1, (columns, rows, -1)).transpose(1, 2)
+        layer = self.layer
         norm = layer.norm if layer.norm_position == "before" and isinstance(layer.norm, nn.LayerNorm) else None
-        return projected_energy(self.content, weight, layer.reduction.bias, norm, (0, 0), column_first=True)
+        return projected_energy(self.content, layer._weight(), layer.reduction.bias, norm, (0, 0), column_first=True)
 
     def dense(self) -> Float[Tensor, "B H W D"]:
         return self.layer.merge(self.content)
@@ -229,6 +251,14 @@ class AdaptiveConvMerge(_Merge):
         """The convolution at stride 1."""
         return conv_tokens(values, self.proj, (1, 1), self.padding, self.pad_mode)
 
+    def merge_phases(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B sh sw h w D"]:
+        """The convolution at stride 1, by fewer products where that is faster."""
+        conv = self.proj
+        if conv.groups > 1 or not winograd.fits(values, pair(conv.kernel_size), self.factor):
+            return super().merge_phases(values)
+        phases = winograd.winograd_phases(values, conv.weight.permute(0, 2, 3, 1), self.padding)
+        return phases if conv.bias is None else phases.add_(conv.bias)
+
     def merge_from(self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"]) -> Float[Tensor, "B h w D"]:
         """The convolution from ``start`` on."""
         return conv_tokens(values, self.proj, self.factor, self.padding, self.pad_mode, start)
@@ -236,3 +266,7 @@ class AdaptiveConvMerge(_Merge):
     def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
         """The norm."""
         return self.norm(merged)
+
+    def _merges_all(self, tokens: Tokens) -> bool:
+        """Zeros are put around the frame that was chosen, and the others know nothing of it."""
+        return self.pad_mode == "circular" and super()._merges_all(tokens)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..criteria import Candidates, Criterion, FixedOffset, follow
 from ..ops.depthwise import (
     depthwise,
-    depthwise_energy,
     depthwise_sequences,
+    energy_by_kernel,
     finish,
     plain_depthwise,
     pooled_shape,
@@ -50,7 +50,7 @@ class PoolCandidates(Candidates):
         """Squares of the features at each position, of each map; by a kernel without the features, of all together."""
         weights = [conv.weight for conv in self.convs]
         if scored_by_a_kernel(self.maps, weights, self.padding):
-            return depthwise_energy(self.maps, weights, self.padding)
+            return energy_by_kernel(self.maps, weights)
         return torch.stack([self.arithmetic.power_sum(pooled, 2) for pooled in self._pooled_everywhere()])
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
@@ -70,19 +70,27 @@ class PoolCandidates(Candidates):
         return [circular_take(pooled, choice.offset, self.stride) for pooled in self._pooled]
 
     def _pooled_everywhere(self) -> list[Tensor]:
-        if self._pooled is None:
+        if self._pooled is None and self.anchored:
+            with torch.no_grad():
+                weights = [conv.weight.float() for conv in self.convs]
+                self._pooled = plain_depthwise(_as_float32(self.maps), weights, (1, 1), self.padding)
+        elif self._pooled is None:
             self._pooled = [self._features_of(*pair) for pair in zip(self.maps, self.convs, strict=True)]
         return self._pooled
 
     def _features_of(self, values: Tensor, conv: nn.Conv2d) -> Tensor:
-        if self.anchored:
-            return plain_depthwise(values.detach().float(), conv.weight.detach().float(), (1, 1), self.padding)
         width = conv.in_channels
         if values.shape[3] == width:
             return self.arithmetic.conv(values, conv.weight, self.padding, conv.groups)
         heads = values.unflatten(3, (-1, width)).permute(0, 3, 1, 2, 4).flatten(0, 1)
         features = self.arithmetic.conv(heads, conv.weight, self.padding, conv.groups)
         return features.unflatten(0, (values.shape[0], -1)).permute(0, 2, 3, 1, 4).flatten(3)
+
+
+def _as_float32(maps: Sequence[Tensor]) -> list[Tensor]:
+    """Maps that are one and the same stay so."""
+    first = maps[0].float()
+    return [first if x is maps[0] else x.float() for x in maps]
 
 
 def _differentiated(maps: Sequence[Tensor], convs: Sequence[nn.Conv2d]) -> bool:

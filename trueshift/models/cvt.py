@@ -8,12 +8,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..criteria import Criterion
 from ..layers.attention import check_heads
+from ..layers.linear import Linear
 from ..layers.merge import AdaptiveConvMerge
+from ..layers.perceptron import Mlp
 from ..layers.pool import pool_sequences
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import TokenGrid, Tokens
@@ -108,10 +110,10 @@ class CvtAttention(nn.Module):
         self.conv_proj_q = ConvProjection(dim, config.kernel_qkv)
         self.conv_proj_k = ConvProjection(dim, config.kernel_qkv)
         self.conv_proj_v = ConvProjection(dim, config.kernel_qkv)
-        self.proj_q = nn.Linear(dim, dim, bias=config.qkv_bias)
-        self.proj_k = nn.Linear(dim, dim, bias=config.qkv_bias)
-        self.proj_v = nn.Linear(dim, dim, bias=config.qkv_bias)
-        self.proj = nn.Linear(dim, dim)
+        self.proj_q = Linear(dim, dim, bias=config.qkv_bias)
+        self.proj_k = Linear(dim, dim, bias=config.qkv_bias)
+        self.proj_v = Linear(dim, dim, bias=config.qkv_bias)
+        self.proj = Linear(dim, dim)
         self.criterion = criterion
 
     def _pooled(

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..criteria import Criterion
 from ..layers.attention import check_heads
+from ..layers.linear import Linear
+from ..layers.perceptron import Mlp
 from ..layers.pool import max_pool, pool_sequences
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import TokenGrid, Tokens
@@ -112,8 +114,8 @@ class PoolingAttention(nn.Module):
         self.reach: Pair = (config.kernel_qkv // 2, config.kernel_qkv // 2)
         self.pad_mode = choices.padding_mode
         self.positions = POSITIONS[choices.position_mode]
-        self.qkv = nn.Linear(shape.dim, 3 * shape.attn_dim, bias=config.qkv_bias)
-        self.proj = nn.Linear(shape.attn_dim, shape.attn_dim)
+        self.qkv = Linear(shape.dim, 3 * shape.attn_dim, bias=config.qkv_bias)
+        self.proj = Linear(shape.attn_dim, shape.attn_dim)
         depthwise = partial(nn.Conv2d, dim, dim, config.kernel_qkv, groups=dim, bias=False)
         norm = partial(nn.LayerNorm, dim, eps=config.norm_eps)
         self.pool_q, self.norm_q = depthwise(), norm()
@@ -198,11 +200,11 @@ class MvitV2Block(nn.Module):
         norm = partial(nn.LayerNorm, eps=config.norm_eps)
         self.stride_q, self.pad_mode = shape.stride_q, choices.padding_mode
         self.norm1 = norm(shape.dim)
-        self.shortcut_proj_attn = nn.Linear(shape.dim, shape.attn_dim) if shape.dim != shape.attn_dim else None
+        self.shortcut_proj_attn = Linear(shape.dim, shape.attn_dim) if shape.dim != shape.attn_dim else None
         self.attn = PoolingAttention(shape, config, choices)
         self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
         self.norm2 = norm(shape.attn_dim)
-        self.shortcut_proj_mlp = nn.Linear(shape.attn_dim, shape.out_dim) if shape.attn_dim != shape.out_dim else None
+        self.shortcut_proj_mlp = Linear(shape.attn_dim, shape.out_dim) if shape.attn_dim != shape.out_dim else None
         self.mlp = Mlp(shape.attn_dim, int(shape.attn_dim * config.mlp_ratio), shape.out_dim)
         self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 

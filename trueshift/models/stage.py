@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from ..layers.linear import cast_together
 
 
 class Stage(nn.Module):
@@ -18,6 +21,12 @@ class Stage(nn.Module):
 
     def run_blocks(self, x: Any, *more: Any) -> Any:
         """All blocks, one after the other, each told ``more``."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self._run_blocks(x, *more)
+        with cast_together(self.blocks):
+            return self._run_blocks(x, *more)
+
+    def _run_blocks(self, x: Any, *more: Any) -> Any:
         checkpointing = self.grad_checkpointing and self.training
         for block in self.blocks:
             x = checkpoint(block, x, *more, use_reentrant=False) if checkpointing else block(x, *more)

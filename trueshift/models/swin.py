@@ -6,12 +6,13 @@ from math import lcm
 from typing import Any, ClassVar
 
 from jaxtyping import Float, Int64
-from timm.layers import DropPath, Mlp, resize_rel_pos_bias_table
+from timm.layers import DropPath, resize_rel_pos_bias_table
 from torch import Tensor, nn
 
 from ..layers.align import AlignWindows
 from ..layers.attention import CosineWindowAttention, WindowAttention, window_distances
 from ..layers.merge import AdaptiveMerge
+from ..layers.perceptron import Mlp
 from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import Tokens
 from ..ops.shift import Pair, pair

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jaxtyping import Float, Int64
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..layers.attention import CosineWindowAttention, log_distances, window_distances
+from ..layers.perceptron import Mlp
 from ..ops.shift import Pair
 from .swin import Attention, Swin, SwinConfig
 

@@ -53,8 +53,7 @@ def depthwise_sequences(
     """
     x = maps[0]
     if not usable(x, weights):
-        pooled = [plain_depthwise(*pair, stride, padding, offset, mode) for pair in zip(maps, weights, strict=True)]
-        return finish(pooled, norms, prefix)
+        return finish(plain_depthwise(maps, weights, stride, padding, offset, mode), norms, prefix)
     from .kernels.depthwise import depthwise_forward, differentiable_depthwise
 
     dtype = network_precision(x)
@@ -66,7 +65,7 @@ def depthwise_sequences(
             return depthwise_forward(
                 list(maps), list(weights), constants, prefix, offset, step, reach, circular, eps, dtype
             )
-    own = maps[:1] if all(other is x for other in maps) else maps
+    own = maps[:1] if _same(maps) else maps
     sequences = differentiable_depthwise(own, weights, offset, stride, padding, mode == "circular", dtype)
     if norms is None and prefix is None:
         return list(sequences)
@@ -81,37 +80,54 @@ def depthwise_energy(
     Shift law: moves with the maps, to rounding.
     """
     if scored_by_a_kernel(maps, weights, padding):
-        from .kernels.depthwise_rows import depthwise_energy as launch
-
-        first = maps[0].detach()
-        own = [first if x is maps[0] else x.detach() for x in maps]
-        return launch(own, [weight.detach() for weight in weights])
-    pooled = (
-        plain_depthwise(x.float(), weight.float(), (1, 1), padding) for x, weight in zip(maps, weights, strict=True)
-    )
+        return energy_by_kernel(maps, weights)
+    pooled = plain_depthwise([x.float() for x in maps], [weight.float() for weight in weights], (1, 1), padding)
     return torch.stack([values.square().sum(3) for values in pooled])
 
 
+def energy_by_kernel(maps: Sequence[Tensor], weights: Sequence[Tensor]) -> Float[Tensor, "parts B H W"]:
+    """:func:`depthwise_energy` where :func:`scored_by_a_kernel` says so."""
+    from .kernels.depthwise_rows import depthwise_energy as launch
+
+    if torch.is_grad_enabled():  # scores have no gradient
+        first = maps[0].detach()
+        maps, weights = [first if x is maps[0] else x.detach() for x in maps], [weight.detach() for weight in weights]
+    return launch(list(maps), list(weights))
+
+
 def plain_depthwise(
-    x: Float[Tensor, "B H W C"],
-    weight: Float[Tensor, "D 1 kh kw"],
+    maps: Sequence[Float[Tensor, "B H W C"]],
+    weights: Sequence[Float[Tensor, "D 1 kh kw"]],
     stride: Pair,
     padding: Pair,
     offset: Int[Tensor, "B 2"] | None = None,
     mode: str = "circular",
-) -> Float[Tensor, "B h w C"]:
-    """:func:`depthwise` by torch's own operations."""
-    images, width = x.shape[0], weight.shape[0]
+) -> list[Float[Tensor, "B h w C"]]:
+    """:func:`depthwise` of each map by torch's own operations; one map for all is shifted and padded once."""
+    frames = [_framed(x, weights[0], padding, offset, mode) for x in (maps[:1] if _same(maps) else maps)]
+    if len(frames) < len(maps):
+        frames *= len(maps)
+    return [_convolved(*pair, stride, maps[0].shape[0]) for pair in zip(frames, weights, strict=True)]
+
+
+def _same(maps: Sequence[Tensor]) -> bool:
+    return all(x is maps[0] for x in maps)
+
+
+def _framed(x: Tensor, weight: Tensor, padding: Pair, offset: Tensor | None, mode: str) -> Float[Tensor, "N C H W"]:
+    """What a convolution reads, heads side by side if they share their weights."""
     if offset is not None:
         x = circular_shift(x, offset)
-    if x.shape[3] != width:
-        x = x.unflatten(3, (-1, width)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+    if x.shape[3] != weight.shape[0]:
+        x = x.unflatten(3, (-1, weight.shape[0])).permute(0, 3, 1, 2, 4).flatten(0, 1)
     rows, columns = ((before, extent - 1 - before) for before, extent in zip(padding, weight.shape[2:], strict=True))
     if mode == "zeros":
-        image = F.pad(x.permute(0, 3, 1, 2), (*columns, *rows))
-    else:
-        image = circular_pad(x, rows, columns).permute(0, 3, 1, 2)
-    convolved = F.conv2d(image, weight, None, stride, groups=width).permute(0, 2, 3, 1)
+        return F.pad(x.permute(0, 3, 1, 2), (*columns, *rows))
+    return circular_pad(x, rows, columns).permute(0, 3, 1, 2)
+
+
+def _convolved(frame: Tensor, weight: Tensor, stride: Pair, images: int) -> Float[Tensor, "B h w C"]:
+    convolved = F.conv2d(frame, weight, None, stride, groups=weight.shape[0]).permute(0, 2, 3, 1)
     if convolved.shape[0] == images:
         return convolved
     return convolved.unflatten(0, (images, -1)).permute(0, 2, 3, 1, 4).flatten(3)
@@ -152,11 +168,16 @@ def scored_by_a_kernel(maps: Sequence[Tensor], weights: Sequence[Tensor], paddin
 
 def _fusible(norms: Sequence[nn.Module], weight: Tensor) -> tuple[list[Tensor], float] | None:
     """What a kernel needs to apply the norms; None where it cannot."""
-    layers = [norm for norm in norms if isinstance(norm, nn.LayerNorm) and norm.normalized_shape == weight.shape[:1]]
-    batches = [norm for norm in norms if isinstance(norm, nn.BatchNorm2d) and not norm.training]
-    for kind, names in ((layers, NORM[:2]), (batches, NORM)):
-        constants = [getattr(norm, name) for name in names for norm in kind]
-        complete = len(kind) == len(norms) and all(constant is not None for constant in constants)
-        if complete and all(norm.eps == kind[0].eps for norm in kind):
-            return constants, kind[0].eps
-    return None
+    first = norms[0]
+    if isinstance(first, nn.LayerNorm):
+        fits = all(isinstance(norm, nn.LayerNorm) and norm.normalized_shape == weight.shape[:1] for norm in norms)
+    else:
+        fits = all(isinstance(norm, nn.BatchNorm2d) and not norm.training for norm in norms)
+    if not fits or any(norm.eps != first.eps for norm in norms):
+        return None
+    # looked up where they are held: asking a module for them by name takes long, and one that is computed is not there
+    constants: list[Tensor | None] = [norm._parameters.get(name) for name in NORM[:2] for norm in norms]
+    if not isinstance(first, nn.LayerNorm):
+        constants += [norm._buffers.get(name) for name in NORM[2:] for norm in norms]
+    given = [constant for constant in constants if constant is not None]
+    return (given, float(first.eps)) if len(given) == len(constants) else None  # type: ignore[arg-type]

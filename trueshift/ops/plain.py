@@ -44,7 +44,10 @@ def plain_norm(x: Float[Tensor, "B H W C"], p: float = 2) -> Float[Tensor, "B H 
 
 def plain_power_sum(x: Float[Tensor, "B H W C"], p: float) -> Float[Tensor, "B H W"]:
     """The p-norm of each token, to the power p."""
-    return x.float().square().sum(3) if p == 2 else x.float().abs().pow(p).sum(3)
+    if p == 2:
+        # on a CPU in one pass, without a tensor of squares
+        return plain_norm(x).square() if x.device.type == "cpu" else x.float().square().sum(3)
+    return x.float().abs().pow(p).sum(3)
 
 
 def plain_window_mean(x: Float[Tensor, "B H W"], window: Pair) -> Float[Tensor, "B H W"]:

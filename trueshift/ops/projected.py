@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
+from .folded import like_patch
 from .precision import network_precision
 from .shift import Pair
 
@@ -34,20 +35,12 @@ def projected_energy(
     gain = shift = sums = lengths = None
     if norm is not None:
         eps = norm.eps
-        gain, shift = (_like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
+        gain, shift = (like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
     with torch.autocast(x.device.type, enabled=False):
         operands = _in_steps if torch.compiler.is_compiling() else _by_kernels
         low, sums, lengths, matrix, pull, push = operands(x, weight, bias, gain, shift, dtype)
         patch = [weight.shape[1], weight.shape[2]]
         return patch_energies(low, matrix, pull, push, sums, lengths, eps, patch, list(before))
-
-
-def _like_patch(parameter: Tensor, weight: Tensor, column_first: bool) -> Tensor:
-    """A norm's parameter by row, column and channel of the patch."""
-    rows, columns, channels = weight.shape[1:]
-    if column_first:
-        return parameter.view(columns, rows, channels).transpose(0, 1)
-    return parameter.view(rows, columns, channels)
 
 
 Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor]

@@ -27,7 +27,6 @@ from .neighbours import (
     origin_of,
     out_shape,
     pick,
-    sizes_of,
     source_of,
     three,
     tile_of,
@@ -158,33 +157,19 @@ def _launch_tiles(
 ) -> None:
     x, count, width = maps[0], len(maps), weights[0].shape[0]
     kind = kind_of_norm(norms, count)
-    sizes = sizes_of(x, weights[0], stride, padding)
-    extent = width if kind == BY_HEAD else extent_of(x.shape[3], width, CHANNELS)
+    (images, height, columns, channels), outputs = x.shape, out_shape(x, stride)
+    extent = width if kind == BY_HEAD else extent_of(channels, width, CHANNELS)
     lead = prefix.stride() if prefix is not None else (0, 0, 0)
     tile = TILE if extent <= CHANNELS else (TILE[0] // 2, TILE[1])  # more would not fit into the registers
-    programs = x.shape[0] * tiles_in(sizes["OH"], sizes["OW"], tile) * blocks_in(x.shape[3], extent) * count
+    programs = images * tiles_in(*outputs, tile) * blocks_in(channels, extent) * count
     _forward[(programs,)](
-        *three(maps),
-        *three(weights),
-        *three(out),
-        *groups_of_three(norms, count),
-        None if offset is None else offset.contiguous(),
-        prefix,
-        *x.stride(),
-        *lead,
-        eps,
-        **sizes,
-        CIRCULAR=circular,
-        SHIFTED=offset is not None,
-        MAPS=count,
-        NORM=kind,
-        LEAD=0 if prefix is None else prefix.shape[1],
-        EXTENT=extent,
-        BLOCK=power_of_two(extent),
-        TH=tile[0],
-        TW=tile[1],
-        num_warps=WARPS,
-    )
+        *three(maps), *three(weights), *three(out), *groups_of_three(norms, count),
+        None if offset is None else offset.contiguous(), prefix,
+        *x.stride(), *lead, eps,
+        height, columns, channels, width, *outputs, *stride, *padding, *weights[0].shape[2:],
+        circular, offset is not None, count, kind, 0 if prefix is None else prefix.shape[1],
+        extent, power_of_two(extent), *tile, num_warps=WARPS,
+    )  # fmt: skip
 
 
 class _Depthwise(torch.autograd.Function):

@@ -29,6 +29,9 @@ class launched:
 
     What Triton compiles depends on the types of tensors and the alignment of their memory, and on whole numbers; the
     latter are compared as they are. The first argument is a tensor, and none has a default.
+
+    Tensors go as addresses: of a tensor Triton's launcher asks for its address once more, and the driver whether it is
+    one of the device's. Here the device is compared instead, and what is new is left to Triton, which may refuse it.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -50,11 +53,19 @@ class launched:
             with torch.cuda.device(device):
                 self._launch(grid, *arguments, **named)
             return
-        # what is left in `named` are options of the compiler
-        kinds = [a if a.__class__ in _PLAIN else (a.dtype, a.data_ptr() % 16) for a in arguments]
-        key = (device, *named.items(), *kinds)
+        kinds: list[Any] = [device, *named.items()]  # what is left in `named` are options of the compiler
+        given: list[Any] = []
+        for argument in arguments:
+            if argument.__class__ in _PLAIN:
+                kinds.append(argument)
+                given.append(argument)
+            else:
+                address = argument.data_ptr()
+                kinds.append((argument.dtype, address % 16, argument.get_device()))
+                given.append(address)
+        key = tuple(kinds)
         compiled = self.compiled.get(key)
         if compiled is None:
             self.compiled[key] = self.kernel[grid](*arguments, **named)
         else:
-            compiled[(*grid, 1, 1)[:3]](*arguments)
+            compiled[(*grid, 1, 1)[:3]](*given)

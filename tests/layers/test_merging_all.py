@@ -1,0 +1,52 @@
+"""Without gradient, merges behind an anchor are scored and taken from one pass: the choice and the values stay."""
+
+import pytest
+import torch
+from torch import nn
+
+import trueshift as ts
+from trueshift.layers.anchor import Anchor
+from trueshift.layers.merge import AdaptiveConvMerge, AdaptiveMerge
+
+MERGES = {
+    "norm before": lambda: AdaptiveMerge(24, bias=True),
+    "norm after": lambda: AdaptiveMerge(24, norm="after", bias=True),
+    "no norm": lambda: AdaptiveMerge(24, norm="none"),
+    "three by two": lambda: AdaptiveMerge(24, factor=(3, 2)),
+    "overlapping": lambda: AdaptiveConvMerge(24, 40),
+    "depthwise": lambda: AdaptiveConvMerge(24, 24, groups=24),
+    "zeros around": lambda: AdaptiveConvMerge(24, 40, padding_mode="zeros"),
+}
+IMAGES = {
+    "noise": lambda: torch.randn(3, 24, 12, 12),
+    "far from zero": lambda: 20 + torch.randn(3, 24, 12, 12),
+    "flat": lambda: torch.randn(3, 24, 1, 1).expand(-1, -1, 12, 12),
+    "nothing": lambda: torch.zeros(3, 24, 12, 12),
+    "periodic": lambda: torch.randn(3, 24, 2, 6).repeat(1, 1, 6, 2),
+}
+
+
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("name", MERGES)
+def test_as_with_gradient(name, image):
+    torch.manual_seed(0)
+    merge = MERGES[name]()
+    for parameter in merge.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    tokens = Anchor()(ts.Tokens.of_image(IMAGES[image]()))
+    expected = merge(tokens)
+    with torch.no_grad():
+        found = merge(tokens)
+    assert torch.equal(found.grid.origin, expected.grid.origin)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("name", [name for name in MERGES if name != "zeros around"])
+@torch.no_grad()
+def test_bit_identical_behind_an_anchor(name, image):
+    torch.manual_seed(0)
+    model, content = nn.Sequential(Anchor(), MERGES[name]()), IMAGES[image]()
+    expected = model(ts.Tokens.of_image(content)).values
+    for shift in ((1, 0), (0, 1), (5, 7), (2, 11)):
+        assert torch.equal(model(ts.Tokens.of_image(content.roll(shift, (2, 3)))).values, expected)
