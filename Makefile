@@ -7,7 +7,7 @@ READY := .venv/.ready
 .PHONY: help setup demo test test-slow lint format bench clean
 
 help:
-	@echo "make demo       the examples, and the audit of a model beside its adapted twin: out/audit/report.html (minutes)"
+	@echo "make demo       the examples, and the audit of a trained model beside its adaptive twin: out/audit/report.html (minutes)"
 	@echo "make test       checks and the default tests (under 10 minutes on 2 cores)"
 	@echo "make test-slow  the long tests as well"
 	@echo "make bench      cost of each adaptive module beside the ordinary one, written to results/"
@@ -28,8 +28,9 @@ demo: $(READY)
 	$(BIN)/python examples/moving_grids.py
 	$(BIN)/python examples/adapt_timm.py
 	$(BIN)/python examples/segmentation.py
+	$(BIN)/python examples/trained.py
 	$(BIN)/python examples/flicker.py
-	$(BIN)/trueshift audit swin_mini --against adapted --random-weights --limit 32 --shifts 8 --output out/audit
+	$(BIN)/trueshift audit swin_mini --against a_swin_mini --limit 32 --shifts 8 --output out/audit
 
 lint: $(READY)
 	$(BIN)/ruff check .

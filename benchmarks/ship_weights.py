@@ -66,14 +66,14 @@ def numbers_of(result: dict[str, Any]) -> dict[str, float | None]:
 
 def training_of(result: dict[str, Any], recipe: str) -> dict[str, Any]:
     """How the weights were made."""
-    machine, data = (_found(result, name, dict) or {} for name in ("machine", "data"))
+    machine = _found(result, "machine", dict) or {}
     return {
         "recipe": _found(result, "recipe", str) or recipe,
         "seed": _found(result, "seed", int),
         "commit": _found(result, "commit", str),
         "date": _found(result, "date", str),
         "epochs": _found(result, "epochs", int),
-        "data": data.get("train") if isinstance(data.get("train"), str) else "CIFAR-10",
+        "data": "CIFAR-10",
         "machine": machine.get("gpu") or machine.get("processor") or "a machine that was not recorded",
     }
 

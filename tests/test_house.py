@@ -87,7 +87,7 @@ def test_the_picture_is_drawn(tmp_path):
     assert target.stat().st_size > 50_000
 
 
-@pytest.mark.parametrize(("document", "count"), [("README.md", 3), ("docs/audit.md", 1), ("docs/segmentation.md", 1)])
+@pytest.mark.parametrize(("document", "count"), [("README.md", 4), ("docs/audit.md", 1), ("docs/segmentation.md", 1)])
 def test_the_programs_in_the_documents_run(run_unchecked, document, count):
     programs = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     assert len(programs) == count

@@ -17,9 +17,9 @@ from ..ops.depthwise import (
     scored_by_a_kernel,
 )
 from ..ops.max_pool import max_pool as largest
-from ..ops.polyphase import polyphase
+from ..ops.polyphase import polyphase, take_phase
 from ..ops.select import Choice
-from ..ops.shift import Pair, circular_take
+from ..ops.shift import Pair
 
 
 class PoolCandidates(Candidates):
@@ -67,7 +67,7 @@ class PoolCandidates(Candidates):
         plain = x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type) and choice.weights is None
         if self._pooled is None or not (plain and self.anchored) or _differentiated(self.maps, self.convs):
             return None
-        return [circular_take(pooled, choice.offset, self.stride) for pooled in self._pooled]
+        return [take_phase(polyphase(pooled, self.stride), choice.offset) for pooled in self._pooled]
 
     def _pooled_everywhere(self) -> list[Tensor]:
         if self._pooled is None and self.anchored:

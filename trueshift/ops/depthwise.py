@@ -53,7 +53,10 @@ def depthwise_sequences(
     """
     x = maps[0]
     if not usable(x, weights):
-        return finish(plain_depthwise(maps, weights, stride, padding, offset, mode), norms, prefix)
+        folded = None if norms is None else _folded(x, norms, weights)
+        if folded is None:
+            return finish(plain_depthwise(maps, weights, stride, padding, offset, mode), norms, prefix)
+        return finish(plain_depthwise(maps, folded[0], stride, padding, offset, mode, folded[1]), None, prefix)
     from .kernels.depthwise import depthwise_forward, differentiable_depthwise
 
     dtype = network_precision(x)
@@ -102,12 +105,15 @@ def plain_depthwise(
     padding: Pair,
     offset: Int[Tensor, "B 2"] | None = None,
     mode: str = "circular",
+    biases: Sequence[Float[Tensor, " C"]] | None = None,
 ) -> list[Float[Tensor, "B h w C"]]:
     """:func:`depthwise` of each map by torch's own operations; one map for all is shifted and padded once."""
     frames = [_framed(x, weights[0], padding, offset, mode) for x in (maps[:1] if _same(maps) else maps)]
     if len(frames) < len(maps):
         frames *= len(maps)
-    return [_convolved(*pair, stride, maps[0].shape[0]) for pair in zip(frames, weights, strict=True)]
+    added: Sequence[Tensor | None] = biases or [None] * len(maps)
+    images = maps[0].shape[0]
+    return [_convolved(*operands, stride, images) for operands in zip(frames, weights, added, strict=True)]
 
 
 def _same(maps: Sequence[Tensor]) -> bool:
@@ -126,11 +132,31 @@ def _framed(x: Tensor, weight: Tensor, padding: Pair, offset: Tensor | None, mod
     return circular_pad(x, rows, columns).permute(0, 3, 1, 2)
 
 
-def _convolved(frame: Tensor, weight: Tensor, stride: Pair, images: int) -> Float[Tensor, "B h w C"]:
-    convolved = F.conv2d(frame, weight, None, stride, groups=weight.shape[0]).permute(0, 2, 3, 1)
+def _convolved(
+    frame: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, images: int
+) -> Float[Tensor, "B h w C"]:
+    convolved = F.conv2d(frame, weight, bias, stride, groups=weight.shape[0]).permute(0, 2, 3, 1)
     if convolved.shape[0] == images:
         return convolved
     return convolved.unflatten(0, (images, -1)).permute(0, 2, 3, 1, 4).flatten(3)
+
+
+def _folded(
+    x: Tensor, norms: Sequence[nn.Module], weights: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Weights and biases that do what BatchNorms would do afterwards; None where these learn, or a compiler folds."""
+    learning = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    fusible = None if learning or network_precision(x) != torch.float32 else _fusible(norms, weights[0])
+    if fusible is None or not isinstance(norms[0], nn.BatchNorm2d):
+        return None
+    constants, eps = fusible
+    folded, biases = [], []
+    for number, weight in enumerate(weights):
+        gain, shift, mean, variance = constants[number :: len(weights)]
+        scale = gain * (variance + eps).rsqrt()
+        folded.append(weight * scale[:, None, None, None])
+        biases.append(shift - mean * scale)
+    return folded, biases
 
 
 def finish(

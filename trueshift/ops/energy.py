@@ -153,11 +153,13 @@ def _neighbour_products(x: Tensor, blocks: Tensor, stride: Pair, kernel: Pair) -
     padded = circular_pad(x, (0, lags * stride[0]), (beside, beside))
     windows = padded.unfold(2, stride[1] + 2 * beside, stride[1]).unflatten(1, (-1, stride[0]))  # B h sh w C u
     strips = windows.permute(0, 1, 3, 2, 5, 4).flatten(3).flatten(1, 2)
-    columns, row = x.shape[2] // stride[1], strips.shape[2] // stride[0]
+    columns, row, block_row = x.shape[2] // stride[1], strips.shape[2] // stride[0], blocks.shape[2] // stride[0]
     products = []
     for lag in range(lags + 1):
         rows = min(stride[0] + below - lag * stride[0], stride[0])
-        products.append(blocks.mT @ strips[:, lag * columns : lag * columns + tokens, : rows * row])
+        far = max(lag * stride[0] - below, 0) * block_row  # of the block's first rows, no kernel reaches down there
+        found = blocks[:, :, far:].mT @ strips[:, lag * columns : lag * columns + tokens, : rows * row]
+        products.append(F.pad(found, (0, 0, far, 0)))
     return torch.cat(products, 2)
 
 
