@@ -50,3 +50,22 @@ def test_bit_identical_behind_an_anchor(name, image):
     expected = model(ts.Tokens.of_image(content)).values
     for shift in ((1, 0), (0, 1), (5, 7), (2, 11)):
         assert torch.equal(model(ts.Tokens.of_image(content.roll(shift, (2, 3)))).values, expected)
+
+
+@torch.no_grad()
+def test_hooks_and_other_projections_are_heard():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    layer = ts.AdaptiveMerge(8, 16).eval()
+    grid = ts.TokenGrid((4, 4), torch.zeros(2, 2, dtype=torch.int64), (24, 24), anchored=True)
+    tokens, seen = ts.Tokens(torch.randn(2, 6, 6, 8), grid), []
+    before = layer(tokens).values
+    with layer.norm.register_forward_hook(lambda module, given, found: seen.append(module)):
+        torch.testing.assert_close(layer(tokens).values, before)
+    assert seen
+    weight = layer.reduction.weight
+    layer.reduction = Doubled(32, 16, bias=False)
+    layer.reduction.weight = weight
+    torch.testing.assert_close(layer(tokens).values, 2 * before)

@@ -143,8 +143,13 @@ class AdaptiveMerge(_Merge):
         return self._project(gather_patches(values, self.factor))
 
     def merge_phases(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B sh sw h w D"]:
-        """With a norm that comes before folded into the projection, so that no patches are gathered."""
-        if not winograd.fits(values, self.factor, self.factor):
+        """With a norm that comes before folded into the projection, so that no patches are gathered.
+
+        Not where somebody has put another projection in place, or listens by hooks: neither module is called.
+        """
+        parts = (self.norm, self.reduction)
+        heard = any(module._forward_hooks or module._forward_pre_hooks for module in parts)
+        if heard or type(self.reduction) is not nn.Linear or not winograd.fits(values, self.factor, self.factor):
             return super().merge_phases(values)
         bias = self.reduction.bias
         if isinstance(self.norm, nn.LayerNorm) and self.norm_position == "before":
