@@ -93,7 +93,10 @@ def test_other_threads_and_errors(blocks):
     assert not ready()
 
 
-@pytest.mark.parametrize("name", ["a_cvt_mini", "a_swin_mini", "a_swinv2_mini", "a_mvitv2_mini"])
+@pytest.mark.parametrize(
+    "name",
+    ["a_swinv2_mini", *(pytest.param(f"a_{name}_mini", marks=pytest.mark.slow) for name in ("cvt", "swin", "mvitv2"))],
+)
 def test_networks(name, monkeypatch):
     """The same logits, and all weights of all blocks in one operation for each stage."""
     model, image = ts.create_model(name).eval(), torch.rand(1, 3, 32, 32)
