@@ -65,12 +65,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cpu", action="store_true", help="leave CUDA alone")
     parser.add_argument("--cuda", action="store_true", help="leave the CPU alone")
-    parser.add_argument("--first", type=int, default=None, help="only so many of the models")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these of the models")
     parser.add_argument("--precision", nargs="+", default=None, help="only these: float32, TF32, bf16")
     parser.add_argument("--mode", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
     parser.add_argument("--name", default=None, help="results/NAME.json")
     arguments = parser.parse_args()
     subjects = PAPER if arguments.models == "paper" else MINI
+    if unknown := set(arguments.only) - subjects.keys():
+        parser.error(f"--only {' '.join(unknown)}: needs some of {'; '.join(subjects)}")
     rows = []
     for where, options in settings(arguments.cpu).items():
         if (arguments.cuda and options["device"] == "cpu") or (
@@ -79,7 +81,9 @@ def main() -> None:
             continue
         if arguments.precision and not any(precision in where for precision in arguments.precision):
             continue
-        for name, size in list(subjects.items())[: arguments.first]:
+        for name, size in subjects.items():
+            if arguments.only and name not in arguments.only:
+                continue
             begin = time.perf_counter()
             found, pairs = [], 0
             torch.manual_seed(arguments.seed)
