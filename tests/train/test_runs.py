@@ -15,6 +15,7 @@ from trueshift.cli import DIVERGED, main
 from trueshift.eval.loading import load_subject
 from trueshift.train import Diverged, classification, train
 from trueshift.train.checkpoint import CheckpointFolder
+from trueshift.train.compiling import compiler_options
 from trueshift.train.made_up import write_image_folders
 from trueshift.train.stopping import PREEMPTED
 
@@ -247,7 +248,9 @@ def test_pixels_that_stay_on_the_device_learn_the_same(tmp_path):
 
 
 def test_where_compiling_fails_the_run_goes_on_without(tmp_path, monkeypatch):
-    def no_compiler(network):
+    def no_compiler(network, options):
+        assert options == compiler_options()
+
         class Broken(torch.nn.Module):
             def __init__(self):
                 super().__init__()

@@ -30,6 +30,7 @@ from ..provenance import circumstances
 from ..report.console import print_evaluation, progress_bars
 from .checkpoint import CheckpointFolder, Snapshot
 from .classification import Classification
+from .compiling import compiled
 from .config import TrainConfig
 from .feed import Batch, Share
 from .log import RunLog
@@ -122,7 +123,7 @@ class Trainer:
         optimizer = build_optimizer(config, self.network)
         self.schedule = build_schedule(config, optimizer, self.order.steps)
         # compiled first, so that accelerate's autocast is entered outside of the compiled graph
-        self.model = self.accelerator.prepare_model(torch.compile(self.network) if config.compile else self.network)
+        self.model = self.accelerator.prepare_model(compiled(self.network) if config.compile else self.network)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.compiler_untried = config.compile
         self.feed = self.task.start(self.order, self.share, self.device)
