@@ -1,28 +1,133 @@
-"""What the compiler is told when a network learns."""
+"""A compiler that fails, or is wrong, costs a run nothing but its speed."""
 
-from types import SimpleNamespace
-
+import pytest
 import torch
-import torch._inductor.config as inductor
 from torch import nn
+from training_runs import log, run_here, same, weights
 
-from trueshift.train import compiling
-from trueshift.train.compiling import compiled, compiler_options
+from trueshift import create_model
+from trueshift.train.compiling import constants_moved, disagreement, gradient_size
 
-
-def test_sums_over_rows_and_columns_stay_apart_where_this_torch_would_join_them():
-    known = "triton.mix_order_reduction" in inductor.get_config_copy()
-    assert compiler_options() == ({"triton.mix_order_reduction": False} if known else {})
-
-
-def test_a_torch_that_does_not_know_a_setting_is_not_told_of_it(monkeypatch):
-    monkeypatch.setattr(compiling, "inductor", SimpleNamespace(get_config_copy=dict))
-    assert compiler_options() == {}
+# with batch norms, which move in every pass
+CHANGES = {"model__name": "cvt_mini", "model__arguments": "{}", "max_steps": 2, "batch_size": 4, "evaluate__limit": 4}
 
 
-def test_the_settings_are_this_networks_alone():
-    network = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    x = torch.randn(5, 3)
-    before = inductor.get_config_copy()
-    torch.testing.assert_close(compiled(network)(x), network(x))
-    assert inductor.get_config_copy() == before
+class Compiled(nn.Module):
+    """Stands for what the compiler makes of a network."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, images):
+        return self.network(images)
+
+
+class Failing(Compiled):
+    def forward(self, images):
+        super().forward(images)
+        raise RuntimeError("no kernel found to launch")
+
+
+class WrongGradients(Compiled):
+    def forward(self, images):
+        logits = super().forward(images)
+        return 1000 * logits - (999 * logits).detach()
+
+
+class Steeper(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 1e4 * gradient
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    run_here(folder, **CHANGES)
+    return weights(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [(Failing, "no kernel found"), (WrongGradients, "gradients of size"), (Compiled, None)]
+)
+def test_the_same_is_learned(tmp_path, monkeypatch, plain, kind, told):
+    monkeypatch.setattr(torch, "compile", kind)
+    assert run_here(tmp_path, compile="true", **CHANGES) == 0
+    assert same(plain, weights(tmp_path))
+    failures = [entry["failed"] for entry in log(tmp_path) if entry["kind"] == "compiler"]
+    assert (told in failures[0]) if told else not failures
+
+
+def test_wrong_gradients_behind_zeros_are_found_at_once(tmp_path, monkeypatch):
+    def compiler(network):
+        for stage in network.stage_list:
+            for block in stage.blocks:
+                block.mlp.register_forward_hook(lambda module, given, out: Steeper.apply(out) if compiled else out)
+        return Behind(network)
+
+    compiled: list[bool] = []
+
+    class Behind(Compiled):
+        def forward(self, images):
+            compiled.append(True)
+            try:
+                return super().forward(images)
+            finally:
+                compiled.clear()
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    assert run_here(tmp_path, compile="true", model__name="swinv2_mini", max_steps=1) == 0
+    assert "gradients of size" in next(entry for entry in log(tmp_path) if entry["kind"] == "compiler")["failed"]
+
+
+def test_constants_come_back_to_the_last_bit():
+    model = create_model("swinv2_mini", num_classes=10)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with constants_moved(model):
+        moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    norms = {name for name in before if ".norm" in name}
+    assert norms <= moved
+    assert not any(name.endswith(("qkv.weight", "fc1.weight")) for name in moved)
+    assert same(before, model.state_dict())
+
+
+def test_random_depth_is_no_disagreement():
+    model = create_model("swin_mini", num_classes=10, drop_path_rate=0.5).train()
+    images, labels = torch.randn(4, 3, 32, 32), torch.arange(4)
+    sizes = [gradient_size(model, lambda: nn.functional.cross_entropy(model(images), labels)) for _ in range(4)]
+    assert len(set(sizes)) == 4
+    assert not any(disagreement(size, sizes[0]) for size in sizes)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("compiled", "plain", "wrong"),
+    [(1.0, 1.1, False), (0.0, 0.0, False), (0.0, 1.0, True), (1e4, 1.0, True), (float("nan"), 1.0, True)],
+)
+def test_sizes_that_disagree(compiled, plain, wrong):
+    assert (disagreement(compiled, plain) is not None) is wrong
+
+
+def test_what_is_not_finite_by_itself_is_no_fault_of_the_compiler():
+    assert disagreement(1.0, float("inf")) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini"])
+def test_this_compiler_on_this_gpu(name):
+    """Says of which networks the trainer will not use what this torch compiles: a failure here costs speed only."""
+    torch.manual_seed(0)
+    model = create_model(name, num_classes=10).cuda().train()
+    images, labels = torch.randn(512, 3, 32, 32, device="cuda"), torch.arange(512, device="cuda") % 10
+
+    def size(run):
+        with torch.autocast("cuda", torch.bfloat16):
+            return gradient_size(model, lambda: nn.functional.cross_entropy(run(images), labels))
+
+    with constants_moved(model):
+        assert disagreement(size(torch.compile(model)), size(model)) is None

@@ -15,7 +15,6 @@ from trueshift.cli import DIVERGED, main
 from trueshift.eval.loading import load_subject
 from trueshift.train import Diverged, classification, train
 from trueshift.train.checkpoint import CheckpointFolder
-from trueshift.train.compiling import compiler_options
 from trueshift.train.made_up import write_image_folders
 from trueshift.train.stopping import PREEMPTED
 
@@ -245,34 +244,3 @@ def test_pixels_that_stay_on_the_device_learn_the_same(tmp_path):
     run_here(tmp_path / "read", data__on_device="no", **changes)
     run_here(tmp_path / "resident", data__on_device="yes", **changes)
     assert losses(tmp_path / "resident") == pytest.approx(losses(tmp_path / "read"), rel=1e-4)
-
-
-def test_where_compiling_fails_the_run_goes_on_without(tmp_path, monkeypatch):
-    def no_compiler(network, options):
-        assert options == compiler_options()
-
-        class Broken(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.network = network
-
-            def forward(self, images):
-                self.network(images)  # batch norm moves, then it breaks
-                raise RuntimeError("no kernel found to launch")
-
-        return Broken()
-
-    changes = {
-        "model__name": "cvt_mini",
-        "model__arguments": "{}",
-        "max_steps": 1,
-        "batch_size": 4,
-        "evaluate__limit": 4,
-    }
-    run_here(tmp_path / "plain", **changes)
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    assert run_here(tmp_path / "broken", compile="true", **changes) == 0
-    assert same(weights(tmp_path / "plain"), weights(tmp_path / "broken"))
-    assert (
-        "no kernel found" in next(entry for entry in log(tmp_path / "broken") if entry["kind"] == "compiler")["failed"]
-    )

@@ -30,7 +30,7 @@ from ..provenance import circumstances
 from ..report.console import print_evaluation, progress_bars
 from .checkpoint import CheckpointFolder, Snapshot
 from .classification import Classification
-from .compiling import compiled
+from .compiling import constants_moved, disagreement, gradient_size
 from .config import TrainConfig
 from .feed import Batch, Share
 from .log import RunLog
@@ -123,7 +123,7 @@ class Trainer:
         optimizer = build_optimizer(config, self.network)
         self.schedule = build_schedule(config, optimizer, self.order.steps)
         # compiled first, so that accelerate's autocast is entered outside of the compiled graph
-        self.model = self.accelerator.prepare_model(compiled(self.network) if config.compile else self.network)
+        self.model = self.accelerator.prepare_model(torch.compile(self.network) if config.compile else self.network)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.compiler_untried = config.compile
         self.feed = self.task.start(self.order, self.share, self.device)
@@ -203,7 +203,9 @@ class Trainer:
     def _update(self, batches: list[Batch]) -> None:
         """One step: gradients of some passes, clipped, followed."""
         self.schedule.step_update(self.step)
-        loss = self._gradients_at_first(batches) if self.compiler_untried else self._gradients(batches)
+        if self.compiler_untried:
+            self._try_compiler(batches[0])
+        loss = self._gradients(batches)
         clip = self.config.optimizer.clip_grad or float("inf")
         norm = self.accelerator.clip_grad_norm_(self.network.parameters(), clip)
         self.watch.note(self.step, loss, norm if norm is not None else loss.new_zeros(()))
@@ -232,26 +234,49 @@ class Trainer:
             total += loss.detach()
         return total
 
-    def _gradients_at_first(self, batches: list[Batch]) -> Tensor:
-        """The same; where this torch cannot compile the network, the run goes on without."""
+    def _try_compiler(self, batch: Batch) -> None:
+        """Where this torch cannot compile the network, or not rightly, the run goes on without."""
         self.compiler_untried = False
         buffers = [buffer.clone() for buffer in self.network.buffers()]
-        try:
-            return self._gradients(batches)
-        except torch.OutOfMemoryError:  # no fault of the compiler's
-            raise
-        except Exception as error:  # compilers fail in many ways
-            reason = (str(error).strip().splitlines() or [""])[-1][:200]
-            told = f"torch.compile does not work here ({type(error).__name__}: {reason}): going on without it"
+        seed_everything(self.config.seed)
+        with constants_moved(self.network):
+            reason = self._fault_of_compiler(batch)
+        if dist.is_initialized():  # one process without the compiler would leave the others waiting
+            reasons: list[str | None] = [None] * self.share.processes
+            dist.all_gather_object(reasons, reason)
+            reason = next(filter(None, reasons), None)
+        for buffer, before in zip(self.network.buffers(), buffers, strict=True):
+            buffer.copy_(before)  # batch norm had moved on
+        if reason is None:
+            return
+        told = f"torch.compile does not work here ({reason}): going on without it"
         self.progress.line(f"[yellow]{escape(told)}[/]")
         if self.log is not None:
             self.log.write("compiler", self.step, {"failed": told})
-        self.optimizer.zero_grad()
-        for buffer, before in zip(self.network.buffers(), buffers, strict=True):
-            buffer.copy_(before)  # batch norm had moved on
         self.model = self.accelerator.prepare_model(self.network)
         self.model.train()
-        return self._gradients(batches)
+
+    def _fault_of_compiler(self, batch: Batch) -> str | None:
+        """What goes wrong with the compiled network, in words."""
+
+        def size(model: nn.Module) -> float:
+            seed_everything(self.config.seed, self.step, self.share.rank)
+            with self.accelerator.no_sync(self.model):
+                return gradient_size(self.network, lambda: self.task.loss(model, batch))
+
+        try:
+            compiled = size(self.model)
+        except torch.OutOfMemoryError:  # no fault of the compiler's
+            raise
+        except Exception as error:  # compilers fail in many ways
+            last = (str(error).strip().splitlines() or [""])[-1][:200]
+            return f"{type(error).__name__}: {last}"
+        try:
+            with self.accelerator.autocast():
+                return disagreement(compiled, size(self.network))
+        except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
+            self.progress.line("Too little memory to compare the compiled network's gradients with the network's own")
+            return None
 
     def _stop_if_astray(self, wait: bool, images: Tensor | None = None) -> None:
         """On a CPU before the weights are touched; a GPU is a step or two ahead of what is known of it."""
