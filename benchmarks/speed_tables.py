@@ -180,9 +180,9 @@ def latency() -> str:
 
     return _settings_table(
         "| model | setting | reference | ours, fixed | ours, adaptive |",
-        [_setting("inference", "bf16", mode, 1) for mode in ("graph", "compiled_graph")],
+        [_setting("inference", "bf16", "graph", 1)],
         show,
-        "python benchmarks/model_speed.py --batch 1 --mode graph compiled_graph --name model_speed_latency",
+        "python benchmarks/model_speed.py --batch 1 --mode graph --name model_speed_latency",
         ["Ratios are times against the reference, medians of interleaved rounds with quartiles; below 1 is faster."],
     )
 

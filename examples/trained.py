@@ -8,7 +8,7 @@ import torch
 import trueshift
 from trueshift.data import EmbeddedSample, Preparation
 
-FAMILIES = ("swin_mini", "mvitv2_mini")
+FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
 SIDE, BATCH = 32, 50
 
 
