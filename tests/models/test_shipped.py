@@ -273,7 +273,7 @@ def test_the_example_says_which_weights_are_missing(monkeypatch, capsys):
         runpy.run_path(str(ROOT / "examples" / "trained.py"), run_name="__main__")
     assert left.value.code == 1
     told = capsys.readouterr().err
-    assert " a_swin_mini, mvitv2_mini" in told
+    assert " a_swin_mini, swinv2_mini" in told
     assert " swin_mini," not in told
 
 
