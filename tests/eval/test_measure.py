@@ -86,6 +86,56 @@ def test_change_and_exactness_are_those_against_the_unshifted_image():
         assert exact == bool(value == image[0, 0])
 
 
+class RoundsByPlace:
+    """Answers by the content alone, but for the last rows of a batch, which it rounds differently."""
+
+    def __init__(self, wrong=lambda views: torch.zeros(len(views), dtype=torch.bool)):
+        self.calls, self.wrong = 0, wrong
+
+    def __call__(self, views):
+        self.calls += 1
+        levels = (views.double() * 2**20).round()  # sums of integers are the same in any order
+        logits = torch.stack([levels.sum((1, 2, 3)), levels.square().sum((1, 2, 3))], 1) * 2.0**-20
+        logits[-7:] += 2.0**-10
+        logits[self.wrong(views)] += 2.0**-12
+        return logits
+
+
+@pytest.mark.parametrize("batch_size", [64, 61])
+def test_a_model_that_rounds_by_the_place_in_the_batch_is_exact_all_the_same(batch_size):
+    model = RoundsByPlace()
+    records, _ = answers_to(model, ["circular"], 8, range(20), batch_size=batch_size)
+    said = [record.answers["circular"] for record in records]
+    assert all(each.exact.all() and not each.change.any() for each in said)
+    batches = -(-20 * 9 // batch_size)
+    assert batches < model.calls <= 2 * batches
+
+
+def test_a_view_that_differs_in_its_own_place_is_not_exact():
+    def bright_corner(views):
+        return (views[:, 0, 0, 0] > 1.5) & (views[:, 0, 0, 1] > 1.5)
+
+    records, _ = answers_to(RoundsByPlace(bright_corner), ["circular"], 8, range(20), batch_size=64)
+    for record in records:
+        image = TINY.normalise(TINY.canvas(EmbeddedSample()[record.index].image))
+        said = record.answers["circular"]
+        moved = torch.stack([torch.roll(image, tuple(shift.tolist()), (1, 2)) for shift in said.shifts])
+        wrong = bright_corner(moved).numpy()
+        np.testing.assert_array_equal(said.exact, wrong == wrong[0])
+    assert not all(record.answers["circular"].exact.all() for record in records)
+
+
+def test_an_ordinary_model_is_asked_once():
+    calls = []
+
+    def forward(views):
+        calls.append(len(views))
+        return ReadsOnePixel()(views)
+
+    answers_to(forward, ["circular"], 8, range(20), batch_size=60)
+    assert len(calls) == 3
+
+
 def test_two_models_see_the_same_shifts_and_another_seed_others():
     (one,), _ = answers_to(Constant(), PROTOCOLS, 3, [2])
     (two,), _ = answers_to(ReadsOnePixel(), PROTOCOLS, 3, [2])

@@ -26,6 +26,7 @@ class Pending:
     record: ImageRecord
     unanswered: int = 0
     references: dict[str, Tensor] = field(default_factory=dict)  # logits of the first view, by protocol
+    first_views: dict[str, Tensor] = field(default_factory=dict)  # the view itself, a row of its batch
     shown_by: dict[str, str] = field(default_factory=dict)  # which protocol shows the first view for which
 
 
