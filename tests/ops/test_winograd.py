@@ -8,7 +8,7 @@ from torch import nn
 from trueshift.ops.folded import fold_norm, patch_variance
 from trueshift.ops.polyphase import polyphase, take_phase
 from trueshift.ops.shift import circular_pad, circular_shift, circular_take
-from trueshift.ops.winograd import fits, winograd_phases
+from trueshift.ops.winograd import winograd_phases
 
 KERNELS = [((2, 2), (0, 0)), ((3, 3), (1, 1)), ((3, 3), (0, 2)), ((2, 3), (1, 1))]
 
@@ -44,14 +44,6 @@ def test_phases_move_with_the_image(shift):
             (down, right) = (row + shift[0], column + shift[1])
             same = circular_shift(before[:, down % 2, right % 2], (down // 2, right // 2))
             torch.testing.assert_close(after[:, row, column], same, rtol=0, atol=1e-12)
-
-
-def test_only_small_kernels_of_stride_2_fit():
-    x = torch.zeros(1, 4, 4, 2)
-    assert fits(x, (2, 3), (2, 2))
-    assert not fits(x, (4, 4), (2, 2))
-    assert not fits(x, (3, 3), (3, 3))
-    assert not fits(x.to("meta"), (2, 2), (2, 2))
 
 
 def test_a_phase_is_taken_as_from_the_whole():

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
-from ..ops import kernels, winograd
+from ..ops import all_phases, kernels
 from ..ops.blocks import cut_blocks
 from ..ops.folded import fold_norm, patch_variance
 from ..ops.grid import Tokens
@@ -149,15 +149,15 @@ class AdaptiveMerge(_Merge):
         """
         parts = (self.norm, self.reduction)
         heard = any(module._forward_hooks or module._forward_pre_hooks for module in parts)
-        if heard or type(self.reduction) is not nn.Linear or not winograd.fits(values, self.factor, self.factor):
+        if heard or type(self.reduction) is not nn.Linear or not all_phases.fits(values, self.factor, self.factor):
             return super().merge_phases(values)
         bias = self.reduction.bias
         if isinstance(self.norm, nn.LayerNorm) and self.norm_position == "before":
             weight, added = fold_norm(self._weight(), bias, self.norm, column_first=True)
             scale = (patch_variance(values, self.factor) + self.norm.eps).rsqrt()
-            phases = winograd.winograd_phases(values, weight, (0, 0))
+            phases = all_phases.convolution_phases(values, weight, (0, 0))
             return torch.addcmul(added, phases, polyphase(scale, self.factor)[..., None], out=phases)
-        phases = winograd.winograd_phases(values, self._weight(), (0, 0))
+        phases = all_phases.convolution_phases(values, self._weight(), (0, 0))
         return phases if bias is None else phases.add_(bias)
 
     def _weight(self) -> Float[Tensor, "D rows columns C"]:
@@ -257,11 +257,11 @@ class AdaptiveConvMerge(_Merge):
         return conv_tokens(values, self.proj, (1, 1), self.padding, self.pad_mode)
 
     def merge_phases(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B sh sw h w D"]:
-        """The convolution at stride 1, by fewer products where that is faster."""
+        """The convolution at stride 1, in the way that is faster here."""
         conv = self.proj
-        if conv.groups > 1 or not winograd.fits(values, pair(conv.kernel_size), self.factor):
+        if conv.groups > 1 or not all_phases.fits(values, pair(conv.kernel_size), self.factor):
             return super().merge_phases(values)
-        phases = winograd.winograd_phases(values, conv.weight.permute(0, 2, 3, 1), self.padding)
+        phases = all_phases.convolution_phases(values, conv.weight.permute(0, 2, 3, 1), self.padding)
         return phases if conv.bias is None else phases.add_(conv.bias)
 
     def merge_from(self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"]) -> Float[Tensor, "B h w D"]:

@@ -18,12 +18,6 @@ from torch import Tensor
 from .shift import Pair, circular_pad
 
 
-def fits(x: Tensor, kernel: Pair, stride: Pair) -> bool:
-    """Whether this is the faster way: on a CPU, where products are what costs. A compiler is left the plain one."""
-    small = all(taps in (2, 3) for taps in kernel)
-    return small and stride == (2, 2) and x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
 @torch.no_grad()
 def winograd_phases(
     x: Float[Tensor, "B H W C"], weight: Float[Tensor, "D kh kw C"], before: Pair
