@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 help:
 	@echo "make demo       the examples, and the audit of a trained model beside its adaptive twin: out/audit/report.html (minutes)"
-	@echo "make test       checks and the default tests (some 10 minutes on 2 cores)"
+	@echo "make test       checks and the default tests (7 to 11 minutes on 2 cores)"
 	@echo "make test-slow  the long tests as well"
 	@echo "make bench      cost of each adaptive module beside the ordinary one, written to results/"
 

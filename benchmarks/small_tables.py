@@ -34,9 +34,14 @@ def _beside(table: str) -> str:
 
 
 def _noted(recipes: list[str]) -> str:
-    """What was asked for beside the recipes, if anything."""
-    found = {" ".join(recorded["result"]["overrides"]) for recipe in recipes for recorded in runs(recipe)} - {""}
-    return f" Run with `{'`, `'.join(sorted(found))}` beside the recipe." if found else ""
+    """What was asked for beside the recipes, if anything, and of which it was not."""
+    asked = {recipe: {" ".join(recorded["result"]["overrides"]) for recorded in runs(recipe)} for recipe in recipes}
+    found = sorted(set().union(*asked.values()) - {""})
+    as_they_are = [f"`{recipe}`" for recipe, options in asked.items() if options == {""}]
+    if not found:
+        return ""
+    but = f", but for {', '.join(as_they_are)}" if as_they_are else ""
+    return f" Run with `{'`, `'.join(found)}` beside the recipe{but}."
 
 
 def _where(recipes: list[str]) -> str:
