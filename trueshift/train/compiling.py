@@ -29,7 +29,7 @@ def constants_moved(network: nn.Module) -> Iterator[None]:
 
 
 def _constant(parameter: Tensor) -> bool:
-    return bool((parameter == parameter.flatten()[0]).all())
+    return parameter.numel() > 0 and bool((parameter == parameter.flatten()[0]).all())
 
 
 def gradient_size(network: nn.Module, loss: Callable[[], Tensor]) -> float:
