@@ -6,7 +6,6 @@ from math import lcm
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from timm.layers import DropPath
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from ..layers.merge import AdaptiveConvMerge
 from ..layers.perceptron import Mlp
 from ..layers.pool import pool_sequences
 from ..layers.tokenize import AdaptiveTokenize
+from ..ops.attention import attention
 from ..ops.grid import TokenGrid, Tokens
 from ..ops.precision import network_precision
 from ..ops.shift import Pair, pair
@@ -141,13 +141,9 @@ class CvtAttention(nn.Module):
         (query,) = self._pooled(values, prefix, [self.conv_proj_q], (1, 1), x.grid.anchored)
         makers = [self.conv_proj_k, self.conv_proj_v]
         key, value = self._pooled(values, prefix, makers, self.stride_kv, x.grid.anchored)
-        query, key, value = (
-            project(part).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
-            for project, part in ((self.proj_q, query), (self.proj_k, key), (self.proj_v, value))
-        )
+        query, key, value = self.proj_q(query), self.proj_k(key), self.proj_v(value)
         dropped = self.attn_drop if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropped, scale=self.scale)
-        return self.proj(mixed.transpose(1, 2).flatten(2))
+        return self.proj(attention(query, key, value, self.num_heads, self.scale, dropped))
 
 
 class CvtBlock(nn.Module):

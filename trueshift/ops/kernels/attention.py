@@ -1,0 +1,75 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs
+"""Attention over all tokens in one kernel, for float32 in TF32, without a gradient.
+
+Torch's fused attention multiplies float32 in three products of TF32 each, whatever its matrices may do; written out it
+would store the weights between all tokens. Other types are served well by torch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from . import operation
+from .launching import blocks_in, launched, power_of_two
+
+WIDEST = 128  # channels of a head
+
+
+@launched
+@triton.jit
+def _attend(
+    query, key, value, out, scale, queries, keys, channels,
+    dim: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, D: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """A run of queries of one head: keys pass by in blocks, with the largest score so far as the reference."""
+    image, head = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    asked, k, d = tl.program_id(0) * Q + tl.arange(0, Q), tl.arange(0, K), tl.arange(0, D)
+    inner, column = d < dim, head * dim + d
+    of_queries = (image * queries + asked)[:, None] * channels + column[None, :]
+    wanted = (asked < queries)[:, None] & inner[None, :]
+    q = tl.load(query + of_queries, wanted, 0.0)
+    largest = tl.full((Q,), float("-inf"), tl.float32)
+    total = tl.zeros((Q,), tl.float32)
+    mixed = tl.zeros((Q, D), tl.float32)
+    for begin in range(0, keys, K):
+        at = begin + k
+        there = at < keys
+        of_keys = (image * keys + at)[:, None] * channels + column[None, :]
+        known = there[:, None] & inner[None, :]
+        score = tl.dot(q, tl.trans(tl.load(key + of_keys, known, 0.0)), input_precision=precision) * scale
+        score = tl.where(there[None, :], score, float("-inf"))
+        larger = tl.maximum(largest, tl.max(score, 1))
+        weight = tl.exp2(score - larger[:, None])
+        fade = tl.exp2(largest - larger)
+        total = total * fade + tl.sum(weight, 1)
+        v = tl.load(value + of_keys, known, 0.0)
+        mixed = tl.dot(weight.to(v.dtype), v, mixed * fade[:, None], input_precision=precision)
+        largest = larger
+    tl.store(out + of_queries, (mixed / total[:, None]).to(out.dtype.element_ty), wanted)
+
+
+def _fake(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+@operation("attention", _fake)
+def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float) -> Tensor:
+    """Values ``[B, M, C]`` mixed for each query ``[B, N, C]``; the heads lie side by side in the channels."""
+    query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    images, queries, channels = query.shape
+    keys, dim = key.shape[1], channels // heads
+    out = _fake(query, key, value, heads, scale)
+    part = 128 if queries > 64 else 64
+    _attend[(blocks_in(queries, part), heads, images)](
+        query, key, value, out, scale * 1.4426950408889634, queries, keys, channels,  # powers of two, not of e
+        dim, part, min(64, max(16, power_of_two(keys))), max(16, power_of_two(dim)), "tf32",
+        num_warps=8 if part == 128 else 4, num_stages=2,
+    )  # fmt: skip
+    return out
+
+
+def fits(query: Tensor, heads: int) -> bool:
+    """Whether float32 may be multiplied in TF32, by heads that are not too wide, and nobody asks for a gradient."""
+    allowed = query.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return allowed and not torch.is_grad_enabled() and query.shape[2] // heads <= WIDEST
