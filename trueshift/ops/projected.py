@@ -67,6 +67,6 @@ def _in_steps(
         weight = weight * gain
         sums = low.sum(3, dtype=torch.float32)
         lengths = torch.linalg.vector_norm(low, dim=3, dtype=torch.float32)
-    matrix = weight.flatten(1).T.to(dtype).contiguous()
+    matrix = weight.flatten(1).to(dtype).contiguous()
     # of the rounded weights, so that a mean is taken away exactly
-    return low, sums, lengths, matrix, matrix.sum(0, dtype=torch.float32), push
+    return low, sums, lengths, matrix, matrix.sum(1, dtype=torch.float32), push

@@ -34,6 +34,7 @@ def _energies(
     first = at - place  # of the image
     row, column = place // width + (height - up), place % width + (width - left)
     n, k = tl.program_id(1) * N + tl.arange(0, N), tl.arange(0, K)
+    of_output = weight + n[:, None] * (rows * columns * channels)
     product = tl.zeros((M, N), tl.float32)
     blocks = (channels + K - 1) // K
     for step in range(rows * columns * blocks):  # one loop, so that loads run ahead from one tap to the next
@@ -41,14 +42,15 @@ def _energies(
         channel = (step - tap * blocks) * K + k
         token = first + (row + tap // columns) % height * width + (column + tap % columns) % width
         from_tokens = x + token.to(tl.int64)[:, None] * channels + channel[None, :]
-        from_weight = weight + (tap * channels + channel)[:, None] * outputs + n[None, :]
+        from_weight = of_output + (tap * channels + channel)[None, :]
         if whole:
             a = tl.load(from_tokens, exists[:, None], 0.0)
-            b = tl.load(from_weight, (n < outputs)[None, :], 0.0)
+            b = tl.load(from_weight, (n < outputs)[:, None], 0.0)
         else:
             a = tl.load(from_tokens, exists[:, None] & (channel < channels)[None, :], 0.0)
-            b = tl.load(from_weight, (channel < channels)[:, None] & (n < outputs)[None, :], 0.0)
-        product = tl.dot(a, b, product, input_precision=precision)
+            b = tl.load(from_weight, (n < outputs)[:, None] & (channel < channels)[None, :], 0.0)
+        # weights of an output lie side by side: the matrix units take TF32 in no other order
+        product = tl.dot(a, tl.trans(b), product, input_precision=precision)
     shift = tl.load(push + n, n < outputs, 0.0).to(tl.float32)
     if normed:
         total = tl.zeros((M,), tl.float32)
@@ -86,7 +88,7 @@ def _tile(outputs: int, dtype: torch.dtype) -> _Tile:
 
 def _fake(x: Tensor, weight: Tensor, pull: Tensor, push: Tensor, sums: Tensor | None, squares: Tensor | None,
           eps: float, patch: list[int], before: list[int]) -> Tensor:  # fmt: skip
-    parts = -(-weight.shape[1] // _tile(weight.shape[1], x.dtype).outputs)
+    parts = blocks_in(weight.shape[0], _tile(weight.shape[0], x.dtype).outputs)
     return x.new_empty(parts, *x.shape[:3], dtype=torch.float32)
 
 
@@ -106,7 +108,7 @@ def patch_energies(
 
     Args:
         x: tokens ``[B, H, W, C]``.
-        weight: of the projection, ``[rows * columns * C, outputs]``, in the type of ``x``.
+        weight: of the projection, ``[outputs, rows * columns * C]``, in the type of ``x``.
         pull: the projection of a patch of ones, for the mean that a norm takes away.
         push: the bias.
         sums, squares: sum and length of each token, if a norm comes before the projection.
@@ -115,7 +117,7 @@ def patch_energies(
     """
     x, weight = x.contiguous(), weight.contiguous()
     images, height, width, channels = x.shape
-    outputs, positions = weight.shape[1], images * height * width
+    outputs, positions = weight.shape[0], images * height * width
     out = _fake(x, weight, pull, push, sums, squares, eps, patch, before)
     exact = x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
     tile = _tile(outputs, x.dtype)

@@ -61,7 +61,7 @@ def _weights(
                 value *= tl.load(gain + place, c < channels, 0.0).to(tl.float32)[:, None]
             rounded = value.to(matrix.dtype.element_ty)
             pulled += tl.sum(rounded.to(tl.float32), 0)
-            tl.store(matrix + (tap * channels + c)[:, None] * outputs + n[None, :], rounded, here)
+            tl.store(matrix + n[None, :] * (taps * channels) + (tap * channels + c)[:, None], rounded, here)
     tl.store(pull + n, pulled, n < outputs)
     tl.store(push + n, pushed, n < outputs)
 
@@ -76,7 +76,7 @@ def projection(
         gain, shift: of the norm, ``[rows, columns, channels]``, any views of the same layout.
     """
     outputs, rows, columns, channels = weight.shape
-    matrix = weight.new_empty((rows * columns * channels, outputs), dtype=dtype)
+    matrix = weight.new_empty((outputs, rows * columns * channels), dtype=dtype)
     pull, push = weight.new_empty((2, outputs), dtype=torch.float32).unbind(0)
     of_gain = (0, 0, 0) if gain is None else gain.stride()
     _weights[(blocks_in(outputs, 16),)](
