@@ -257,23 +257,22 @@ def resolution() -> str:
     rows, used = [], []
     for model, (title, own) in MODELS.items():
         larger = [result for result in results if result["model"] == model and result["size"] != own]
-        if not larger:
-            continue
-        kind = {key: larger[0][key] for key in ("precision", "mode")}
-        base = [find(results, model=model, size=own, batch=batch, **kind) for batch in (128, 64, 32)]
-        sizes = sorted({result["size"] for result in larger})
-        for found in [*[result for result in base if result][:1], *(find(larger, size=size, **kind) for size in sizes)]:
-            if found is None:
-                continue
-            used.append(found)
-            contestants = found["contestants"]
-            pixels = f"{found['size']} x {found['size']}"
-            cells = [
-                speed_cell(contestants.get(REFERENCE)),
-                ratio_cell(contestants.get(ADAPTIVE)),
-                _against_fixed(found),
-            ]
-            rows.append([title, f"{pixels}, {setting_words(found)}", *cells])
+        kinds = dict.fromkeys((result["precision"], result["mode"]) for result in larger)
+        for precision, mode in kinds:
+            alike = {"precision": precision, "mode": mode}
+            base = [find(results, model=model, size=own, batch=batch, **alike) for batch in (128, 64, 32)]
+            sizes = sorted({result["size"] for result in larger})
+            shown = [*[result for result in base if result][:1], *(find(larger, size=size, **alike) for size in sizes)]
+            for found in filter(None, shown):
+                used.append(found)
+                contestants = found["contestants"]
+                pixels = f"{found['size']} x {found['size']}"
+                cells = [
+                    speed_cell(contestants.get(REFERENCE)),
+                    ratio_cell(contestants.get(ADAPTIVE)),
+                    _against_fixed(found),
+                ]
+                rows.append([title, f"{pixels}, {setting_words(found)}", *cells])
     options = "--models swin --size 224 448 672 896 --same-area --name model_speed_resolution"
     if not used:
         return f"Not measured yet: `python benchmarks/model_speed.py {options}`."

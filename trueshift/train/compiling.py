@@ -1,4 +1,4 @@
-"""Whether a compiled network learns what the network itself would."""
+"""A network compiled for training, and whether it learns what the network itself would."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +8,16 @@ import torch
 from torch import Tensor, nn
 
 FACTOR = 3.0  # random depth and rounding change the size of a gradient by less
+
+# No kernel may write where it reads. In some that torch 2.11 makes of norms, other threads still read what was there
+# before, or not yet what is there now: the gradients of a SwinV2 on a GPU were thousands of times too large, by another
+# factor each time. Of the same kind: https://github.com/pytorch/pytorch/issues/190517
+SAFE = {"inplace_buffers": False}
+
+
+def compiled(network: nn.Module) -> nn.Module:
+    """The network in the compiler's hands."""
+    return torch.compile(network, options=dict(SAFE))  # type: ignore[return-value]
 
 
 @contextmanager
@@ -45,7 +55,7 @@ def gradient_size(network: nn.Module, loss: Callable[[], Tensor]) -> float:
 def disagreement(compiled: float, plain: float) -> str | None:
     """What is wrong with a compiled network's gradients, in words, if they are of another size than they should be.
 
-    It happens: the gradients of a SwinV2 that torch 2.11 compiles for a GPU are thousands of times too large.
+    It happens: see :data:`SAFE`.
     """
     if not isfinite(plain) or plain == compiled:
         return None  # what is not finite without the compiler is no fault of its own

@@ -30,7 +30,7 @@ from ..provenance import circumstances
 from ..report.console import print_evaluation, progress_bars
 from .checkpoint import CheckpointFolder, Snapshot
 from .classification import Classification
-from .compiling import constants_moved, disagreement, gradient_size
+from .compiling import compiled, constants_moved, disagreement, gradient_size
 from .config import TrainConfig
 from .feed import Batch, Share
 from .log import RunLog
@@ -123,7 +123,7 @@ class Trainer:
         optimizer = build_optimizer(config, self.network)
         self.schedule = build_schedule(config, optimizer, self.order.steps)
         # compiled first, so that accelerate's autocast is entered outside of the compiled graph
-        self.model = self.accelerator.prepare_model(torch.compile(self.network) if config.compile else self.network)
+        self.model = self.accelerator.prepare_model(compiled(self.network) if config.compile else self.network)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.compiler_untried = config.compile
         self.feed = self.task.start(self.order, self.share, self.device)
@@ -265,7 +265,7 @@ class Trainer:
                 return gradient_size(self.network, lambda: self.task.loss(model, batch))
 
         try:
-            compiled = size(self.model)
+            found = size(self.model)
         except torch.OutOfMemoryError:  # no fault of the compiler's
             raise
         except Exception as error:  # compilers fail in many ways
@@ -273,7 +273,7 @@ class Trainer:
             return f"{type(error).__name__}: {last}"
         try:
             with self.accelerator.autocast():
-                return disagreement(compiled, size(self.network))
+                return disagreement(found, size(self.network))
         except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
             self.progress.line("Too little memory to compare the compiled network's gradients with the network's own")
             return None
