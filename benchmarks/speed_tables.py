@@ -273,7 +273,7 @@ def resolution() -> str:
                     _against_fixed(found),
                 ]
                 rows.append([title, f"{pixels}, {setting_words(found)}", *cells])
-    options = "--models swin --size 224 448 672 896 --same-area --name model_speed_resolution"
+    options = "--models swin --mode eager graph --size 224 448 896 --same-area --name model_speed_resolution"
     if not used:
         return f"Not measured yet: `python benchmarks/model_speed.py {options}`."
     return table(

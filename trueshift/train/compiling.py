@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from math import isfinite
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 FACTOR = 3.0  # random depth and rounding change the size of a gradient by less
@@ -62,3 +63,41 @@ def disagreement(compiled: float, plain: float) -> str | None:
     if plain / FACTOR <= compiled <= plain * FACTOR:
         return None
     return f"gradients of size {compiled:.3g} instead of {plain:.3g}"
+
+
+def fault_of_compiler(
+    network: nn.Module, compiled_size: Callable[[], float], own_size: Callable[[], float], tell: Callable[[str], None]
+) -> str | None:
+    """What goes wrong with a compiled network, in words; the same in all processes, and the network is as before.
+
+    Args:
+        compiled_size, own_size: of the gradients, by the compiled network and by the network itself.
+        tell: takes what a user should know.
+    """
+    buffers = [buffer.clone() for buffer in network.buffers()]
+    with constants_moved(network):
+        reason = _fault_here(compiled_size, own_size, tell)
+    for buffer, before in zip(network.buffers(), buffers, strict=True):
+        buffer.copy_(before)  # batch norm had moved on
+    if dist.is_initialized():  # one process without the compiler would leave the others waiting
+        reasons: list[str | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(reasons, reason)
+        reason = next(filter(None, reasons), None)
+    return reason
+
+
+def _fault_here(
+    compiled_size: Callable[[], float], own_size: Callable[[], float], tell: Callable[[str], None]
+) -> str | None:
+    try:
+        found = compiled_size()
+    except torch.OutOfMemoryError:  # no fault of the compiler's
+        raise
+    except Exception as error:  # compilers fail in many ways
+        last = (str(error).strip().splitlines() or [""])[-1][:200]
+        return f"{type(error).__name__}: {last}"
+    try:
+        return disagreement(found, own_size())
+    except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
+        tell("Too little memory to compare the compiled network's gradients with the network's own")
+        return None

@@ -30,7 +30,7 @@ from ..provenance import circumstances
 from ..report.console import print_evaluation, progress_bars
 from .checkpoint import CheckpointFolder, Snapshot
 from .classification import Classification
-from .compiling import compiled, constants_moved, disagreement, gradient_size
+from .compiling import compiled, fault_of_compiler, gradient_size
 from .config import TrainConfig
 from .feed import Batch, Share
 from .log import RunLog
@@ -237,16 +237,18 @@ class Trainer:
     def _try_compiler(self, batch: Batch) -> None:
         """Where this torch cannot compile the network, or not rightly, the run goes on without."""
         self.compiler_untried = False
-        buffers = [buffer.clone() for buffer in self.network.buffers()]
+
+        def size(model: nn.Module) -> float:
+            seed_everything(self.config.seed, self.step, self.share.rank)
+            with self.accelerator.no_sync(self.model):
+                return gradient_size(self.network, lambda: self.task.loss(model, batch))
+
+        def own_size() -> float:
+            with self.accelerator.autocast():
+                return size(self.network)
+
         seed_everything(self.config.seed)
-        with constants_moved(self.network):
-            reason = self._fault_of_compiler(batch)
-        if dist.is_initialized():  # one process without the compiler would leave the others waiting
-            reasons: list[str | None] = [None] * self.share.processes
-            dist.all_gather_object(reasons, reason)
-            reason = next(filter(None, reasons), None)
-        for buffer, before in zip(self.network.buffers(), buffers, strict=True):
-            buffer.copy_(before)  # batch norm had moved on
+        reason = fault_of_compiler(self.network, lambda: size(self.model), own_size, self.progress.line)
         if reason is None:
             return
         told = f"torch.compile does not work here ({reason}): going on without it"
@@ -255,28 +257,6 @@ class Trainer:
             self.log.write("compiler", self.step, {"failed": told})
         self.model = self.accelerator.prepare_model(self.network)
         self.model.train()
-
-    def _fault_of_compiler(self, batch: Batch) -> str | None:
-        """What goes wrong with the compiled network, in words."""
-
-        def size(model: nn.Module) -> float:
-            seed_everything(self.config.seed, self.step, self.share.rank)
-            with self.accelerator.no_sync(self.model):
-                return gradient_size(self.network, lambda: self.task.loss(model, batch))
-
-        try:
-            found = size(self.model)
-        except torch.OutOfMemoryError:  # no fault of the compiler's
-            raise
-        except Exception as error:  # compilers fail in many ways
-            last = (str(error).strip().splitlines() or [""])[-1][:200]
-            return f"{type(error).__name__}: {last}"
-        try:
-            with self.accelerator.autocast():
-                return disagreement(found, size(self.network))
-        except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
-            self.progress.line("Too little memory to compare the compiled network's gradients with the network's own")
-            return None
 
     def _stop_if_astray(self, wait: bool, images: Tensor | None = None) -> None:
         """On a CPU before the weights are touched; a GPU is a step or two ahead of what is known of it."""

@@ -6,26 +6,22 @@ All sums are of integers, and exact in any order: what comes out is what :mod:`t
 bit for bit.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..digits import Plan
 from . import INTERPRETED, operation
 from .launching import blocks_in, launched, power_of_two
 from .planes import LANES, WIDEST, Layout, _power_of_two_above, _round, ones_at
-
-if TYPE_CHECKING:
-    from ..energy import Plan
 
 # neighbours, bytes of tokens, warps and stages of one program
 TILE = {"neighbours": 128, "tokens": 128, "warps": 4, "stages": 3}
 BUSY = 264  # programs, two on each multiprocessor; fewer images are cut in parts
 
 
-def fits(image: Tensor, plan: "Plan") -> bool:
+def fits(image: Tensor, plan: Plan) -> bool:
     """Whether the kernels compute these energies: small patches of images, in at most 32 bits per pixel."""
     return (
         image.dtype in (torch.float32, torch.bfloat16, torch.float16)
