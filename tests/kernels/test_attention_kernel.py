@@ -95,3 +95,21 @@ def test_a_whole_cvt(launches):
         fused = model(x)
     assert len(launches) == 6
     torch.testing.assert_close(fused, plain, atol=2e-2 if DEVICE == "cuda" else 1e-4, rtol=1e-3)
+
+
+TOLD = """
+import torch
+from trueshift.ops import kernels
+if WAY == "new":
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+elif WAY == "for everything":
+    torch.backends.fp32_precision = "tf32"
+print(kernels.tf32_allowed())
+"""
+
+
+@pytest.mark.parametrize("way", ["new", "for everything", "not at all"])
+def test_tf32_in_the_newer_ways_to_ask_for_it(way, run_unchecked):
+    if way in ("new", "for everything") and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        pytest.skip("torch before 2.9 has one way")
+    assert run_unchecked(TOLD.replace("WAY", repr(way))).strip() == str(way != "not at all")

@@ -30,6 +30,17 @@ def usable(x: Tensor, types: tuple[torch.dtype, ...] = FLOATS) -> bool:
     return _on and (x.is_cuda or INTERPRETED) and x.dtype in types and not torch.compiler._is_exporting_flag
 
 
+@torch.compiler.assume_constant_result  # a compiler asks once; it compiles again when the answer changes
+def tf32_allowed() -> bool:
+    """Whether float32 may be multiplied in TF32, in whichever of its two ways torch was told so.
+
+    Who has used the new one, ``torch.backends.cuda.matmul.fp32_precision``, must not be asked for the old one.
+    """
+    matmul = torch.backends.cuda.matmul
+    told = getattr(matmul, "fp32_precision", "none")  # torch before 2.9 has the old one alone
+    return bool(matmul.allow_tf32) if told == "none" else told == "tf32"
+
+
 @contextmanager
 def switched(on: bool) -> Iterator[None]:
     """Use kernels or not within a block of code."""

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import operation
+from . import operation, tf32_allowed
 from .launching import blocks_in, launched, power_of_two
 
 WIDEST = 128  # channels of a head
@@ -70,5 +70,5 @@ def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: floa
 
 def fits(query: Tensor, heads: int) -> bool:
     """Whether float32 may be multiplied in TF32, by heads that are not too wide, and nobody asks for a gradient."""
-    allowed = query.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    allowed = query.dtype == torch.float32 and tf32_allowed()
     return allowed and not torch.is_grad_enabled() and query.shape[2] // heads <= WIDEST

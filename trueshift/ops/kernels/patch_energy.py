@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import operation
+from . import operation, tf32_allowed
 from .launching import blocks_in, launched, power_of_two
 
 
@@ -79,7 +79,7 @@ class _Tile(NamedTuple):
 
 def _tile(outputs: int, dtype: torch.dtype) -> _Tile:
     if dtype == torch.float32:
-        exact = not torch.backends.cuda.matmul.allow_tf32
+        exact = not tf32_allowed()
         return _Tile(64 if exact else 128, max(16, min(64 if exact else 128, power_of_two(outputs))), 32, 8)
     wide = blocks_in(outputs, 256) * 2 == blocks_in(outputs, 128)  # if it computes nothing in vain
     part = max(16, min(256 if wide else 128, power_of_two(outputs)))
@@ -119,7 +119,7 @@ def patch_energies(
     images, height, width, channels = x.shape
     outputs, positions = weight.shape[0], images * height * width
     out = _fake(x, weight, pull, push, sums, squares, eps, patch, before)
-    exact = x.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
+    exact = x.dtype == torch.float32 and not tf32_allowed()
     tile = _tile(outputs, x.dtype)
     depth = max(16, min(tile.channels, power_of_two(channels), channels & -channels))
     _energies[(blocks_in(positions, tile.patches), out.shape[0])](

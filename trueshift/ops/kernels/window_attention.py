@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shift import Pair
-from . import opaque, refuse_second_derivative
+from . import opaque, refuse_second_derivative, tf32_allowed
 from .launching import blocks_in, launched, power_of_two
 
 LONGEST = 256  # tokens in a window
@@ -192,7 +192,7 @@ class _Layout:
         while self.run < 16 and self.count * self.heads // (2 * self.run) >= programs:
             self.run *= 2
         self.runs = blocks_in(self.count, self.run)
-        exact = qkv.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
+        exact = qkv.dtype == torch.float32 and not tf32_allowed()
         self.precision = "ieee" if exact else "tf32"
 
     def numbers(self) -> tuple[float, int, int, int, int, int, int]:
