@@ -12,9 +12,12 @@ from trueshift.data import open_data
 from trueshift.eval import EvalSettings, run_evaluation
 from trueshift.eval.loading import load_subject
 from trueshift.eval.protocols import find_protocols
-from trueshift.eval.subject import Request, Subject, adapted_twin, canonical_twin
+from trueshift.eval.subject import Request, Subject, adapted_twin, canonical_twin, subject_of
+from trueshift.models import create_model
 from trueshift.provenance import circumstances
 
+SWITCHED = ("a_swin_mini", "shipped/a_swin_mini")  # of which modules are switched off
+MODULES = {"a_token": "tokenize", "a_wsa": "align", "a_pmerge": "merge"}
 EXACTNESS_SHIFTS = 8  # of each image, each compared with the unshifted one and with all others
 
 
@@ -43,6 +46,20 @@ def _ordinary(recipe: str) -> bool:
     return of_the_main_tables(recipe) and ordinary and not recipe.endswith("_standard")
 
 
+def _without(module: str) -> Callable[[Subject, Request], Subject]:
+    """The same weights with one of the modules switched off, and the anchor, which would hide what the others do."""
+
+    def twin(subject: Subject, request: Request) -> Subject:
+        network = create_model(
+            "a_swin_mini", num_classes=subject.num_classes, criterion={module: "fixed"}, anchor=False
+        )
+        network.load_state_dict(subject.module.state_dict())
+        made = subject_of(network, subject.name, subject.weights, request)
+        return replace(made, preparation=subject.preparation, classes=subject.classes)
+
+    return twin
+
+
 PARTS = {
     "exactness_float32": Part(adaptive, ("circular",), shifts=EXACTNESS_SHIFTS),
     "exactness_bf16": Part(adaptive, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
@@ -50,6 +67,10 @@ PARTS = {
     "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
     "canonical": Part(_ordinary, ("circular", "cifar-standard"), canonical_twin),
     "adapted": Part(_ordinary, ("circular", "cifar-standard"), adapted_twin),
+    **{
+        f"no_{name}": Part(lambda recipe: recipe in SWITCHED, ("circular",), _without(module))
+        for name, module in MODULES.items()
+    },
 }
 
 

@@ -20,6 +20,7 @@ from small_results import (
 )
 
 NETWORKS = [(family, adaptive) for family in FAMILIES for adaptive in (False, True)]
+SWITCHED = {"a_swin_mini": "of the table above", "shipped/a_swin_mini": "that come with the package"}
 SWINS = {"swin_mini": "Swin-T (Default)", "swin_mini_da_circular": "Swin-T DA", "a_swin_mini": "A-Swin-T"}
 SWIN_TITLES = {"swin_mini": "Swin-mini", "swin_mini_da_circular": "Swin-mini DA", "a_swin_mini": "A-Swin-mini"}
 
@@ -123,6 +124,17 @@ def ablation() -> str:
     head = ["configuration", "Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's Top-1", "C-Cons."]
     note = "Rows without a module have no anchor either, which would hide what the other modules do. "
     return _table(head, rows, note + _beside("ablation") + _noted([recipe for _, recipe, _ in configurations]))
+
+
+def switched_off() -> str:
+    """(c), at the end of training."""
+    modules = {"no_a_token": "A-token", "no_a_wsa": "A-WSA", "no_a_pmerge": "A-PMerge"}
+    rows = [
+        [title, *(cell(asked(recipe, part, "circular", key)) for recipe in SWITCHED for key in ("top1", "consistency"))]
+        for part, title in modules.items()
+    ]
+    head = ["switched off", *(f"{weights}: {key}" for weights in SWITCHED.values() for key in ("Top-1", "C-Cons."))]
+    return _table(head, rows)
 
 
 def erased() -> str:
@@ -277,6 +289,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "small_circular": circular,
     "small_standard": standard,
     "small_ablation": ablation,
+    "small_switched_off": switched_off,
     "small_erased": erased,
     "small_flips": flips,
     "small_magnitude": magnitude,

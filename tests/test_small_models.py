@@ -13,6 +13,7 @@ import torch
 from paper_tables import PAPER, caption_of, rows_of
 from rich.console import Console
 
+from trueshift.eval import Request, load_subject
 from trueshift.models import from_pretrained
 from trueshift.train import parse_arguments, train
 
@@ -86,12 +87,30 @@ def test_what_a_run_needs_and_what_is_asked_of_it(tools):
     assert tools.small_runs.needed_by("a_cvt_mini") is None
     parts = tools.small_measure.parts_of
     exact = ["exactness_float32", "exactness_bf16"]
-    assert parts("a_swin_mini", None) == [*exact, "magnitude", "distorted"]
-    assert parts("shipped/a_swin_mini", None) == exact
+    switched_off = ["no_a_token", "no_a_wsa", "no_a_pmerge"]
+    assert parts("a_swin_mini", None) == [*exact, "magnitude", "distorted", *switched_off]
+    assert parts("shipped/a_swin_mini", None) == [*exact, *switched_off]
+    assert parts("shipped/a_cvt_mini", None) == exact
     assert parts("cvt_mini_circular", None) == ["magnitude", "canonical", "adapted"]
     assert parts("swin_mini_da_circular", None) == ["distorted"]
     assert parts("cvt_mini_standard", None) == parts("a_swin_mini_no_anchor", None) == []
     assert parts("a_swin_mini", ["magnitude", "adapted"]) == ["magnitude"]
+
+
+@pytest.mark.parametrize("part", ["no_a_token", "no_a_wsa", "no_a_pmerge"])
+def test_one_module_switched_off(tools, part):
+    """The same weights, which no longer stand still under every shift."""
+    subject = load_subject("a_swin_mini", Request())
+    twin = tools.small_measure.PARTS[part].twin(subject, Request())
+    assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
+    images = torch.randn(8, 3, 32, 32)
+    with torch.no_grad():
+        for each, still in ((subject, True), (twin, False)):
+            moved = each.forward(images.roll((5, 3), (2, 3)))
+            assert torch.equal(each.forward(images), moved) is still
+    weights = [value for each in (subject, twin) for value in each.module.parameters()]
+    half = len(weights) // 2
+    assert all(map(torch.equal, weights[:half], weights[half:]))
 
 
 def test_the_result_of_a_run_is_all_that_is_worth_keeping(tools, finished):
