@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import re
+import shutil
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -237,7 +238,7 @@ def test_a_disk_that_fills_up_while_unpacking_is_told(tmp_path, server, monkeypa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tarfile.TarFile, "makefile", full)
+        patch.setattr(shutil, "copyfileobj", full)
         with pytest.raises(OSError, match="the disk is full"):
             download("cifar10", tmp_path, sources=server.sources())
     assert os.listdir(tmp_path) == ["cifar-10-python.tar.gz.part"]
@@ -245,13 +246,31 @@ def test_a_disk_that_fills_up_while_unpacking_is_told(tmp_path, server, monkeypa
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("name", ["../escaped", "cifar-10-batches-py/../../escaped"])
+@pytest.mark.parametrize("name", ["../escaped", "cifar-10-batches-py/../../escaped", "/escaped", ".."])
 def test_a_path_that_leads_outside_is_refused(tmp_path, server, name):
     server.content = packed({name: b"out"} | cifar_10())
     with pytest.raises(ValueError, match=r"would write where it must not .*: needs paths inside its folder"):
         download("cifar10", tmp_path / "inner", sources=server.sources())
     assert os.listdir(tmp_path) == ["inner"]
     assert os.listdir(tmp_path / "inner") == ["cifar-10-python.tar.gz.part"]
+
+
+def test_links_are_left_in_the_archive(tmp_path, server):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        link = tarfile.TarInfo("cifar-10-batches-py/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+        archive.addfile(link)
+        inside = tarfile.TarInfo("cifar-10-batches-py/link/passwd")
+        archive.addfile(inside, io.BytesIO())
+        for name, content in cifar_10().items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    server.content = made.getvalue()
+    folder = download("cifar10", tmp_path, sources=server.sources())
+    assert (folder / "link").is_dir()
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
 
 
 @pytest.mark.parametrize(

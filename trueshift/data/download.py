@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -145,16 +146,27 @@ def _unpack(archive: Path, remote: Remote, folder: Path) -> None:
     draft = Path(tempfile.mkdtemp(dir=folder, prefix=f".{remote.folder}-"))
     try:
         with _on_disk(archive), tarfile.open(archive) as packed:
-            packed.extractall(draft, filter="data")
+            _write_files(packed, draft, archive)
         if missing := [file for file in remote.files if not (draft / remote.folder / file).is_file()]:
             raise ValueError(f"{archive} has no {remote.folder}/{missing[0]}: needs all of {', '.join(remote.files)}")
         os.rename(draft / remote.folder, folder / remote.folder)
-    except tarfile.FilterError as error:
-        raise ValueError(f"{archive} would write where it must not ({error}): needs paths inside its folder") from error
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ValueError(f"{archive} is not a whole compressed tar file ({error}): remove it and try again") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write_files(packed: tarfile.TarFile, folder: Path, archive: Path) -> None:
+    """The plain files in an archive, none outside of the folder; tarfile's own filter is not in every Python 3.11."""
+    for member in packed:
+        path = PurePosixPath(normpath(member.name))
+        if path.is_absolute() or path.parts[0] == "..":
+            raise ValueError(f"{archive} would write where it must not ({path}): needs paths inside its folder")
+        content = packed.extractfile(member) if member.isfile() else None
+        if content is not None:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            with content, (folder / path).open("wb") as file:
+                shutil.copyfileobj(content, file)
 
 
 def _md5(file: Path) -> str:
