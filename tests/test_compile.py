@@ -30,7 +30,7 @@ program = torch.export.export(layer, (x,)).module()
 assert_equivariant(program, x, shifts=40)
 eager, exported = layer(x), program(x)
 assert torch.equal(eager.grid.origin, exported.grid.origin)
-assert torch.equal(eager.values, exported.values)
+torch.testing.assert_close(eager.values, exported.values, rtol=0, atol=1e-5)  # each with its own rounding
 print("ok")
 """
 
