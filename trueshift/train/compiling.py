@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 FACTOR = 3.0  # random depth and rounding change the size of a gradient by less
 
-# No kernel may write where it reads. In some that torch 2.11 makes of norms, other threads still read what was there
-# before, or not yet what is there now: the gradients of a SwinV2 on a GPU were thousands of times too large, by another
-# factor each time. Of the same kind: https://github.com/pytorch/pytorch/issues/190517
+# No kernel may write where it reads. With such kernels, which torch 2.11 makes of norms on a GPU, the gradients of a
+# SwinV2 were thousands of times too large, by another factor each time, and without them they are right. It looks like
+# a race, of the kind of https://github.com/pytorch/pytorch/issues/190517
 SAFE = {"inplace_buffers": False}
 
 
@@ -53,16 +53,16 @@ def gradient_size(network: nn.Module, loss: Callable[[], Tensor]) -> float:
         network.zero_grad()
 
 
-def disagreement(compiled: float, plain: float) -> str | None:
+def disagreement(found: float, plain: float) -> str | None:
     """What is wrong with a compiled network's gradients, in words, if they are of another size than they should be.
 
     It happens: see :data:`SAFE`.
     """
-    if not isfinite(plain) or plain == compiled:
+    if not isfinite(plain) or plain == found:
         return None  # what is not finite without the compiler is no fault of its own
-    if plain / FACTOR <= compiled <= plain * FACTOR:
+    if plain / FACTOR <= found <= plain * FACTOR:
         return None
-    return f"gradients of size {compiled:.3g} instead of {plain:.3g}"
+    return f"gradients of size {found:.3g} instead of {plain:.3g}"
 
 
 def fault_of_compiler(
