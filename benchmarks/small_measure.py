@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from small_runs import ERASED, FOLDER, Run, adaptive, configuration, of_the_main_tables, write_result
+from small_runs import ERASED, SMALL, Run, adaptive, configuration, of_the_main_tables, write_result
 
 from trueshift.data import open_data
 from trueshift.eval import EvalSettings, run_evaluation
@@ -16,7 +16,7 @@ from trueshift.eval.subject import Request, Subject, adapted_twin, canonical_twi
 from trueshift.models import create_model
 from trueshift.provenance import circumstances
 
-SWITCHED = ("a_swin_mini", "shipped/a_swin_mini")  # of which modules are switched off
+SWITCHED = (f"{SMALL}/a_swin_mini", f"{SMALL}/shipped/a_swin_mini")  # of which modules are switched off
 MODULES = {"a_token": "tokenize", "a_wsa": "align", "a_pmerge": "merge"}
 EXACTNESS_SHIFTS = 8  # of each image, each compared with the unshifted one and with all others
 
@@ -114,7 +114,7 @@ def measure_run(
         done[name] = {**{key: measured[key] for key in kept}, "images": measured["data"]["images"]}
         command = f"python benchmarks/small_models.py --measure-only --runs {run.recipe} --seeds {run.seed}"
         said = {**circumstances(run.seed), "command": f"{command} --device {device}"}
-        about = {"recipe": f"{FOLDER}/{run.recipe}", "model": configuration(run.recipe).model.name, "device": device}
+        about = {"recipe": run.recipe, "model": configuration(run.recipe).model.name, "device": device}
         result = {**said, "result": {**about, "weights": kept_as, "parts": done}}
         write_result(path, result, (data, run.work.resolve(), folder.resolve()))
         print(f"{run.name}: {name} on {device}", flush=True)

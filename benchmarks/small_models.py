@@ -1,7 +1,9 @@
-"""Train and measure the small models on CIFAR-10, several at a time on one GPU.
+r"""Train and measure the networks of the tables on CIFAR-10: the small ones several at a time, the paper's one by one.
 
     python benchmarks/small_models.py --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --limit-s 520
     python benchmarks/small_models.py --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --measure-only
+    python benchmarks/small_models.py --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 --override \
+        batch_size=256 evaluate.every_epochs=10 evaluate.protocols=[circular,cifar-standard]
 
 Each run is `trueshift train --config cifar10_small/RECIPE --seed SEED` in a process of its own, the longest first. When
 it is done, results/cifar10_small/RECIPE_seedSEED.json holds its configuration, learning curve and measurements. What is
@@ -21,7 +23,7 @@ from gpu_sharing import shared_gpu
 from job_queue import Job, JobQueue, threads_for
 from record import RESULTS, ROOT
 from small_measure import PARTS, measure_run, parts_of, parts_there, result_path
-from small_runs import FOLDER, Run, hours, matching, needed_by, write_result
+from small_runs import Run, hours, matching, needed_by, write_result
 from small_weights import keep_weights
 
 from trueshift.eval.settings import inference_device
@@ -55,7 +57,7 @@ def _train(given: argparse.Namespace, runs: list[Run]) -> int:
     def finished(job: Job) -> None:
         run = by_name[job.name]
         if given.keep_weights:
-            about = {"recipe": f"{FOLDER}/{run.recipe}", "seed": str(run.seed)}
+            about = {"recipe": run.recipe, "seed": str(run.seed)}
             keep_weights(run.folder / "final", given.keep_weights / f"{run.name}.safetensors", **about)
         secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
         write_result(_result(given, run), run.result(more), secrets)
@@ -68,7 +70,8 @@ def _measure(given: argparse.Namespace, runs: list[Run]) -> int:
     batch = given.batch or (1000 if device == "cuda" else 125)  # divides the test images
     left = []
     for run in runs:
-        missing = set(parts_of(run.recipe, given.parts)) - parts_there(result_path(given.results, run, device)).keys()
+        there = parts_there(result_path(_results(given, run), run, device))
+        missing = set(parts_of(run.recipe, given.parts)) - there.keys()
         if missing and run.weights() is None:
             print(f"{run.name}: no final weights here, left out", flush=True)
         elif missing:
@@ -76,15 +79,14 @@ def _measure(given: argparse.Namespace, runs: list[Run]) -> int:
     left.sort(key=lambda run: -len(parts_of(run.recipe, given.parts)))
     if given.jobs == 1:
         for run in left:
-            measure_run(
-                run, given.data, given.results, device, given.parts, given.limit, batch, torch.get_num_threads()
-            )
+            results, threads = _results(given, run), torch.get_num_threads()
+            measure_run(run, given.data, results, device, given.parts, given.limit, batch, threads)
         return 0
     jobs = []
     for run in left:
         words = ["--measure-only", "--data", given.data, "--runs", run.recipe, "--seeds", str(run.seed), "--jobs", "1"]
         words += ["--device", device, "--batch", str(batch), "--limit", str(given.limit), "--work", str(given.work)]
-        words += ["--results", str(given.results), *(["--parts", *given.parts] if given.parts else [])]
+        words += ["--results", str(_results(given, run)), *(["--parts", *given.parts] if given.parts else [])]
         words += ["--weights", str(given.weights)] if given.weights else []
         log = given.work / f"measured_{run.name}.log"
         jobs.append(Job(f"measured_{run.name}", [sys.executable, str(Path(__file__).resolve()), *words], log))
@@ -113,7 +115,11 @@ def _refuse_without_start(run: Run, planned: list[Run]) -> None:
 
 
 def _result(given: argparse.Namespace, run: Run) -> Path:
-    return given.results / f"{run.name}.json"
+    return _results(given, run) / f"{run.name}.json"
+
+
+def _results(given: argparse.Namespace, run: Run) -> Path:
+    return given.results or RESULTS / run.collection
 
 
 def _option(pair: str) -> list[str]:
@@ -136,8 +142,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--override", nargs="+", default=[], metavar="KEY=VALUE", help="of all runs, told in the results"
     )
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / FOLDER, help="folders of the runs; to go on from")
-    parser.add_argument("--results", type=Path, default=RESULTS / FOLDER)
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "tables", help="folder of all runs, to go on from")
+    parser.add_argument("--results", type=Path, help="folder; results/ and that of the recipe if not given")
     parser.add_argument("--keep-weights", type=Path, help="folder for the final weights, float16, one file each")
     parser.add_argument(
         "--weights", type=Path, help="folder of weights that were kept before, to start from or measure"

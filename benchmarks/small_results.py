@@ -1,4 +1,4 @@
-"""What `results/cifar10_small` and the paper hold, by recipe: numbers in percent, one for each seed."""
+"""What `results/` and the paper hold of networks on CIFAR-10, by recipe: numbers in percent, one for each seed."""
 
 import json
 from statistics import mean, stdev
@@ -6,7 +6,7 @@ from typing import Any
 
 from record import RESULTS
 
-FOLDER = "cifar10_small"
+SMALL, PAPER_SIZE = "cifar10_small", "cifar10"  # a recipe without a folder is one of the small models
 NOT_YET = "not run yet"
 FAMILIES = {
     "swin": ("Swin-mini", "Swin-T"),
@@ -14,13 +14,23 @@ FAMILIES = {
     "cvt": ("CvT-mini", "CvT-13"),
     "mvitv2": ("MViTv2-mini", "MViTv2-T"),
 }
+PAPER_SIZE_NAMES = {"swin": "swin_tiny", "swinv2": "swinv2_tiny", "cvt": "cvt_13", "mvitv2": "mvitv2_tiny"}
 Recorded = dict[str, Any]
 
 
 def recipe_of(family: str, adaptive: bool, shifts: str = "circular") -> str:
     """Which recipe's weights stand for a network: where nothing depends on the shifts, one training is for both."""
-    padded = family in ("cvt", "mvitv2") and not adaptive
-    return f"{'a_' * adaptive}{family}_mini" + (f"_{shifts}" if padded else "")
+    return f"{'a_' * adaptive}{family}_mini" + (f"_{shifts}" if _padded(family, adaptive) else "")
+
+
+def paper_size_recipe(family: str, adaptive: bool, shifts: str = "circular") -> str:
+    """The same of the paper's own networks."""
+    shifts = shifts if _padded(family, adaptive) else "circular"
+    return f"{PAPER_SIZE}/{'a_' * adaptive}{PAPER_SIZE_NAMES[family]}_{shifts}"
+
+
+def _padded(family: str, adaptive: bool) -> bool:
+    return family in ("cvt", "mvitv2") and not adaptive
 
 
 def title_of(family: str, adaptive: bool, paper: bool = False) -> str:
@@ -30,19 +40,20 @@ def title_of(family: str, adaptive: bool, paper: bool = False) -> str:
 
 def runs(recipe: str) -> list[Recorded]:
     """The finished runs of a recipe, by seed."""
-    return _read(f"{recipe.replace('/', '_')}_seed*.json")
+    return _read(recipe, "{}_seed*.json")
 
 
 def measured(recipe: str, part: str, device: str = "cuda") -> list[Recorded]:
     """A part of what was measured of a recipe's weights, by seed; on another device where there is nothing."""
-    name = recipe.replace("/", "_")
-    found = _read(f"measured_{name}_seed*_{device}.json")
+    found = _read(recipe, f"measured_{{}}_seed*_{device}.json")
     kept = [recorded["result"]["parts"][part] for recorded in found if part in recorded["result"]["parts"]]
     return kept or (measured(recipe, part, "cpu") if device == "cuda" else [])
 
 
-def _read(pattern: str) -> list[Recorded]:
-    found = [json.loads(path.read_text()) for path in (RESULTS / FOLDER).glob(pattern)]
+def _read(recipe: str, pattern: str) -> list[Recorded]:
+    folder = PAPER_SIZE if recipe.startswith(f"{PAPER_SIZE}/") else SMALL
+    files = (RESULTS / folder).glob(pattern.format(recipe.removeprefix(f"{PAPER_SIZE}/").replace("/", "_")))
+    found = [json.loads(path.read_text()) for path in files]
     return sorted(found, key=lambda recorded: recorded["seed"])
 
 

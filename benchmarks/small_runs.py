@@ -1,4 +1,4 @@
-"""The runs of the small models: which recipes there are, where each run lies, and what is kept of a finished one."""
+"""The runs on CIFAR-10: which recipes there are, where each run lies, and what is kept of a finished one."""
 
 import json
 import shlex
@@ -17,23 +17,23 @@ from trueshift.files import json_text, write_whole
 from trueshift.train import TrainConfig, list_recipes, parse_arguments
 from trueshift.train.recipe import about
 
-FOLDER = "cifar10_small"
-ERASED = ("swin_mini", "swin_mini_da_circular", "a_swin_mini")
-
-
-def recipes() -> list[str]:
-    """All of the small models, without the name of their folder."""
-    return [name.removeprefix(f"{FOLDER}/") for name in list_recipes() if name.startswith(f"{FOLDER}/")]
+SMALL = "cifar10_small"
+FOLDERS = (SMALL, "cifar10")  # of the small models, and of the paper's
+ERASED = tuple(f"{SMALL}/{name}" for name in ("swin_mini", "swin_mini_da_circular", "a_swin_mini"))
 
 
 def matching(patterns: Iterable[str]) -> list[str]:
-    """Recipes by patterns such as ``a_*`` or ``shipped/*``; a star does not reach into a folder."""
+    """Recipes by patterns such as ``a_*`` or ``shipped/*`` of the small models, ``cifar10/*`` of the paper's.
+
+    A star does not reach into a folder.
+    """
     found: list[str] = []
+    there = [name for name in list_recipes() if name.startswith(tuple(f"{folder}/" for folder in FOLDERS))]
     for pattern in patterns:
-        parts = pattern.removeprefix(f"{FOLDER}/").split("/")
-        here = [name for name in recipes() if _fits(name.split("/"), parts)]
+        parts = pattern.split("/") if pattern.startswith(tuple(FOLDERS)) else [SMALL, *pattern.split("/")]
+        here = [name for name in there if _fits(name.split("/"), parts)]
         if not here:
-            raise SystemExit(f"no recipe fits {pattern}: there are {', '.join(recipes())}")
+            raise SystemExit(f"no recipe fits {pattern}: there are {', '.join(there)}")
         found += [name for name in here if name not in found]
     return found
 
@@ -45,19 +45,19 @@ def _fits(name: list[str], parts: list[str]) -> bool:
 @cache
 def configuration(recipe: str) -> TrainConfig:
     """What a recipe says."""
-    return parse_arguments(["--config", f"{FOLDER}/{recipe}"]).config
+    return parse_arguments(["--config", recipe]).config
 
 
 def hours(recipe: str) -> float:
     """As the recipe tells them."""
-    told = search(r"([\d.]+) on an H200", about(f"{FOLDER}/{recipe}"))
+    told = search(r"([\d.]+) on an H200", about(recipe))
     return float(told[1]) if told else 0.0
 
 
 def needed_by(recipe: str) -> str | None:
     """The recipe whose final weights this one starts from."""
     start = configuration(recipe).model.start_from
-    return start.removeprefix(f"runs/{FOLDER}/").removesuffix("/final") if start else None
+    return start.removeprefix("runs/").removesuffix("/final") if start else None
 
 
 def adaptive(recipe: str) -> bool:
@@ -69,7 +69,7 @@ def of_the_main_tables(recipe: str) -> bool:
     """Whether it is one of the eight networks as they are."""
     config = configuration(recipe)
     changed = config.model.arguments or config.model.start_from or config.augment.circular_shift
-    return not changed and "/" not in recipe
+    return not changed and recipe.count("/") == 1
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,14 @@ class Run:
     kept: Path | None = None
 
     @property
+    def collection(self) -> str:
+        """The folder of its recipe, and of its results."""
+        return self.recipe.split("/")[0]
+
+    @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.recipe.replace('/', '_')}_seed{self.seed}"
+        return f"{self.recipe.removeprefix(f'{self.collection}/').replace('/', '_')}_seed{self.seed}"
 
     @property
     def folder(self) -> Path:
@@ -112,7 +117,7 @@ class Run:
 
     def command(self, data: str, more: list[str]) -> list[str]:
         """What ``trueshift train`` is told."""
-        words = ["--config", f"{FOLDER}/{self.recipe}", "--seed", str(self.seed), "--data.path", data]
+        words = ["--config", self.recipe, "--seed", str(self.seed), "--data.path", data]
         if needed := needed_by(self.recipe):
             first = Run(needed, self.seed, self.work, self.kept)
             found = first.weights()
@@ -147,12 +152,12 @@ class Run:
         config["model"]["start_from"] = needed_by(self.recipe)
         train = [entry for entry in entries if entry["kind"] == "train"]
         tests = [entry for entry in entries if entry["kind"] == "test"]
-        command = ["trueshift", "train", "--config", f"{FOLDER}/{self.recipe}", "--seed", str(self.seed), *more]
+        command = ["trueshift", "train", "--config", self.recipe, "--seed", str(self.seed), *more]
         return {
             "command": shlex.join(command),
             **{key: summary[key] for key in ("commit", "date", "machine", "versions", "seed")},
             "result": {
-                "recipe": f"{FOLDER}/{self.recipe}",
+                "recipe": self.recipe,
                 "model": config["model"]["name"],
                 "config": config,
                 "overrides": more,

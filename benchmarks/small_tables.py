@@ -13,6 +13,7 @@ from small_results import (
     paper,
     paper_caption,
     paper_cell,
+    paper_size_recipe,
     recipe_of,
     runs,
     title_of,
@@ -83,6 +84,22 @@ def standard() -> str:
         rows.append([title_of(family, adaptive), *own, str(len(runs(recipe))), *beside])
     head = ["model", "Top-1", "S-Cons.", "seeds", "the paper's", "Top-1", "S-Cons."]
     return _table(head, rows, _beside("cifar") + _noted([recipe_of(*network, "standard") for network in NETWORKS]))
+
+
+def paper_size() -> str:
+    """(a) and (b), the paper's networks at its resolution."""
+    rows, recipes = [], []
+    for family, adaptive in NETWORKS:
+        title = title_of(family, adaptive, paper=True)
+        theirs = paper("cifar")[title]
+        circular, standard = (paper_size_recipe(family, adaptive, shifts) for shifts in ("circular", "standard"))
+        recipes += [circular, standard] if circular != standard else [circular]
+        own = [cell(trained(circular, "circular", key)) for key in ("top1", "consistency", "bit_exact")]
+        own.append(cell(trained(standard, "cifar-standard", "consistency")))
+        beside = [paper_cell(theirs[at]) for at in (0, 1, 5)]
+        rows.append([title, *own, str(len(runs(circular))), *beside])
+    head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
+    return _table(head, rows, _beside("cifar") + _where(recipes) + _noted(recipes))
 
 
 def summary() -> str:
@@ -235,9 +252,10 @@ def exactness() -> str:
     """Trained weights under many shifts."""
     rows = []
     names = [recipe_of(family, True) for family in FAMILIES]
+    large = [paper_size_recipe(family, True) for family in FAMILIES]
     more = ["a_swin_mini_input_norm", "a_swin_mini_learned", "cvt_mini_adapted_10_epochs", "cvt_mini_adapted_20_epochs"]
     for device in ("cuda", "cpu"):
-        for recipe in [*names, *more, *(f"shipped/{name}" for name in names)]:
+        for recipe in [*names, *more, *(f"shipped/{name}" for name in names), *large]:
             for precision in ("float32", "bf16"):
                 parts = measured(recipe, f"exactness_{precision}", device)
                 parts = [part for part in parts if part["settings"]["device"] == device]
@@ -288,6 +306,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "small_summary": summary,
     "small_circular": circular,
     "small_standard": standard,
+    "paper_size": paper_size,
     "small_ablation": ablation,
     "small_switched_off": switched_off,
     "small_erased": erased,

@@ -64,7 +64,7 @@ def _modules():
 @pytest.fixture(scope="module")
 def finished(tools, tmp_path_factory):
     """A run of A-Swin-mini, much smaller, that is done."""
-    run, more = tools.small_runs.Run("a_swin_mini", 3, tmp_path_factory.mktemp("work")), trial_words()
+    run, more = tools.small_runs.Run("cifar10_small/a_swin_mini", 3, tmp_path_factory.mktemp("work")), trial_words()
     more += ["--model.arguments", TINY]
     assert train(parse_arguments(run.command("sample", more)).config, Console(quiet=True)) == 0
     return run
@@ -75,17 +75,24 @@ def finished(tools, tmp_path_factory):
 
 def test_recipes_by_patterns(tools):
     matching = tools.small_runs.matching
-    assert matching(["a_*v*_mini"]) == ["a_cvt_mini", "a_mvitv2_mini", "a_swinv2_mini"]
-    assert len(matching(["*"])) + len(matching(["shipped/*"])) == len(tools.small_runs.recipes()) == 27
-    assert matching(["cifar10_small/swin_mini", "swin*"])[0] == "swin_mini"
+    small = [f"cifar10_small/{name}" for name in ("a_cvt_mini", "a_mvitv2_mini", "a_swinv2_mini")]
+    assert matching(["a_*v*_mini"]) == small
+    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 27
+    assert matching(["cifar10_small/swin_mini", "swin*"])[0] == "cifar10_small/swin_mini"
+    assert matching(["cifar10/*swin_tiny_circular"]) == [f"cifar10/{a}swin_tiny_circular" for a in ("a_", "")]
     with pytest.raises(SystemExit, match="no recipe fits swim"):
         matching(["swim"])
 
 
 def test_what_a_run_needs_and_what_is_asked_of_it(tools):
-    assert tools.small_runs.needed_by("cvt_mini_adapted_10_epochs") == "cvt_mini_circular"
-    assert tools.small_runs.needed_by("a_cvt_mini") is None
-    parts = tools.small_measure.parts_of
+    needed_by, parts_of = tools.small_runs.needed_by, tools.small_measure.parts_of
+    assert needed_by("cifar10_small/cvt_mini_adapted_10_epochs") == "cifar10_small/cvt_mini_circular"
+    assert needed_by("cifar10/cvt_13_adapted_10_epochs") == "cifar10/cvt_13_circular"
+    assert needed_by("cifar10_small/a_cvt_mini") is None
+
+    def parts(name, asked):
+        return parts_of(f"cifar10_small/{name}", asked)
+
     exact = ["exactness_float32", "exactness_bf16"]
     switched_off = ["no_a_token", "no_a_wsa", "no_a_pmerge"]
     assert parts("a_swin_mini", None) == [*exact, "magnitude", "distorted", *switched_off]
@@ -95,6 +102,7 @@ def test_what_a_run_needs_and_what_is_asked_of_it(tools):
     assert parts("swin_mini_da_circular", None) == ["distorted"]
     assert parts("cvt_mini_standard", None) == parts("a_swin_mini_no_anchor", None) == []
     assert parts("a_swin_mini", ["magnitude", "adapted"]) == ["magnitude"]
+    assert parts_of("cifar10/a_swin_tiny_circular", None) == [*exact, "magnitude"]
 
 
 @pytest.mark.parametrize("part", ["no_a_token", "no_a_wsa", "no_a_pmerge"])
@@ -172,7 +180,7 @@ def test_what_is_finished_is_passed_over(tools, monkeypatch, tmp_path, capsys):
     assert tools.small_models.main() == 0
     assert "swin_mini_seed0: finished before" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["small_models.py", *words[:3], "cvt_mini_adapted_10_epochs", *words[4:]])
-    with pytest.raises(SystemExit, match="needs --runs cvt_mini_circular beside it"):
+    with pytest.raises(SystemExit, match="needs --runs cifar10_small/cvt_mini_circular beside it"):
         tools.small_models.main()
 
 
@@ -282,9 +290,10 @@ def results(tools, monkeypatch, tmp_path):
             "curve": curve,
             "overrides": list(overrides),
         }
-        (folder / f"{recipe.replace('/', '_')}_seed{seed}.json").write_text(
-            json.dumps({**about, "seed": seed, "result": kept})
-        )
+        place, name = (tmp_path / "cifar10", recipe[8:]) if recipe.startswith("cifar10/") else (folder, recipe)
+        place.mkdir(exist_ok=True)
+        file = place / f"{name.replace('/', '_')}_seed{seed}.json"
+        file.write_text(json.dumps({**about, "seed": seed, "result": kept}))
 
     def save_measured(recipe, device, images=1000, shifts=2, **parts):
         kept = {
@@ -324,6 +333,15 @@ def test_seeds_are_averaged_and_counted(tools, results):
         tools.small_tables.ablation()
     )
     assert "the paper's | 91.00 ± 1.41 | 100.00 ± 0.00 | 96.00 ± 1.41 | 2 |" in tools.small_tables.criterion()
+
+
+def test_the_papers_networks_have_a_table_and_a_folder_of_their_own(tools, results):
+    results.save("cifar10/a_swin_tiny_circular", 0, circular=(0.93, 1.0), cifar_standard=(0.93, 0.96))
+    results.save("cifar10/cvt_13_standard", 0, circular=(0.1, 0.1), cifar_standard=(0.90, 0.85))
+    table = tools.small_tables.paper_size()
+    assert "| A-Swin-T | 93.00 | 100.00 | 100.00 | 96.00 | 1 | 93.39 ± 0.12 | 99.99 ± 0.01 | 96.00 ± 0.08 |" in table
+    assert "| CvT-13 | not run yet | not run yet | not run yet | 85.00 | 0 |" in table
+    assert "not run yet" in tools.small_tables.circular()
 
 
 def test_networks_that_are_trained_twice_are_each_in_their_table(tools, results):

@@ -163,9 +163,9 @@ def test_the_augmented_baseline_differs_in_that_alone():
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_weights_are_trained_as_long_and_on_more(name):
+def test_shipped_weights_are_trained_at_least_as_long_and_on_more(name):
     config = parsed(name)
-    assert (config.schedule.epochs, config.batch_size) == (100, 512)
+    assert (config.schedule.epochs, config.batch_size) == (200 if "mvitv2" in name else 100, 512)
     assert (config.augment.pad_crop, config.augment.cutmix) == (4, 1.0)
     assert config.model.padding == "circular"
     assert config.evaluate.protocols == ("circular", "cifar-standard")
