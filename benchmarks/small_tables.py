@@ -221,15 +221,19 @@ def adapted() -> str:
 def criterion() -> str:
     """(g)."""
     rows = []
-    for title, recipe in (
-        ("`max_norm`: norm of the tokens, the paper's", "a_swin_mini"),
-        ("`input_norm`: norm of the values before they are merged", "a_swin_mini_input_norm"),
-        ("`learned`: a small network, learned with the rest", "a_swin_mini_learned"),
-    ):
+    criteria = {
+        "max_norm": "norm of the tokens, the paper's",
+        "input_norm": "norm of the values before they are merged",
+        "learned": "a small network, learned with the rest",
+    }
+    compared = [("swin", name) for name in criteria] + [("swinv2", name) for name in ("max_norm", "learned")]
+    for family, name in compared:
+        recipe = recipe_of(family, True) + (f"_{name}" if name != "max_norm" else "")
         own = [trained(recipe, "circular", key) for key in ("top1", "consistency")]
         own.append(trained(recipe, "cifar-standard", "consistency"))
-        rows.append([title, *map(cell, own), str(len(runs(recipe)))])
-    return _table(["criterion", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+        told = f"`{name}`: {criteria[name]}"
+        rows.append([title_of(family, True), told, *map(cell, own), str(len(runs(recipe)))])
+    return _table(["model", "criterion", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
 
 
 def canonical() -> str:
@@ -253,7 +257,13 @@ def exactness() -> str:
     rows = []
     names = [recipe_of(family, True) for family in FAMILIES]
     large = [paper_size_recipe(family, True) for family in FAMILIES]
-    more = ["a_swin_mini_input_norm", "a_swin_mini_learned", "cvt_mini_adapted_10_epochs", "cvt_mini_adapted_20_epochs"]
+    more = [
+        "a_swin_mini_input_norm",
+        "a_swin_mini_learned",
+        "a_swinv2_mini_learned",
+        "cvt_mini_adapted_10_epochs",
+        "cvt_mini_adapted_20_epochs",
+    ]
     for device in ("cuda", "cpu"):
         for recipe in [*names, *more, *(f"shipped/{name}" for name in names), *large]:
             for precision in ("float32", "bf16"):

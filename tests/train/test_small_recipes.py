@@ -25,6 +25,7 @@ MAIN = [
 OTHERS = [
     *(f"a_swin_mini_no_{module}" for module in (*ABLATIONS, "anchor")),
     *(f"a_swin_mini_{criterion}" for criterion in ("input_norm", "learned")),
+    "a_swinv2_mini_learned",
     *(f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)),
     "swin_mini_da_circular",
 ]
@@ -57,7 +58,7 @@ def values(name, *without):
 def test_all_are_there():
     there = [name.removeprefix("cifar10_small/") for name in list_recipes() if name.startswith("cifar10_small/")]
     assert there == sorted(ALL)
-    assert len(ALL) == 27
+    assert len(ALL) == 28
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -130,16 +131,17 @@ def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments"),
+    ("network", "name", "arguments"),
     [
-        ("no_anchor", {"anchor": False}),
-        ("input_norm", {"criterion": "input_norm"}),
-        ("learned", {"criterion": "learned"}),
+        ("a_swin_mini", "no_anchor", {"anchor": False}),
+        ("a_swin_mini", "input_norm", {"criterion": "input_norm"}),
+        ("a_swin_mini", "learned", {"criterion": "learned"}),
+        ("a_swinv2_mini", "learned", {"criterion": "learned"}),
     ],
 )
-def test_one_thing_is_changed(name, arguments):
-    assert parsed(f"a_swin_mini_{name}").model.arguments == arguments
-    assert values(f"a_swin_mini_{name}", "model.arguments") == values("a_swin_mini", "model.arguments")
+def test_one_thing_is_changed(network, name, arguments):
+    assert parsed(f"{network}_{name}").model.arguments == arguments
+    assert values(f"{network}_{name}", "model.arguments") == values(network, "model.arguments")
 
 
 @pytest.mark.parametrize("criterion", ["input_norm", "learned"])
