@@ -34,6 +34,8 @@ from contestants import FAMILIES, LABELS, REFERENCE, contestant, labels_for
 from timing import device_is_lost, graphed, in_words, interleaved, peak_memory, ratio, set_precision, settle, spread
 from torch import Tensor, nn
 
+from trueshift.train.compiling import SAFE
+
 PRECISIONS = ("bf16", "bf16_weights", "tf32", "float32")
 MODES = ("eager", "compiled", "graph", "compiled_graph")
 SEED = 0
@@ -103,7 +105,8 @@ def one_pass(model: nn.Module, images: Tensor, labels: Tensor, setting: Setting)
     """A forward pass, or a step of training."""
     autocast = {"device_type": setting.device, "dtype": torch.bfloat16, "enabled": setting.precision == "bf16"}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    run = torch.compile(model, dynamic=False) if setting.compiled else model
+    options = dict(SAFE) if setting.work == "training" else None  # as it is trained: see there
+    run = torch.compile(model, dynamic=False, options=options) if setting.compiled else model
 
     def infer() -> None:
         with torch.no_grad(), torch.autocast(**autocast):
