@@ -38,7 +38,8 @@ def run_unchecked() -> Callable[[str], str]:
     """Run a program without the shape checks, which a compiler cannot look through; its output comes back."""
 
     def run(program: str) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+        found = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": found}
         done = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, cwd=ROOT
         )
