@@ -68,7 +68,7 @@ def adaptive(recipe: str) -> bool:
 def of_the_main_tables(recipe: str) -> bool:
     """Whether it is one of the eight networks as they are."""
     config = configuration(recipe)
-    changed = config.model.arguments or config.model.start_from or config.augment.circular_shift
+    changed = config.model.arguments or config.augment.circular_shift or recipe.endswith("_epochs")
     return not changed and recipe.count("/") == 1
 
 

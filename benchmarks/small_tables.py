@@ -86,6 +86,18 @@ def standard() -> str:
     return _table(head, rows, _beside("cifar") + _noted([recipe_of(*network, "standard") for network in NETWORKS]))
 
 
+def longer() -> str:
+    """The family whose adaptive network is still learning when the tables' time is over."""
+    rows = []
+    for epochs, name in ((100, ""), (200, "_200_epochs")):
+        for adaptive in (False, True):
+            recipe = recipe_of("swinv2", adaptive) + name
+            own = [cell(trained(recipe, "circular", key)) for key in ("top1", "consistency")]
+            own.append(cell(trained(recipe, "cifar-standard", "consistency")))
+            rows.append([title_of("swinv2", adaptive), str(epochs), *own, str(len(runs(recipe)))])
+    return _table(["model", "epochs", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+
+
 def paper_size() -> str:
     """(a) and (b), the paper's networks at its resolution."""
     rows, recipes = [], []
@@ -316,6 +328,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "small_summary": summary,
     "small_circular": circular,
     "small_standard": standard,
+    "small_longer": longer,
     "paper_size": paper_size,
     "small_ablation": ablation,
     "small_switched_off": switched_off,

@@ -77,7 +77,7 @@ def test_recipes_by_patterns(tools):
     matching = tools.small_runs.matching
     small = [f"cifar10_small/{name}" for name in ("a_cvt_mini", "a_mvitv2_mini", "a_swinv2_mini")]
     assert matching(["a_*v*_mini"]) == small
-    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 28
+    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 30
     assert matching(["cifar10_small/swin_mini", "swin*"])[0] == "cifar10_small/swin_mini"
     assert matching(["cifar10/*swin_tiny_circular"]) == [f"cifar10/{a}swin_tiny_circular" for a in ("a_", "")]
     with pytest.raises(SystemExit, match="no recipe fits swim"):
@@ -100,6 +100,7 @@ def test_what_a_run_needs_and_what_is_asked_of_it(tools):
     assert parts("shipped/a_cvt_mini", None) == exact
     assert parts("cvt_mini_circular", None) == ["magnitude", "canonical", "adapted"]
     assert parts("swin_mini_da_circular", None) == ["distorted"]
+    assert parts("a_swinv2_mini_200_epochs", None) == parts("cvt_mini_adapted_10_epochs", None) == exact
     assert parts("cvt_mini_standard", None) == parts("a_swin_mini_no_anchor", None) == []
     assert parts("a_swin_mini", ["magnitude", "adapted"]) == ["magnitude"]
     assert parts_of("cifar10/a_swin_tiny_circular", None) == [*exact, "magnitude"]

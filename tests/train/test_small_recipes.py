@@ -26,6 +26,7 @@ OTHERS = [
     *(f"a_swin_mini_no_{module}" for module in (*ABLATIONS, "anchor")),
     *(f"a_swin_mini_{criterion}" for criterion in ("input_norm", "learned")),
     "a_swinv2_mini_learned",
+    *(f"{model}_200_epochs" for model in ("swinv2_mini", "a_swinv2_mini")),
     *(f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)),
     "swin_mini_da_circular",
 ]
@@ -58,7 +59,7 @@ def values(name, *without):
 def test_all_are_there():
     there = [name.removeprefix("cifar10_small/") for name in list_recipes() if name.startswith("cifar10_small/")]
     assert there == sorted(ALL)
-    assert len(ALL) == 28
+    assert len(ALL) == 30
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -78,7 +79,7 @@ def test_images_stay_as_they_are_and_little_interrupts(name):
     assert re.search(r"[\d.]+ on an H200", about(f"cifar10_small/{name}"))  # by which the longest run is known
 
 
-@pytest.mark.parametrize("name", [name for name in [*MAIN, *OTHERS] if "adapted" not in name])
+@pytest.mark.parametrize("name", [name for name in [*MAIN, *OTHERS] if not name.endswith("_epochs")])
 def test_the_tables_are_learned_as_in_the_paper_but_for_the_batch(name):
     config = parsed(name)
     augment = config.augment
@@ -142,6 +143,12 @@ def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
 def test_one_thing_is_changed(network, name, arguments):
     assert parsed(f"{network}_{name}").model.arguments == arguments
     assert values(f"{network}_{name}", "model.arguments") == values(network, "model.arguments")
+
+
+@pytest.mark.parametrize("model", ["swinv2_mini", "a_swinv2_mini"])
+def test_twice_as_long_is_all_that_is_changed(model):
+    assert parsed(f"{model}_200_epochs").schedule.epochs == 2 * parsed(model).schedule.epochs
+    assert values(f"{model}_200_epochs", "schedule.epochs") == values(model, "schedule.epochs")
 
 
 @pytest.mark.parametrize("criterion", ["input_norm", "learned"])
