@@ -56,6 +56,7 @@ class JobQueue:
         self.environment = {**os.environ, **(environment or {})}
         self.running: dict[str, tuple[Job, subprocess.Popen[bytes]]] = {}
         self.ended: dict[str, int] = {}
+        self.left_out: set[str] = set()
         self.stopping = False
 
     def run(self, finished: Callable[[Job], None]) -> dict[str, int]:
@@ -97,7 +98,8 @@ class JobQueue:
             if unmet:
                 continue
             self.waiting.remove(job)
-            if self.ended.get(job.after or "", 0):
+            if job.after in self.left_out or self.ended.get(job.after or "", 0):
+                self.left_out.add(job.name)
                 self.say(f"{job.name}: left out, since {job.after} did not end well")
                 continue
             job.log.parent.mkdir(parents=True, exist_ok=True)

@@ -84,8 +84,12 @@ def result_path(results: Path, run: Run, device: str) -> Path:
     return results / f"measured_{run.name}_{device}.json"
 
 
-def parts_there(path: Path) -> dict[str, Any]:
-    """What was measured before."""
+def parts_there(path: Path, limit: int) -> set[str]:
+    """What need not be measured again: a trial of a few images does not stand for all."""
+    return {name for name, part in _parts(path).items() if part["settings"]["limit"] in (0, limit)}
+
+
+def _parts(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())["result"]["parts"] if path.exists() else {}
 
 
@@ -98,9 +102,9 @@ def measure_run(
         raise SystemExit(f"{run.name} has no final weights: needs its run in {run.work}, or --weights")
     folder, kept_as = found
     path, source = result_path(results, run, device), open_data(data, "test")
-    done = parts_there(path)
+    done, there = _parts(path), parts_there(path, limit)
     for name in parts_of(run.recipe, asked):
-        if name in done:
+        if name in there:
             continue
         part = PARTS[name]
         request = Request(device=device, precision=part.precision)
@@ -111,11 +115,13 @@ def measure_run(
         subject = replace(subject, name=run.recipe, weights="trained")
         measured = run_evaluation(subject, source, find_protocols(list(part.protocols)), settings)
         kept = ("settings", "protocols", "measured")
-        done[name] = {**{key: measured[key] for key in kept}, "images": measured["data"]["images"]}
+        # parts of one file may be of different days, machines and commits: each says its own
+        about_part = {"images": measured["data"]["images"], "weights": kept_as, **circumstances(run.seed)}
+        done[name] = {**{key: measured[key] for key in kept}, **about_part}
         command = f"python benchmarks/small_models.py --measure-only --runs {run.recipe} --seeds {run.seed}"
         said = {**circumstances(run.seed), "command": f"{command} --device {device}"}
         about = {"recipe": run.recipe, "model": configuration(run.recipe).model.name, "device": device}
-        result = {**said, "result": {**about, "weights": kept_as, "parts": done}}
+        result = {**said, "result": {**about, "parts": done}}
         write_result(path, result, (data, run.work.resolve(), folder.resolve()))
         print(f"{run.name}: {name} on {device}", flush=True)
     return path

@@ -70,8 +70,8 @@ def _measure(given: argparse.Namespace, runs: list[Run]) -> int:
     batch = given.batch or (1000 if device == "cuda" else 125)  # divides the test images
     left = []
     for run in runs:
-        there = parts_there(result_path(_results(given, run), run, device))
-        missing = set(parts_of(run.recipe, given.parts)) - there.keys()
+        there = parts_there(result_path(_results(given, run), run, device), given.limit)
+        missing = set(parts_of(run.recipe, given.parts)) - there
         if missing and run.weights() is None:
             print(f"{run.name}: no final weights here, left out", flush=True)
         elif missing:

@@ -44,10 +44,13 @@ def runs(recipe: str) -> list[Recorded]:
 
 
 def measured(recipe: str, part: str, device: str = "cuda") -> list[Recorded]:
-    """A part of what was measured of a recipe's weights, by seed; on another device where there is nothing."""
-    found = _read(recipe, f"measured_{{}}_seed*_{device}.json")
-    kept = [recorded["result"]["parts"][part] for recorded in found if part in recorded["result"]["parts"]]
-    return kept or (measured(recipe, part, "cpu") if device == "cuda" else [])
+    """A part of what was measured of a recipe's weights, by seed; of a seed without a GPU's measurement the CPU's."""
+    kept = {}
+    for where in ("cpu", "cuda") if device == "cuda" else (device,):
+        for recorded in _read(recipe, f"measured_{{}}_seed*_{where}.json"):
+            if part in recorded["result"]["parts"]:
+                kept[recorded["seed"]] = recorded["result"]["parts"][part]
+    return [kept[seed] for seed in sorted(kept)]
 
 
 def _read(recipe: str, pattern: str) -> list[Recorded]:

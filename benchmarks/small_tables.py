@@ -163,7 +163,8 @@ def switched_off() -> str:
         for part, title in modules.items()
     ]
     head = ["switched off", *(f"{weights}: {key}" for weights in SWITCHED.values() for key in ("Top-1", "C-Cons."))]
-    return _table(head, rows)
+    seeds = [len(measured(recipe, "no_a_token")) for recipe in SWITCHED]
+    return _table(head, rows, f"Seeds: {' and '.join(map(str, seeds))}.")
 
 
 def erased() -> str:
@@ -256,12 +257,18 @@ def canonical() -> str:
         plain, twin = recipe_of(family, False), recipe_of(family, True)
         title = title_of(family, False)
         rows += [
-            [title, *(cell(trained(plain, *column)) for column in columns)],
-            [f"{title}, canonicalized", *(cell(asked(plain, "canonical", *column)) for column in columns)],
-            [f"{title}, adapted as it is", *(cell(asked(plain, "adapted", *column)) for column in columns)],
-            [title_of(family, True), *(cell(trained(twin, *column)) for column in columns)],
+            [title, *(cell(trained(plain, *column)) for column in columns), str(len(runs(plain)))],
+            *(
+                [f"{title}, {told}", *(cell(asked(plain, part, *column)) for column in columns), _seeds(plain, part)]
+                for part, told in (("canonical", "canonicalized"), ("adapted", "adapted as it is"))
+            ),
+            [title_of(family, True), *(cell(trained(twin, *column)) for column in columns), str(len(runs(twin)))],
         ]
-    return _table(["model", "Top-1", "C-Cons.", "S-Cons."], rows)
+    return _table(["model", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+
+
+def _seeds(recipe: str, part: str) -> str:
+    return str(len(measured(recipe, part)))
 
 
 def exactness() -> str:
@@ -283,7 +290,15 @@ def exactness() -> str:
                 parts = [part for part in parts if part["settings"]["device"] == device]
                 if parts:
                     rows.append([f"`{recipe}`", "GPU" if device == "cuda" else "CPU", precision, *_exact_cells(parts)])
-    head = ["weights", "on", "precision", "images", "pairs of (image, shift)", "changed answers", "not bit-identical"]
+    head = [
+        "weights",
+        "on",
+        "precision",
+        "images",
+        "pairs of (image, shift)",
+        "images whose answer changes",
+        "pairs not bit-identical",
+    ]
     return _table(head, rows or [[NOT_YET, *[""] * 6]])
 
 

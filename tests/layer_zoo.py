@@ -55,6 +55,7 @@ def make_layers(size: int) -> dict[str, Callable[[], nn.Module]]:
         "align, one window": lambda: OnPixels(ts.AlignWindows(size)),
         "align, one window high": lambda: OnPixels(ts.AlignWindows((size, 8))),
         "align, p = 1": lambda: OnPixels(ts.AlignWindows(8, p=1)),
+        "align, learned": lambda: OnPixels(ts.AlignWindows(8, criterion=ts.LearnedScore(3))),
         "merge, norm before": lambda: OnPixels(ts.AdaptiveMerge(3)),
         "merge, norm after": lambda: OnPixels(ts.AdaptiveMerge(3, norm="after", anchor=True)),
         "merge, convolution": lambda: OnPixels(ts.AdaptiveConvMerge(3, 8)),

@@ -6,7 +6,12 @@ from torch import nn
 
 import trueshift as ts
 from trueshift.ops.exact import exact_sum
-from trueshift.testing import assert_equivariant
+from trueshift.testing import assert_equivariant, photographs
+
+
+def pictures():
+    """The photographs, as a network is shown them."""
+    return 4 * torch.stack(list(photographs(32).values())) - 2
 
 
 class Busiest(ts.Criterion):
@@ -85,6 +90,29 @@ def test_learned_score_evaluates_as_its_float_network_does():
     clear = exact.margin > 1e-3
     assert clear.sum() > 100
     assert torch.equal(soft.offset[clear], exact.offset[clear])
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini"])
+@pytest.mark.parametrize("criterion", ["max_norm", "learned", "input_norm", {"name": "max_norm", "p": 4}], ids=str)
+def test_windows_follow_the_content_by_every_criterion(name, criterion):
+    """A score that is linear in what is summed over all windows is the same wherever they start."""
+    torch.manual_seed(0)
+    model = ts.create_model(name, criterion=criterion).eval()
+    decisions = [each for each in ts.explain(model, pictures()).decisions if "align" in each.layer]
+    assert len(decisions) == 3
+    for decision in decisions[:2]:  # in the last stage a window spans the grid
+        assert len(decision.offset.unique(dim=0)) > 1
+        assert decision.margin.median() > 1e-6
+
+
+def test_a_learned_score_of_windows_is_learned():
+    torch.manual_seed(0)
+    model = ts.create_model("a_swin_mini", num_classes=10, criterion="learned").train()
+    nn.functional.cross_entropy(model(pictures()), torch.arange(6)).backward()
+    scorers = {name: each for name, each in model.named_modules() if isinstance(each, ts.LearnedScore)}
+    sizes = {name: each.hidden.weight.grad.norm() for name, each in scorers.items()}
+    windows = [size for name, size in sizes.items() if "align" in name]
+    assert min(windows[:2]) > 1e-3 * max(sizes.values())
 
 
 def test_learned_score_learns_to_choose():

@@ -170,6 +170,11 @@ def test_finished_weights_are_measured_part_by_part(tools, finished, tmp_path, c
     assert list(both["parts"]) == ["exactness_float32", "magnitude"]
     assert both["parts"]["exactness_float32"] == exact
     assert capsys.readouterr().out.count("exactness_float32") == 1  # not measured again
+    assert exact["commit"]
+    assert exact["weights"] == "float32"
+    path = tools.small_measure.result_path(tmp_path, finished, "cpu")
+    assert tools.small_measure.parts_there(path, 6) == both["parts"].keys()
+    assert not tools.small_measure.parts_there(path, 0)  # a trial does not stand for all images
     assert str(tmp_path) not in json.dumps(both)
 
 
@@ -207,6 +212,7 @@ def test_jobs_run_few_at_a_time_and_after_what_they_need(tools, tmp_path):
 
 def test_what_needs_a_failed_job_is_left_out(tools, tmp_path, capsys):
     jobs = [job(tools, tmp_path, "a", "exit(3)"), job(tools, tmp_path, "b", "print(1)", after="a")]
+    jobs.append(job(tools, tmp_path, "c", "print(1)", after="b"))
     assert tools.job_queue.JobQueue(jobs, at_once=2).run(lambda job: None) == {"a": 3}
     assert "b: left out, since a did not end well" in capsys.readouterr().out
 
@@ -254,7 +260,7 @@ def test_training_stopped_going_on_and_measuring_from_the_command_line(tmp_path)
     told = ["--runs", "cvt_mini*", "--weights", str(tmp_path / "kept"), "--limit", "6", "--batch", "12"]
     assert "cvt_mini_standard_seed0" not in call("--measure-only", "--device", "cpu", *told)
     measured = json.loads((tmp_path / "results" / "measured_cvt_mini_circular_seed0_cpu.json").read_text())["result"]
-    assert measured["weights"] == "float16"
+    assert measured["parts"]["magnitude"]["weights"] == "float16"
     assert list(measured["parts"]) == ["magnitude", "canonical", "adapted"]
     for part in ("canonical", "adapted"):
         assert measured["parts"][part]["measured"]["circular"]["bit_exact"]["rate"] == 1
@@ -296,7 +302,7 @@ def results(tools, monkeypatch, tmp_path):
         file = place / f"{name.replace('/', '_')}_seed{seed}.json"
         file.write_text(json.dumps({**about, "seed": seed, "result": kept}))
 
-    def save_measured(recipe, device, images=1000, shifts=2, **parts):
+    def save_measured(recipe, device, images=1000, shifts=2, seed=0, **parts):
         kept = {
             name: {
                 "settings": {"shifts": shifts, "device": device},
@@ -305,8 +311,8 @@ def results(tools, monkeypatch, tmp_path):
             }
             for name, part in parts.items()
         }
-        text = json.dumps({**about, "seed": 0, "result": {"parts": kept}})
-        (folder / f"measured_{recipe.replace('/', '_')}_seed0_{device}.json").write_text(text)
+        text = json.dumps({**about, "seed": seed, "result": {"parts": kept}})
+        (folder / f"measured_{recipe.replace('/', '_')}_seed{seed}_{device}.json").write_text(text)
 
     return type("Results", (), {"save": staticmethod(save), "save_measured": staticmethod(save_measured)})
 
@@ -362,11 +368,19 @@ def test_what_was_measured_of_finished_weights(tools, results):
         "flipped": (0.5, 0.4),
     }
     results.save_measured("swin_mini", "cpu", distorted=distorted)
-    assert "| CvT-mini, canonicalized | 79.00 | 100.00 | 55.00 |" in tools.small_tables.canonical()
+    assert "| CvT-mini, canonicalized | 79.00 | 100.00 | 55.00 | 1 |" in tools.small_tables.canonical()
     assert "| + Adapt, as it is | 79.00 | 100.00 | 1 | 57.40 | 100.00 |" in tools.small_tables.adapted()
     assert "| CvT-mini | 90.00 | 90.00 | 90.00 | 90.00 |" in tools.small_tables.magnitude()
     assert "| Swin-mini | 70.00 / 60.00 |" in tools.small_tables.erased()
     assert "| Swin-mini | 90.00 | 80.00 | 50.00 | 40.00 |" in tools.small_tables.flips()
+
+
+def test_each_seed_counts_wherever_it_was_measured(tools, results):
+    for seed, device, top1 in ((0, "cpu", 0.7), (1, "cpu", 0.1), (1, "cuda", 0.8), (2, "cuda", 0.9)):
+        results.save_measured("swin_mini", device, seed=seed, adapted={"circular": (top1, 1.0)})
+    assert "| Swin-mini, adapted as it is | 80.00 ± 10.00 | 100.00 ± 0.00 | not run yet | 3 |" in (
+        tools.small_tables.canonical()
+    )
 
 
 def test_a_single_changed_answer_is_counted(tools, results):

@@ -52,6 +52,10 @@ class Candidates(ABC):
     def dense(self) -> Float[Tensor, "B H W D"]:
         """The same in the layer's own arithmetic, differentiable: for a criterion that is being learned."""
 
+    def learnable(self) -> Float[Tensor, "B H W D"]:
+        """What a learned criterion looks at in evaluation: :meth:`dense`, by ``self.arithmetic``."""
+        return self.features()
+
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """Sum of squared features over each grid; a layer that knows a shorter way overrides this."""
         if self.phases is None:
@@ -204,6 +208,8 @@ class LearnedScore(Criterion):
     with the heaviest grid alone and takes the gradient of the mixture, ``mode="soft"`` computes with the mixture. In
     evaluation the same network runs in exact arithmetic, and the choice is as exact as that of any other criterion.
 
+    Attention windows are scored by their mean token.
+
     Args:
         dim: channels of the tokens to score.
         hidden: width of the scoring network.
@@ -241,6 +247,10 @@ class LearnedScore(Criterion):
         weights = weights.unflatten(1, candidates.stride)
         chosen = choose((weights.detach(),), None)
         return Choice(chosen.offset, chosen.scores, weights, self.mode != "soft")
+
+    def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
+        """One score per grid, of what was looked at in training."""
+        return candidates.total(self.position_scores(candidates.learnable()))
 
     def position_scores(self, features: Float[Tensor, "B H W D"]) -> Float[Tensor, "B H W"]:
         """The same network in exact arithmetic."""

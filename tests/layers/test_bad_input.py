@@ -66,6 +66,7 @@ def test_one_bad_pixel_is_found():
         (lambda: ts.AdaptiveMerge(3, norm="twice"), "needs 'before', 'after' or 'none'"),
         (lambda: ts.MaxNorm(0.5), "p >= 1"),
         (lambda: ts.MaxNorm(float("nan")), "p >= 1"),
+        (lambda: ts.AlignWindows(4, criterion=ts.MaxNorm(1)), "needs p > 1"),
         (lambda: ts.LearnedScore(3, mode="hard"), "needs 'straight_through' or 'soft'"),
         (lambda: ts.LearnedScore(3, temperature=0.0), "needs to be positive"),
         (

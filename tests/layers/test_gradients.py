@@ -100,7 +100,7 @@ class TestLearnedScore:
 
     def build(self, make, mode):
         torch.manual_seed(3)
-        scored = {"AdaptiveTokenize": 3, "AdaptiveMerge": 3, "AlignWindows": 1}
+        scored = {"AdaptiveTokenize": 3, "AdaptiveMerge": 3, "AlignWindows": 2}
         probe = make(None)
         return make(ts.LearnedScore(scored[type(probe).__name__], 4, mode=mode)).double()
 

@@ -55,7 +55,7 @@ def test_with_the_anchor_later_ablations_show_nothing(name):
 
 
 @pytest.mark.parametrize(
-    "criterion", ["learned", {"merge": "input_norm"}, {"name": "max_norm", "p": 1}, ts.MaxNorm(float("inf"))], ids=str
+    "criterion", ["learned", {"merge": "input_norm"}, {"name": "max_norm", "p": 4}, ts.MaxNorm(float("inf"))], ids=str
 )
 @pytest.mark.parametrize("name", ["a_swin_mini", "a_mvitv2_mini"])
 def test_other_criteria(name, criterion):

@@ -19,7 +19,8 @@ class WindowCandidates(Candidates):
     """The window partitions of a feature map. Their one feature is the window's mean token norm, :math:`v_W`.
 
     Its plain sum is the same for every partition, so a criterion must be nonlinear in it, as
-    :class:`~trueshift.criteria.MaxNorm` with p > 1 is.
+    :class:`~trueshift.criteria.MaxNorm` with p > 1 is. A small network is not, where all norms are on one side of its
+    kinks: a learned criterion looks at the window's mean token instead.
 
     Where one window spans an axis of the grid, all its offsets along that axis hold the same window. There the token
     that comes first is chosen by the tokens' own energy: attention with a position bias sees which one is first.
@@ -33,11 +34,18 @@ class WindowCandidates(Candidates):
         """The energy of the window that starts at each token."""
         return self.arithmetic.window_mean(self.arithmetic.norm(self.content, self.p), self.stride)[..., None]
 
-    def dense(self) -> Float[Tensor, "B H W 1"]:
-        """The same, differentiable."""
+    def dense(self) -> Float[Tensor, "B H W C"]:
+        """The mean token of the window that starts at each token, differentiable."""
         rows, columns = self.stride
-        norms = circular_pad(self.content.norm(self.p, dim=3), (0, rows - 1), (0, columns - 1))
-        return norms.unfold(1, rows, 1).unfold(2, columns, 1).mean((3, 4))[..., None]
+        padded = circular_pad(self.content, (0, rows - 1), (0, columns - 1))
+        return padded.unfold(1, rows, 1).unfold(2, columns, 1).mean((4, 5))
+
+    def learnable(self) -> Float[Tensor, "B H W C"]:
+        """The same, by ``self.arithmetic``."""
+        least = torch.float32 if self.anchored else torch.float64
+        maps = self.content.to(torch.promote_types(self.content.dtype, least)).permute(0, 3, 1, 2)
+        means = self.arithmetic.window_mean(maps.flatten(0, 1), self.stride)
+        return means.unflatten(0, maps.shape[:2]).permute(0, 2, 3, 1)
 
     def choose_by_energy(self) -> Choice:
         """Norms, window energies, sums and choice, the latter in one kernel."""
@@ -75,6 +83,8 @@ class AlignWindows(nn.Module):
         self.window_size = pair(window_size)
         self.p = p
         self.criterion = criterion or MaxNorm()
+        if type(self.criterion) is MaxNorm and self.criterion.p == 1:
+            raise ValueError("MaxNorm(p=1) of windows: needs p > 1, their plain sum is the same wherever they start")
 
     def choose(self, tokens: Tokens) -> Choice:
         """Where the first window starts, counted in tokens."""

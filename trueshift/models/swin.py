@@ -131,7 +131,7 @@ class Swin(Backbone):
                 self.block(dim, self.attention(index, window, shifted=number % 2 == 1), config, rate)
                 for number, rate in enumerate(drop_rates[index])
             ]
-            align = AlignWindows(window, criterion=choices.at("align", 1))
+            align = AlignWindows(window, criterion=choices.at("align", dim))
             stages.append(SwinStage(merge if index else nn.Identity(), align, blocks))
         self.layers = nn.Sequential(*stages)
         self.num_features = dims[-1]
