@@ -33,11 +33,11 @@ def test_saved_and_loaded_by_us_and_by_timm(name, tmp_path):
 @torch.no_grad()
 def test_what_differs_from_the_variant_is_kept(tmp_path):
     model = ts.create_model(
-        "a_swin_mini", img_size=(32, 64), embed_dim=32, criterion={"align": ts.MaxNorm(1)}, anchor=False, align="pixel"
+        "a_swin_mini", img_size=(32, 64), embed_dim=32, criterion={"align": ts.MaxNorm(4)}, anchor=False, align="pixel"
     ).eval()
     model.reset_classifier(3)
     again = ts.from_pretrained(model.save_pretrained(tmp_path))
-    assert again.layers[0].align.criterion.p == 1
+    assert again.layers[0].align.criterion.p == 4
     assert again.patch_embed.anchor is False
     assert again.config.align == "pixel"
     wide = torch.randn(1, 3, 32, 64)
@@ -101,8 +101,28 @@ def test_broken_folders_are_refused_in_words(tmp_path):
         ts.from_pretrained(tmp_path / "nowhere" / "at" / "all")
 
 
-def test_a_criterion_without_a_name_is_refused_before_anything_is_written(tmp_path):
-    model = ts.create_model("a_swin_mini", criterion=lambda dim: ts.MaxNorm())
+class Smallest(ts.MaxNorm):
+    """Chooses otherwise than what it is derived from."""
+
+    def scores(self, candidates):
+        return -super().scores(candidates)
+
+
+class OwnInputNorm(ts.InputNorm):
+    """One's own, too."""
+
+
+class OwnOffset(ts.FixedOffset):
+    """One's own, too."""
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [lambda dim: ts.MaxNorm(), Smallest(), {"merge": Smallest()}, {"tokenize": OwnInputNorm()}, OwnOffset((1, 1))],
+    ids=["function", "max_norm", "by_place", "input_norm", "fixed"],
+)
+def test_a_criterion_without_a_name_is_refused_before_anything_is_written(tmp_path, criterion):
+    model = ts.create_model("a_swin_mini", criterion=criterion)
     with pytest.raises(ValueError, match="cannot be written"):
         model.save_pretrained(tmp_path / "new")
     assert not (tmp_path / "new" / "model.safetensors").exists()

@@ -64,6 +64,16 @@ def test_the_same_is_learned(tmp_path, monkeypatch, plain, kind, told):
     assert (told in failures[0]) if told else not failures
 
 
+@pytest.mark.parametrize("mixing", ["augment__mixup", "augment__cutmix"])
+def test_trying_the_compiler_leaves_the_pictures_as_they_were(tmp_path, monkeypatch, mixing):
+    changes = {mixing: 1.0, "max_steps": 1, "batch_size": 4, "evaluate__limit": 4}
+    run_here(tmp_path / "plain", **changes)
+    for kind in (Compiled, Failing):
+        monkeypatch.setattr(torch, "compile", kind)
+        assert run_here(tmp_path / kind.__name__, compile="true", **changes) == 0
+        assert same(weights(tmp_path / "plain"), weights(tmp_path / kind.__name__)), kind
+
+
 def test_wrong_gradients_behind_zeros_are_found_at_once(tmp_path, monkeypatch):
     def compiler(network, options):
         for stage in network.stage_list:

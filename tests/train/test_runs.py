@@ -2,7 +2,9 @@
 
 import errno
 import json
+import shutil
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 
@@ -13,10 +15,13 @@ from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_w
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
 from trueshift.eval.loading import load_subject
-from trueshift.train import Diverged, classification, train
+from trueshift.train import Diverged, classification, loop, train
 from trueshift.train.checkpoint import CheckpointFolder
+from trueshift.train.feed import Share
+from trueshift.train.loop import open_task
 from trueshift.train.made_up import write_image_folders
 from trueshift.train.stopping import PREEMPTED
+from trueshift.train.task import Surroundings
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
 
@@ -51,6 +56,20 @@ def test_any_number_of_processes_learns_the_same(tmp_path, name):
         assert losses(tmp_path / other) == pytest.approx(one, rel=2e-5), other
     run_here(tmp_path / "other_seed", seed=1, **same_work)
     assert losses(tmp_path / "other_seed") != pytest.approx(one, rel=1e-3)
+
+
+def test_what_many_processes_measure_is_what_they_write(tmp_path):
+    small = "{embed_dim: [16, 16, 16], depths: [1, 1, 1], num_heads: [1, 1, 1]}"
+    norms = {"model__name": "cvt_mini", "model__arguments": small, "batch_size": 8, "data__limit": 16}
+    norms |= {"optimizer__lr": 2, "schedule__epochs": 4}  # far enough that the statistics matter
+    assert set(Run(tmp_path, 2, ema_decay=0.5, **norms).ended()) == {0}
+    task = open_task(tiny(tmp_path, **norms))
+    task.build_network()
+    where = Surroundings(Share(), torch.device("cpu"), nullcontext, lambda: False, set())
+    *_, last = [entry for entry in log(tmp_path) if entry["kind"] == "test"]
+    best = json.loads((tmp_path / "best" / "measured.json").read_text())
+    for name, told in (("final", last["model_loss"]), ("final_ema", last["ema_loss"]), ("best", best["loss"])):
+        assert task.measure(from_pretrained(tmp_path / name), where).values["loss"] == pytest.approx(told, rel=1e-6)
 
 
 @pytest.mark.parametrize(("every", "steps"), [(0, (12, 18)), (6, (6, 12, 18))])
@@ -138,6 +157,31 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path):
     with pytest.raises(ValueError, match="another --output, or --resume auto"):
         run_here(tmp_path, resume="never")
     assert run_here(tmp_path, data__workers=1, evaluate__batch_size=4) == 0  # nothing that is learned depends on these
+
+
+def test_the_same_command_goes_on_from_where_it_stopped_not_from_where_it_began(tmp_path, monkeypatch, capsys):
+    often = {"checkpoint__every_steps": 2, "evaluate__limit": 4}
+    run_here(tmp_path / "first", max_steps=4, **often)
+    start = CheckpointFolder(tmp_path / "first" / "checkpoints").all()[0]
+    command = tiny(tmp_path / "second", resume=start, **often)
+    update, made = loop.Trainer._update, []
+
+    def stops_after_the_eighth(trainer, batches):
+        made.append(trainer.step)
+        update(trainer, batches)
+        if trainer.step == 8:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(loop.Trainer, "_update", stops_after_the_eighth)
+    assert train(command) == PREEMPTED
+    assert "newer checkpoint" not in capsys.readouterr().out
+    assert train(replace(command, max_steps=10)) == 0
+    assert "newer checkpoint than --resume" in capsys.readouterr().out
+    shutil.rmtree(start)  # as a run in the same folder does when it has newer ones
+    assert train(command) == 0
+    assert made == list(range(2, 12))
+    with pytest.raises(ValueError, match="is not a whole checkpoint"):
+        run_here(tmp_path / "third", resume=start)
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, capsys):

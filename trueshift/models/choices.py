@@ -117,13 +117,13 @@ def describe(criterion: CriterionSpec) -> Any:
         if "name" in criterion:
             return dict(criterion)
         return {place: describe(like) for place, like in criterion.items()}
-    match criterion:
-        case MaxNorm():
-            return {"name": "max_norm", "p": criterion.p}
-        case InputNorm():
-            return "input_norm"
-        case FixedOffset():
-            return {"name": "fixed", "offset": list(criterion.offset)}
+    # exact types: a subclass chooses otherwise, and would come back as what it was derived from
+    if type(criterion) is MaxNorm:
+        return {"name": "max_norm", "p": criterion.p}
+    if type(criterion) is InputNorm:
+        return "input_norm"
+    if type(criterion) is FixedOffset:
+        return {"name": "fixed", "offset": list(criterion.offset)}
     raise ValueError(
         f"criterion {criterion!r} cannot be written to a file: use one of {tuple(NAMED)} by name, or save the "
         "state_dict and build the model again with the same criterion"

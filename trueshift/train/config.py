@@ -235,7 +235,7 @@ class TrainConfig:
         log: what is told.
         output: folder for checkpoints, logs and weights.
         resume: auto goes on from the newest whole checkpoint in the output folder; never starts anew and refuses a
-            folder that has checkpoints; or the folder of one checkpoint.
+            folder that has checkpoints; or the folder of one checkpoint, until the output folder has a newer one.
         batch_size: images in a step, over all processes and accumulated gradients.
         accumulate: passes whose gradients are added up to a step.
         precision: of the forward pass.

@@ -28,10 +28,12 @@ from ..eval.subject import Request
 from ..files import json_text, writable_folder, write_whole
 from ..provenance import circumstances
 from ..report.console import print_evaluation, progress_bars
+from .buffers import take_from_first
 from .checkpoint import CheckpointFolder, Snapshot
 from .classification import Classification
 from .compiling import compiled, fault_of_compiler, gradient_size
 from .config import TrainConfig
+from .determinism import only_deterministic
 from .feed import Batch, Share
 from .log import RunLog
 from .optimization import build_optimizer, build_schedule
@@ -52,14 +54,13 @@ def train(config: TrainConfig, console: Console | None = None) -> int:
 
     Under ``torchrun`` every process calls this. Started again with the same output folder, it goes on.
     """
-    with joined_processes(inference_device(config.device)) as (device, rank):
+    joined = joined_processes(inference_device(config.device))
+    with only_deterministic(config.deterministic), joined as (device, rank):
         console = console if console and rank == 0 else Console(quiet=rank != 0)
-        before = torch.are_deterministic_algorithms_enabled()
         try:
             with StopRequest() as stop:
                 return Trainer(config, torch.device(device), console, stop).run()
         finally:
-            torch.use_deterministic_algorithms(before)
             AcceleratorState._reset_state(reset_partial_state=True)  # the next run may ask for another precision
 
 
@@ -106,8 +107,6 @@ class Trainer:
             getattr(self.data.train, "chunks", None),
         )
         self.task.check_order(self.order)
-        if config.deterministic:
-            torch.use_deterministic_algorithms(True)
 
         seed_everything(config.seed)
         self.network = self.task.build_network()
@@ -332,6 +331,7 @@ class Trainer:
             if every and self.step % every == 0:
                 self._save()
             return True
+        take_from_first(*self._candidates().values())  # what is measured is what will be written
         measured: dict[str, Measured] = {}
         for name, model in self._candidates().items():
             found = self._measured(model)
@@ -406,9 +406,9 @@ class Trainer:
 
     def _go_on(self) -> None:
         """From a checkpoint, if there is one to go on from."""
-        snapshot, passed_over = snapshot_to_go_on_from(self.checkpoints, self.config, self.data.identity)
-        for told in passed_over:
-            self.console.print(f"[yellow]{escape(told)}; an older one is used[/]", highlight=False, soft_wrap=True)
+        snapshot, to_tell = snapshot_to_go_on_from(self.checkpoints, self.config, self.data.identity)
+        for told in to_tell:
+            self.console.print(f"[yellow]{escape(told)}[/]", highlight=False, soft_wrap=True)
         if snapshot is None:
             return
         self.network.load_state_dict(snapshot.weights)
@@ -427,7 +427,8 @@ class Trainer:
 
     def _stopped(self) -> int:
         self._save()
-        self.progress.line(f"Stopped at step {self.step}, all is saved: the same command goes on from there.")
+        again = "the same command with --resume auto" if self.config.resume == "never" else "the same command"
+        self.progress.line(f"Stopped at step {self.step}, all is saved: {again} goes on from there.")
         return self.stop.exit_code
 
     def _finish(self, seconds: float) -> int:

@@ -28,7 +28,9 @@ class Objective:
         self, images: Float[Tensor, "B C H W"], labels: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, "B C H W"], Tensor]:
         """Pairs of images blended into each other, and how much of each class they then hold."""
-        return (images, labels) if self.mix is None else self.mix(images, labels)
+        if self.mix is None:
+            return images, labels
+        return self.mix(images.clone(), labels)  # timm's writes into what it is given, which may be mixed again
 
     def loss(self, logits: Float[Tensor, "B classes"], targets: Tensor) -> Float[Tensor, ""]:
         """The mean over a batch."""

@@ -10,24 +10,39 @@ from .config import TrainConfig, differences
 def snapshot_to_go_on_from(
     checkpoints: CheckpointFolder, config: TrainConfig, data: dict[str, Any]
 ) -> tuple[Snapshot | None, list[str]]:
-    """The checkpoint a configuration asks for, if there is one, and what is wrong with newer ones."""
+    """The checkpoint to go on from, if there is one, and what a user should know of the choice."""
     if config.resume == "never":
         if checkpoints.all():
             raise ValueError(
                 f"{config.output} holds checkpoints of an earlier run: needs another --output, or --resume auto"
             )
         return None, []
-    if config.resume == "auto":
-        snapshot, damaged = checkpoints.newest()
-        if damaged and snapshot is None:
-            raise ValueError(
-                f"no checkpoint in {checkpoints.path} is whole ({damaged[0]}): move them away to start anew"
+    snapshot, damaged = checkpoints.newest()
+    told = [f"{each}; another is used" for each in damaged]
+    if config.resume != "auto":
+        asked = _asked_for(config, snapshot)
+        if snapshot is None or snapshot.step <= asked.step:
+            snapshot = asked
+        else:
+            told.append(
+                f"{checkpoints.path} has a newer checkpoint than --resume {config.resume}: going on from step "
+                f"{snapshot.step}; with another --output it would be from the one asked for"
             )
-    else:
-        snapshot, damaged = read_checkpoint(Path(config.resume)), []
+    elif damaged and snapshot is None:
+        raise ValueError(f"no checkpoint in {checkpoints.path} is whole ({damaged[0]}): move them away to start anew")
     if snapshot is not None:
         _refuse_another(snapshot, config, data)
-    return snapshot, damaged
+    return snapshot, told
+
+
+def _asked_for(config: TrainConfig, newest: Snapshot | None) -> Snapshot:
+    """The one checkpoint that a configuration names."""
+    try:
+        return read_checkpoint(Path(config.resume))
+    except ValueError:
+        if newest is not None and newest.config.get("resume") == config.resume:
+            return newest  # the same command got this far, and removed the one it began from
+        raise
 
 
 def _refuse_another(snapshot: Snapshot, config: TrainConfig, data: dict[str, Any]) -> None:
