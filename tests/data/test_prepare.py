@@ -111,6 +111,17 @@ def test_without_room_the_picture_grows_until_the_margin_is_filled(crop_pct, wid
     assert torch.equal(canvas, Preparation((72, 72), 1.0).canvas(picture))
 
 
+@pytest.mark.parametrize("crop_pct", [0.8, 0.875, 0.9, 1.0])
+def test_with_room_no_picture_grows_for_its_margin(crop_pct):
+    preparation = Preparation((56, 56), crop_pct)
+    assert preparation.has_room((4, 4)) == (crop_pct <= 0.875)
+    assert preparation.has_room((0, 0))
+    for width, height in ((70, 70), (90, 60), (60, 90), (33, 300)):
+        picture = photo(width, height)
+        middle = preparation.canvas(picture, (4, 4))[:, 4:-4, 4:-4]
+        assert torch.equal(middle, preparation.canvas(picture)) == preparation.has_room((4, 4))
+
+
 def test_a_margin_may_be_wider_than_high():
     canvas = Preparation((32, 32), 1.0).canvas(photo(32, 32), (0, 6))
     assert canvas.shape == (3, 32, 44)

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -56,6 +57,27 @@ def test_the_worst_images_are_told_with_shifts_that_show_it(found):
         for answer in entry["answers"]:
             down, right = answer["shift"]
             assert int(image[-down % 32, -right % 32] > 0) == answer["label"]
+
+
+def test_the_worst_images_against_the_unshifted_are_told_with_its_answer():
+    source = EmbeddedSample()
+    unshifted = torch.stack([TINY.normalise(TINY.canvas(source[index].image)) for index in (0, 100, 200, 300)])
+
+    class KnowsTheUnshifted(torch.nn.Module):
+        """One answer to the pictures as they are, another to every shift of them."""
+
+        num_classes = 2
+
+        def forward(self, images):
+            known = (images[:, None] == unshifted).flatten(2).all(2).any(1).float()
+            return torch.stack([known, 1 - known], 1)
+
+    quick = replace(QUICK, examples=0, limit=4, shifts=8)
+    (model,) = run_audit([subject(KnowsTheUnshifted())], source, quick, find_protocols(["magnitude"]))["models"]
+    assert len(model["worst_images"]) == 4
+    for entry in model["worst_images"]:
+        assert entry["different_answers"] == 2
+        assert {answer["label"]: answer["shift"] for answer in entry["answers"]}[0] == [0, 0]
 
 
 def test_the_plane_has_the_answer_at_every_shift(found):

@@ -338,6 +338,20 @@ def test_a_collection_keeps_measures_apart_that_began_alike():
     assert [float(rate) for rate in together.compute().values()] == pytest.approx([7 / 9, 2 / 3, 2 / 3, 1 / 3])
 
 
+def test_a_collection_keeps_ious_apart_that_ignore_other_labels():
+    seen = torch.tensor([[[0, 1], [1, 1]]])
+    masks = torch.tensor([[[0, 1], [1, 0]]]), torch.tensor([[[0, 1], [1, 2]]])  # nothing to ignore in the first
+    together = MetricCollection({"all": MeanIoU(3), "without 2": MeanIoU(3, ignore_index=2)})
+    apart = {"all": MeanIoU(3), "without 2": MeanIoU(3, ignore_index=2)}
+    for mask in masks:
+        together.update(seen, mask)
+        for metric in apart.values():
+            metric.update(seen, mask)
+    found = {name: float(value) for name, value in together.compute().items()}
+    assert found == {name: float(metric.compute()) for name, metric in apart.items()}
+    assert found["all"] < found["without 2"]
+
+
 def test_no_image_is_not_a_rate():
     metric = ShiftConsistency()
     metric.update(torch.zeros(0, 3, dtype=torch.int64))

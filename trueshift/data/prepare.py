@@ -92,15 +92,25 @@ class Preparation(Colours):
 
     def resized(self, height: int, width: int) -> Pair:
         """Height and width that a picture is resized to before the crop: as timm's evaluation transform."""
-        target = (int(self.size[0] / self.crop_pct), int(self.size[1] / self.crop_pct))
+        target = self._target()
         scale = max(target[0] / height, target[1] / width)
         # the shorter side hits its target exactly, the other is cut to whole pixels: as torchvision's Resize
         return max(target[0], int(height * scale + 1e-9)), max(target[1], int(width * scale + 1e-9))
 
+    def _target(self) -> Pair:
+        """What a resized picture has at least."""
+        return int(self.size[0] / self.crop_pct), int(self.size[1] / self.crop_pct)
+
+    def has_room(self, margin: Pair) -> bool:
+        """Whether every resized picture has a margin around the crop, so that none must grow for it."""
+        target = self._target()
+        return all(target[axis] >= self.size[axis] + 2 * margin[axis] for axis in (0, 1))
+
     def framed(self, picture: Image.Image, margin: Pair = (0, 0)) -> Image.Image:
         """The middle of the picture at the network's scale, with ``margin`` pixels more on every side.
 
-        Without a margin these are the pixels of timm's evaluation transform, for inputs that are square.
+        Without a margin these are the pixels of timm's evaluation transform, for inputs that are square. With one that
+        there is no room for, see :meth:`has_room`, the picture is resized to be larger.
         """
         height, width = self.resized(picture.height, picture.width)
         high, wide = self.size[0] + 2 * margin[0], self.size[1] + 2 * margin[1]

@@ -1,6 +1,7 @@
 """Changes made to an image before it moves: the paper's out-of-distribution tests."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +17,7 @@ class EraseSquare:
     """
 
     largest: float
+    drawn: ClassVar[bool] = True  # by chance, anew for each protocol
 
     def __call__(self, image: Float[Tensor, "C H W"], generator: np.random.Generator) -> Float[Tensor, "C H W"]:
         """The image with its square erased; the square lies inside the image."""
@@ -35,6 +37,8 @@ class EraseSquare:
 @dataclass(frozen=True)
 class VerticalFlip:
     """The image upside down."""
+
+    drawn: ClassVar[bool] = False
 
     def __call__(self, image: Float[Tensor, "C H W"], generator: np.random.Generator) -> Float[Tensor, "C H W"]:
         """The image with its rows in reverse order."""

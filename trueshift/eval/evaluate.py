@@ -1,20 +1,18 @@
 """The paper's tables on a data set: in one process or many, and from where it stopped."""
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ..data import ImageSource, Unreadable
 from ..data.scenes import SceneSource
 from ..provenance import circumstances
+from .identity import identity_of, is_identified
 from .journal import Journal, Record
-from .kinds import Classification, Segmentation, task_of
+from .kinds import task_of
 from .protocols import Protocol
 from .records import ImageRecord
 from .settings import EvalSettings, Progress
@@ -35,7 +33,7 @@ def run_evaluation(
     """Measure a model on a data set; under ``torchrun`` each process takes its share of the images.
 
     With an output folder, the answers to each image are kept as they come. Started again with the same settings, it
-    goes on where it stopped, also with another number of processes.
+    goes on where it stopped, also with another number of processes; images that could not be read are tried again.
 
     Args:
         source: pictures, or scenes for a segmentation model; without masks, only its consistency can be told.
@@ -48,7 +46,7 @@ def run_evaluation(
     tallies: list[Any] = list(task.tallies())
     skipped: list[dict[str, str]] = []
     done = 0
-    identity = _identity(task, total)
+    identity = identity_of(task, total)
 
     def count(record: Record | Unreadable) -> None:
         nonlocal done
@@ -64,6 +62,11 @@ def run_evaluation(
 
     journal = Journal(output, identity, rank, world) if output else None
     known = journal.read() if journal else {}
+    if known and not is_identified(subject):
+        raise ValueError(
+            f"{output} holds answers, and {subject.name} is a function, which cannot be told from one that answered "
+            "otherwise: needs another --output; a torch module goes on where it was"
+        )
     if dist.is_initialized():
         dist.barrier()  # nobody writes before everybody has read
     mine = range(rank, total, world)
@@ -109,7 +112,8 @@ def _noted(records: Iterator[Record | Unreadable], journal: Journal | None) -> I
         return
     with journal.open() as file:
         for record in records:
-            journal.note(file, record)
+            if not isinstance(record, Unreadable):
+                journal.note(file, record)
             yield record
 
 
@@ -119,23 +123,3 @@ def _gathered(mine: list[dict[str, str]]) -> list[dict[str, str]]:
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return [entry for part in everyone for entry in part]
-
-
-def _identity(task: Classification | Segmentation, total: int) -> dict[str, Any]:
-    """What must be the same for answers of an earlier run to count."""
-    subject, settings = task.subject, task.settings
-    weights = hashlib.sha256()
-    if subject.module is not None:
-        for name, value in sorted(subject.module.state_dict().items()):
-            weights.update(name.encode())
-            weights.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return {
-        "model": subject.name,
-        "weights": weights.hexdigest()[:16],
-        "preparation": json.loads(json.dumps(task.preparation())),
-        "data": f"{task.source.title}, {total} images",
-        "protocols": {protocol.name: repr(protocol) for protocol in task.protocols},
-        "shifts": settings.shifts,
-        "seed": settings.seed,
-        "precision": settings.precision,
-    }

@@ -2,11 +2,9 @@
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..data import Unreadable
 from .records import ImageRecord, SceneRecord
 
 Record = ImageRecord | SceneRecord
@@ -16,7 +14,7 @@ class Journal:
     """Answers on disk, a line for each image, written as they come.
 
     Every process writes a file of its own and reads all of them. A line that a killed process left unfinished is
-    dropped.
+    dropped. Pictures that could not be read have no line: the next run tries them again.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any], rank: int, world: int) -> None:
@@ -24,9 +22,9 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / f"process-{rank}-of-{world}.jsonl"
 
-    def read(self) -> dict[int, Record | Unreadable]:
+    def read(self) -> dict[int, Record]:
         """All answers of earlier runs, by the index of the image; refused if they are to another question."""
-        known: dict[int, Record | Unreadable] = {}
+        known: dict[int, Record] = {}
         for path in sorted(self.folder.glob("process-*.jsonl")):
             lines = _whole_lines(path)
             if lines:
@@ -52,9 +50,9 @@ class Journal:
             file.flush()
         return file
 
-    def note(self, file: TextIO, record: Record | Unreadable) -> None:
+    def note(self, file: TextIO, record: Record) -> None:
         """Add one image."""
-        file.write(_to_line(record) + "\n")
+        file.write(json.dumps(record.to_plain()) + "\n")
         file.flush()
 
 
@@ -63,12 +61,6 @@ def _whole_lines(path: Path) -> list[str]:
     return whole
 
 
-def _to_line(record: Record | Unreadable) -> str:
-    return json.dumps(asdict(record) if isinstance(record, Unreadable) else record.to_plain())
-
-
-def _from_line(line: str) -> Record | Unreadable:
+def _from_line(line: str) -> Record:
     read = json.loads(line)
-    if "reason" in read:
-        return Unreadable(**read)
     return (SceneRecord if "pixels" in read else ImageRecord).from_plain(read)

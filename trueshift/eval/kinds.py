@@ -7,8 +7,8 @@ from typing import Any, cast
 from ..data import ImageSource, Unreadable, read_ahead
 from ..data.scene_preparation import ScenePreparation
 from ..data.scenes import SceneSource
+from .canvases import canvas_groups, measure_groups
 from .journal import Record
-from .measure import measure
 from .protocols import Protocol
 from .scene_reading import read_scenes
 from .scene_tally import SceneTally
@@ -31,17 +31,21 @@ class Classification:
 
     def tallies(self) -> list[Tally]:
         """One for each protocol."""
-        return [Tally(protocol, classes_agree(self.subject, self.source)) for protocol in self.protocols]
+        labelled, numbers = classes_agree(self.subject, self.source), class_numbers(self.subject, self.source)
+        return [Tally(protocol, labelled, numbers) for protocol in self.protocols]
 
     def records(self, indices: Sequence[int]) -> Iterator[Record | Unreadable]:
         """The answers to some of the pictures, in order."""
         subject, settings = self.subject, self.settings
         wanted = subject.preparation
-        margin = margin_of(self.protocols, wanted.size)
-        pictures = read_ahead(self.source, indices, wanted, margin, settings.workers, for_gpu=on_gpu(settings.device))
+        groups, for_gpu = canvas_groups(self.protocols, wanted), on_gpu(settings.device)
+        pictures = [
+            read_ahead(self.source, indices, wanted, margin_of(group, wanted.size), settings.workers, for_gpu=for_gpu)
+            for group in groups
+        ]
         numbers = {protocol.name: self._shifts(protocol) for protocol in self.protocols}
         size = subject.batch_size or settings.batch_size
-        return measure(subject.forward, pictures, self.protocols, wanted, numbers, settings.seed, size, settings.device)
+        return measure_groups(subject.forward, pictures, groups, wanted, numbers, settings.seed, size, settings.device)
 
     def _shifts(self, protocol: Protocol) -> int | None:
         if not self.settings.shifts:
@@ -77,7 +81,7 @@ class Segmentation:
     def records(self, indices: Sequence[int]) -> Iterator[Record | Unreadable]:
         """The answers to some of the scenes, in order."""
         subject, settings, wanted = self.subject, self.settings, scenes_of(self.subject)
-        masks = self.source.classes is None or classes_agree(subject, self.source)
+        masks = masks_agree(subject, self.source)
         scenes = read_scenes(self.source, indices, wanted, self.protocols, masks, settings.workers)
         return measure_segmentation(
             subject.forward,
@@ -133,6 +137,27 @@ def check_protocols(subject: Subject, protocols: list[Protocol]) -> None:
 def classes_agree(subject: Subject, source: ImageSource | SceneSource) -> bool:
     """Whether right and wrong can be told: only where the model's classes are those of the data."""
     return source.classes is not None and len(source.classes) == subject.num_classes
+
+
+def class_numbers(subject: Subject, source: ImageSource | SceneSource) -> list[int] | None:
+    """The model's number of each class of the data; None where their names do not tell, and numbers must be alike."""
+    theirs, ours = source.classes or [], subject.classes or []
+    if len(set(ours)) < len(ours) or sorted(theirs) != sorted(ours) or not ours:
+        return None
+    return [ours.index(name) for name in theirs]
+
+
+def masks_agree(subject: Subject, source: SceneSource) -> bool:
+    """Whether masks can be compared with the model's labels; refused where only the order of classes differs."""
+    numbers = class_numbers(subject, source)
+    if numbers is not None and subject.classes is not None and numbers != sorted(numbers):
+        at = next(place for place, number in enumerate(numbers) if number != place)
+        raise ValueError(
+            f"{source.title} and {subject.name} have the same classes in another order (class {at} is "
+            f"{subject.classes[numbers[at]]} to the data, {subject.classes[at]} to the model): needs masks with the "
+            "model's numbers"
+        )
+    return source.classes is None or classes_agree(subject, source)
 
 
 def scenes_of(subject: Subject) -> ScenePreparation:

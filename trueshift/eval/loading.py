@@ -20,6 +20,7 @@ from ..models.registry import CIFAR_MEAN, CIFAR_STD, is_ours, list_models
 from ..models.shipped import DamagedWeights
 from ..tasks import from_pretrained
 from ..tasks.saving import ARCHITECTURE
+from .identity import onnx_fingerprint
 from .pixel_logits import classes_of_pixels, is_segmenter
 from .subject import Request, Subject, dense_subject_of, imagenet_names, subject_of
 
@@ -343,6 +344,7 @@ def _from_onnx(model: str, request: Request) -> Subject:
         f"file {path.name}",
         classes=imagenet_names() if classes == 1000 else None,
         num_classes=classes,
+        fingerprint=onnx_fingerprint(path),
         batch_size=batch,
         assumed=True,
     )

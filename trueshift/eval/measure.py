@@ -52,7 +52,8 @@ def measure(
 
     Args:
         forward: normalised images to logits.
-        images: from :func:`~trueshift.data.read_ahead`, with the margin that :func:`~trueshift.eval.margin_of` names.
+        images: from :func:`~trueshift.data.read_ahead`, with the margin that :func:`~trueshift.eval.margin_of` names;
+            where it is more than the preparation has room for, all protocols see the picture larger.
         protocols: what is done to each image.
         shifts: how many of each protocol, by its name; every shift there is for None.
     """

@@ -181,13 +181,19 @@ class MeanIoU(Metric):
     is_differentiable = False
     intersection: Tensor
     union: Tensor
-    occurring: Tensor
 
     def __init__(self, num_classes: int, ignore_index: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes, self.ignore_index = num_classes, ignore_index
-        for name in ("intersection", "union", "occurring"):
+        # a name of its own, as for rates: two that ignore other labels may begin alike
+        self._occurring = f"occurring_without_{ignore_index}"
+        for name in ("intersection", "union", self._occurring):
             self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+
+    @property
+    def occurring(self) -> Int64[Tensor, "classes"]:
+        """How many pixels of the masks have each class."""
+        return getattr(self, self._occurring)
 
     def update(self, predictions: Shaped[Tensor, "N *classes H W"], target: Int[Tensor, "N H W"]) -> None:
         """Add images: labels ``[N, H, W]`` or logits ``[N, classes, H, W]``, and masks."""
@@ -204,7 +210,7 @@ class MeanIoU(Metric):
         both, wanted, given = counts.to(self.intersection.device).unbind(1)
         self.intersection += both
         self.union += wanted + given - both
-        self.occurring += wanted
+        self.occurring.add_(wanted)
 
     def by_class(self) -> Float[Tensor, "classes"]:
         """Intersection over union of each class, over all processes; NaN where there is none."""

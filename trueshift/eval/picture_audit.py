@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ..data import ImageSource, Picture, Preparation, Prepared, Unreadable, read_ahead
+from .canvases import canvas_groups, measure_groups
 from .choosing import choose_examples
 from .closer import changes_of_tokens, plane_of_answers
-from .kinds import check_protocols, classes_agree
-from .measure import measure
+from .kinds import check_protocols, class_numbers, classes_agree
 from .protocols import Protocol, find_protocols
 from .records import ImageRecord
 from .settings import AuditSettings, Progress, on_gpu
 from .subject import Subject
-from .tally import ClassTally, Tally, agreement, is_answered
+from .tally import ClassTally, Tally, agreement, compared, is_answered
 from .views import margin_of
 
 CIRCULAR = "circular"
@@ -83,9 +83,9 @@ class PictureAudit:
         self.findings = [self._start(subject) for subject in subjects]
 
     def _start(self, subject: Subject) -> _Findings:
-        labelled = classes_agree(subject, self.source)
-        tallies = [Tally(protocol, labelled) for protocol in self.protocols]
-        return _Findings(subject, tallies, ClassTally(self.protocols[0], labelled))
+        labelled, numbers = classes_agree(subject, self.source), class_numbers(subject, self.source)
+        tallies = [Tally(protocol, labelled, numbers) for protocol in self.protocols]
+        return _Findings(subject, tallies, ClassTally(self.protocols[0], labelled, numbers))
 
     @property
     def images(self) -> int:
@@ -111,22 +111,26 @@ class PictureAudit:
     def _streams(self, indices: list[int]) -> list[Iterator[ImageRecord | Unreadable]]:
         """The records of each model. Models that want their pictures alike share one reading of them."""
 
-        def read(preparation: Preparation) -> Iterator[Prepared | Unreadable]:
-            margin = margin_of(self.protocols, preparation.size)
+        def read(preparation: Preparation, group: list[Protocol]) -> Iterator[Prepared | Unreadable]:
+            margin = margin_of(group, preparation.size)
             return read_ahead(self.source, indices, preparation, margin, for_gpu=on_gpu(self.settings.device))
 
         first = self.findings[0].subject.preparation
         alike = [finding.subject.preparation == first for finding in self.findings]
-        shared = iter(itertools.tee(read(first), sum(alike)))
+        shared = zip(
+            *(itertools.tee(read(first, group), sum(alike)) for group in canvas_groups(self.protocols, first)),
+            strict=True,
+        )
         streams = []
         for finding, same in zip(self.findings, alike, strict=True):
             subject = finding.subject
-            pictures = next(shared) if same else read(subject.preparation)
+            groups = canvas_groups(self.protocols, subject.preparation)
+            pictures = next(shared) if same else [read(subject.preparation, group) for group in groups]
             streams.append(
-                measure(
+                measure_groups(
                     subject.forward,
                     pictures,
-                    self.protocols,
+                    groups,
                     subject.preparation,
                     shifts_of(self.protocols, self.settings.shifts),
                     self.settings.seed,
@@ -146,7 +150,8 @@ class PictureAudit:
         finding.consistency[record.index] = agreed
         if agreed == 1:
             return
-        labels, counts = np.unique(answers.labels[1:], return_counts=True)
+        views = compared(protocol)
+        labels, counts = np.unique(answers.labels[views], return_counts=True)
         order = np.argsort(-counts, kind="stable")
         usual, other = labels[order[0]], labels[order[1]]
         finding.worst.append(
@@ -157,7 +162,7 @@ class PictureAudit:
                 "consistency": agreed,
                 "largest_logit_change": float(answers.change.max()),
                 "answers": [
-                    {"label": int(label), "shift": answers.shifts[1:][answers.labels[1:] == label][0].tolist()}
+                    {"label": int(label), "shift": answers.shifts[views][answers.labels[views] == label][0].tolist()}
                     for label in (usual, other)
                 ],
                 "different_answers": len(labels),

@@ -4,6 +4,7 @@ Shifts are drawn anew for each image from its index and the seed, so two models 
 size, the order or the number of processes.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from zlib import crc32
@@ -46,6 +47,11 @@ class Protocol:
         if self.distortion is None:
             return image
         return self.distortion(image, self._generator("distortion", index, seed))
+
+    def unshifted(self) -> Hashable:
+        """What the image is before it moves: protocols of which this is equal show the same one."""
+        drawn = self.distortion is not None and self.distortion.drawn
+        return self.distortion, self.name if drawn else None
 
     def _generator(self, purpose: str, index: int, seed: int) -> np.random.Generator:
         return np.random.default_rng((seed, crc32(f"{self.name} {purpose}".encode()), index))

@@ -10,7 +10,7 @@ from ..data.scene_preparation import ScenePreparation
 from ..data.scenes import SceneSource
 from .choosing import choose_examples
 from .flips import flip_map
-from .kinds import check_protocols, classes_agree, classes_of, scenes_of
+from .kinds import check_protocols, classes_of, masks_agree, scenes_of
 from .protocols import Protocol
 from .records import PixelAnswers, SceneRecord
 from .scene_reading import PreparedScene, read_scenes
@@ -57,7 +57,7 @@ class SceneAudit:
             _Findings(
                 subject,
                 [SceneTally(protocol, classes_of(subject)) for protocol in protocols],
-                source.classes is None or classes_agree(subject, source),
+                masks_agree(subject, source),
             )
             for subject in subjects
         ]

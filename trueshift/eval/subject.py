@@ -35,6 +35,7 @@ class Subject:
         classes: names of what it answers, if known.
         num_classes: how many answers it has, if known.
         module: the network itself, where there is one.
+        fingerprint: what tells it from any other, where there is no network to look at.
         maps: the feature maps of its stages, where they can be had.
         batch_size: the only one it takes, if there is only one.
         random: whether its weights were never trained.
@@ -50,6 +51,7 @@ class Subject:
     classes: list[str] | None = None
     num_classes: int | None = None
     module: nn.Module | None = None
+    fingerprint: str | None = None
     maps: StageMaps | None = None
     batch_size: int | None = None
     random: bool = False

@@ -23,15 +23,19 @@ from .records import Answers, ImageRecord
 _AT_ONCE = 64
 
 
-def compared(answers: Answers, protocol: Protocol) -> Tensor:
-    """The labels that a protocol compares, ``[1, K]``: of the shifted images, or of all, the unshifted one first."""
-    labels = answers.labels if protocol.against_unshifted else answers.labels[1:]
-    return torch.from_numpy(labels)[None]
+def compared(protocol: Protocol) -> slice:
+    """The views that a protocol compares: the shifted ones, or all, the unshifted one first."""
+    return slice(None) if protocol.against_unshifted else slice(1, None)
+
+
+def _labels(answers: Answers, protocol: Protocol) -> Tensor:
+    """What is compared, ``[1, K]``."""
+    return torch.from_numpy(answers.labels[compared(protocol)])[None]
 
 
 def agreement(answers: Answers, protocol: Protocol) -> float:
     """How far the answers to one image agree, 0 to 1."""
-    labels = compared(answers, protocol)
+    labels = _labels(answers, protocol)
     return float((agreement_with_first if protocol.against_unshifted else pair_agreement)(labels))
 
 
@@ -46,10 +50,11 @@ class Tally:
     Args:
         protocol: which answers of a record are counted.
         labelled: whether labels of the images are the model's own classes, so that right and wrong can be told.
+        numbers: the model's number of each label; without them, the label itself.
     """
 
-    def __init__(self, protocol: Protocol, labelled: bool) -> None:
-        self.protocol, self.labelled = protocol, labelled
+    def __init__(self, protocol: Protocol, labelled: bool, numbers: list[int] | None = None) -> None:
+        self.protocol, self.labelled, self.numbers = protocol, labelled, numbers
         self.top_one = TopOne()
         self.consistency = ShiftConsistency(against_first=protocol.against_unshifted)
         self.worst_case = WorstCaseConsistency()
@@ -71,14 +76,18 @@ class Tally:
         if not self.waiting:
             return
         answers = [each for each, _ in self.waiting]
-        labels = torch.cat([compared(each, self.protocol) for each in answers])
+        labels = torch.cat([_labels(each, self.protocol) for each in answers])
         self.consistency.update(labels)
         self.worst_case.update(labels)
         self.bit_exact.update(torch.from_numpy(np.stack([each.exact[1:] for each in answers])))
         self.largest_change.update(torch.from_numpy(np.stack([each.change[1:] for each in answers])))
-        known = [at for at, (_, label) in enumerate(self.waiting) if self.labelled and label is not None]
-        if known:
-            target = torch.tensor([self.waiting[at][1] for at in known])
+        wanted = {
+            at: _number(label, self.numbers)
+            for at, (_, label) in enumerate(self.waiting)
+            if self.labelled and label is not None
+        }
+        if wanted:
+            known, target = list(wanted), torch.tensor(list(wanted.values()))
             self.top_one.update(torch.tensor([int(answers[at].labels[0]) for at in known]), target)
             self.worst_case_accuracy.update(labels[known], target)
         self.waiting.clear()
@@ -108,11 +117,16 @@ def rate_of(metric: Any) -> dict[str, float] | None:
     return {"rate": rate, "low": low, "high": high, "images": images}
 
 
-class ClassTally:
-    """Consistency and accuracy by class."""
+def _number(label: int, numbers: list[int] | None) -> int:
+    """What the model must answer to be right."""
+    return label if numbers is None else numbers[label]
 
-    def __init__(self, protocol: Protocol, labelled: bool) -> None:
-        self.protocol, self.labelled = protocol, labelled
+
+class ClassTally:
+    """Consistency and accuracy by class of the data."""
+
+    def __init__(self, protocol: Protocol, labelled: bool, numbers: list[int] | None = None) -> None:
+        self.protocol, self.labelled, self.numbers = protocol, labelled, numbers
         self.sums: dict[int, np.ndarray] = {}  # images, agreement, right
 
     def add(self, record: ImageRecord) -> None:
@@ -120,7 +134,7 @@ class ClassTally:
         if record.label is None:
             return
         answers = record.answers[self.protocol.name]
-        right = float(self.labelled and answers.labels[0] == record.label)
+        right = float(self.labelled and answers.labels[0] == _number(record.label, self.numbers))
         row = self.sums.setdefault(record.label, np.zeros(3))
         row += (1, agreement(answers, self.protocol), right)
 

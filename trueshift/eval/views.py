@@ -137,12 +137,12 @@ class ViewMaker:
                 drawn = protocol.shifts(pending.record.index, self.shifts[protocol.name], size, self.seed)
                 all_shifts = torch.cat([torch.zeros(1, 2, dtype=torch.int64), drawn])
                 pending.record.answers[protocol.name] = Answers.blank(all_shifts.numpy())
-                reference = shown.setdefault(protocol.distortion, protocol.name)
+                reference = shown.setdefault(protocol.unshifted(), protocol.name)
                 pending.shown_by[protocol.name] = reference
                 start = 0 if reference == protocol.name else 1
                 segment = Segment(pending, protocol.name, start, len(all_shifts) - start, reference)
                 pending.unanswered += segment.count
-                look = looks.setdefault((protocol.distortion, protocol.motion.extension()), _Look(protocol))
+                look = looks.setdefault((protocol.unshifted(), protocol.motion.extension()), _Look(protocol))
                 look.which.append(number)
                 look.origins.append(protocol.motion.origin(all_shifts[start:], size))
                 look.segments.append(segment)
