@@ -55,7 +55,7 @@ def made(shipping, tmp_path_factory):
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("weights")
     models = {
-        "a_swin_mini": untrained("a_swin_mini", drop_path_rate=0.1, criterion={"name": "max_norm", "p": 1}),
+        "a_swin_mini": untrained("a_swin_mini", drop_path_rate=0.1, criterion={"name": "max_norm", "p": 4}),
         "a_cvt_mini": untrained("a_cvt_mini"),
         "mvitv2_mini": untrained("mvitv2_mini", padding="circular"),
     }
@@ -150,7 +150,7 @@ def test_names_of_classes_belong_to_trained_networks(here):
 def test_what_the_weights_need_comes_with_them(here):
     assert ts.create_model("mvitv2_mini", pretrained=True).config.padding == "circular"
     assert ts.create_model("mvitv2_mini", pretrained=True, padding="zeros").config.padding == "zeros"
-    assert ts.create_model("a_swin_mini", pretrained=True).config.criterion == {"name": "max_norm", "p": 1}
+    assert ts.create_model("a_swin_mini", pretrained=True).config.criterion == {"name": "max_norm", "p": 4}
 
 
 @torch.no_grad()
