@@ -66,6 +66,14 @@ def test_the_model_is_left_as_it_was():
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_batch_statistics_are_left_as_they_were():
+    model = ts.create_model("a_cvt_mini").train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ts.explain(model, torch.randn(2, 3, 32, 32))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_any_module_of_adaptive_layers():
     layers = torch.nn.Sequential(ts.AdaptiveTokenize(3, 8, 4), ts.AlignWindows(4))
     told = ts.explain(layers, torch.randn(2, 3, 32, 32))

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from .criteria import Candidates, Criterion
+from .evaluation_mode import in_evaluation
 from .models.backbone import Backbone
 from .ops.grid import TokenGrid
 from .ops.select import Choice
@@ -101,7 +102,7 @@ def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
     Shift law: margins and ties do not change when the image moves; grids move with it.
     """
     batch = image[None] if image.dim() == 3 else image
-    with torch.no_grad(), _recorded(model) as decisions:
+    with in_evaluation(model), torch.no_grad(), _recorded(model) as decisions:
         stages = model.features(batch) if isinstance(model, Backbone) else ()
         if not isinstance(model, Backbone):
             model(batch)

@@ -1,7 +1,6 @@
 """Models as ONNX files: one graph, one file, the same choices as here."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from .evaluation_mode import in_evaluation
 from .files import write_whole
 from .layers.tokenize import check_size
 from .models.backbone import Backbone
@@ -60,7 +60,7 @@ def export_onnx(
     weight = next(model.parameters())
     # 2 where any number will do: torch takes a 1 for a constant
     example = torch.zeros(batch or 2, model.in_chans, *size, device=weight.device, dtype=weight.dtype)
-    with _in_evaluation(model), torch.no_grad():
+    with in_evaluation(model), torch.no_grad():
         program = torch.export.export(
             _Outputs(model, origins),
             (example,),
@@ -150,18 +150,6 @@ def _name_batch(written: Any) -> Any:
             if dim.dim_param:
                 dim.dim_param = "batch"
     return written
-
-
-@contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards every module as it was."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _replace(path: Path, written: Any) -> None:

@@ -129,7 +129,23 @@ def test_a_transformers_classifier(tmp_path):
     assert errors[-1].largest > 0
 
 
-@pytest.mark.parametrize("wrapped", [lambda state: state, lambda state: {"state_dict": state, "epoch": 3}])
+@pytest.mark.parametrize("name", ["a_swin_mini", "swinv2_tiny_window16_256"])
+def test_the_size_a_model_has_changes_nothing(name):
+    own = load_subject(name, Request(random_weights=True)).preparation.size
+    networks = [load_subject(name, Request(random_weights=True, img_size=size)).module for size in (None, own[0])]
+    images = torch.randn(1, 3, *own)
+    with torch.no_grad():
+        assert torch.equal(*[network.eval()(images) for network in networks])
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda state: state,
+        lambda state: {"state_dict": state, "epoch": 3},
+        lambda state: {key.replace("module.", "module._orig_mod.", 1): value for key, value in state.items()},
+    ],
+)
 def test_a_checkpoint_with_its_architecture(tmp_path, wrapped):
     model = trueshift.create_model("swin_mini", num_classes=7).eval()
     torch.save(wrapped({f"module.{key}": value for key, value in model.state_dict().items()}), tmp_path / "w.pth")

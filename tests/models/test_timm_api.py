@@ -1,5 +1,7 @@
 """Where people use timm models today, ours work the same way."""
 
+import pickle
+
 import pytest
 import timm
 import timm.data
@@ -134,6 +136,22 @@ def test_another_input_size(name):
         name, **{key: getattr(model.config, key) for key in ("img_size", "window_size") if hasattr(model.config, key)}
     )
     saved.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_its_own_input_size_changes_nothing(name):
+    model, image = ts.create_model(name).eval(), torch.randn(1, 3, 32, 32)
+    before = model(image)
+    model.set_input_size(32)
+    assert torch.equal(model(image), before)
+
+
+@pytest.mark.parametrize("name", MINI)
+@torch.no_grad()
+def test_a_model_can_be_pickled(name):
+    model, image = ts.create_model(name).eval(), torch.randn(1, 3, 32, 32)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(image), model(image))
 
 
 def test_timm_sees_what_it_needs():

@@ -18,6 +18,7 @@ from ..data.scene_preparation import ScenePreparation
 from ..models import create_model
 from ..models.registry import CIFAR_MEAN, CIFAR_STD, is_ours, list_models
 from ..models.shipped import DamagedWeights
+from ..ops.shift import pair
 from ..tasks import from_pretrained
 from ..tasks.saving import ARCHITECTURE
 from .identity import onnx_fingerprint
@@ -109,9 +110,11 @@ def _creator(model: str) -> Callable[..., Any]:
 
 
 def _resized(module: Any, request: Request) -> nn.Module:
-    """Networks with tables or windows of a size must be told of another."""
+    """Networks with tables or windows of a size must be told of another; told of their own, timm's change windows."""
     if request.img_size and hasattr(module, "set_input_size"):
-        module.set_input_size(img_size=request.img_size)
+        own = getattr(getattr(module, "patch_embed", None), "img_size", None)
+        if own is None or pair(own) != pair(request.img_size):
+            module.set_input_size(img_size=request.img_size)
     return module
 
 
@@ -192,7 +195,8 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
             found, part = found[key], f", its {key}"
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()) or not found:
         raise ValueError(f"{path} holds no weights: needs a safetensors file or a state_dict")
-    return {key.removeprefix("module."): value for key, value in found.items()}, part
+    # as wrappers for many processes and compilers name them
+    return {key.replace("_orig_mod.", "").removeprefix("module."): value for key, value in found.items()}, part
 
 
 def _from_factory(model: str, request: Request) -> Subject:

@@ -45,10 +45,19 @@ class Positions(NamedTuple):
     resize: Callable[[Tensor, int], Tensor]
 
 
+def _around(steps: int) -> int:
+    return steps
+
+
+def _both_ways(steps: int) -> int:
+    return 2 * steps - 1
+
+
+# functions with names: models are pickled with them
 POSITIONS = {
-    "circular": Positions(lambda steps: steps, circular_rows, resize_circular_table),
-    "shortest": Positions(lambda steps: 2 * steps - 1, shortest_rows, resize_linear_table),
-    "linear": Positions(lambda steps: 2 * steps - 1, linear_rows, resize_linear_table),
+    "circular": Positions(_around, circular_rows, resize_circular_table),
+    "shortest": Positions(_both_ways, shortest_rows, resize_linear_table),
+    "linear": Positions(_both_ways, linear_rows, resize_linear_table),
 }
 
 

@@ -172,22 +172,23 @@ class Swin(Backbone):
         img_size: int | Pair | None = None,
         patch_size: int | Pair | None = None,
         window_size: int | Pair | None = None,
-        window_ratio: int = 8,
+        window_ratio: int | None = None,
     ) -> None:
         """Prepare for another size of images: windows grow with it, position tables are interpolated.
 
         Args:
             window_size: the new window; a ``window_ratio``-th of the grid of tokens if not given.
+            window_ratio: 8 if not given; for the size that the network has already, nothing changes then.
         """
         if patch_size is not None and pair(patch_size) != pair(self.config.patch_size):
             raise ValueError(f"patch_size {patch_size}: cannot be changed from {self.config.patch_size}")
         size = pair(self.config.img_size if img_size is None else img_size)
-        step = self.config.patch_size
-        window = (
-            pair(window_size) if window_size else (size[0] // step // window_ratio, size[1] // step // window_ratio)
-        )
+        if not window_size and window_ratio is None and size == pair(self.config.img_size):
+            return
+        step, ratio = self.config.patch_size, window_ratio or 8
+        window = pair(window_size) if window_size else (size[0] // step // ratio, size[1] // step // ratio)
         if not min(window):
-            raise ValueError(f"img_size {size}: too small for windows of a {window_ratio}-th, give window_size")
+            raise ValueError(f"img_size {size}: too small for windows of a {ratio}-th, give window_size")
         config = replace(self.config, img_size=size, window_size=(window,) * len(self.layers))
         for stage, new in zip(self.stage_list, config.windows(), strict=True):
             stage.align.window_size = new
