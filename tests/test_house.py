@@ -21,6 +21,7 @@ FLOORS = (
     "models",
     "tasks",
     "fit",
+    "evaluation_mode",
     "explain",
     "onnx_export",
     "provenance",
