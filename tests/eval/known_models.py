@@ -10,6 +10,17 @@ from trueshift.layers import CircularConv2d
 TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
+class Counting:
+    """A model's forward pass that counts the images it is shown; the model stays the one it was."""
+
+    def __init__(self, model: Subject) -> None:
+        self.forward, self.shown = model.forward, 0
+
+    def __call__(self, images: Tensor) -> Tensor:
+        self.shown += len(images)
+        return self.forward(images)
+
+
 class Constant(nn.Module):
     num_classes = 10
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from known_models import ReadsOnePixel, subject
+from known_models import Counting, ReadsOnePixel, subject
 
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample
@@ -39,20 +39,14 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path):
         torn.write('{"index": 12, "name"')
 
     model = subject(ReadsOnePixel())
-    shown = 0
-
-    def counting(images):
-        nonlocal shown
-        shown += len(images)
-        return model.forward(images)
-
+    counting = Counting(model)
     again = evaluated(tmp_path, model=replace(model, forward=counting))
     assert again["measured"] == evaluated()["measured"]
     views = 3 + 1 + 3 + 2 + 3 + 1  # of each image: circular with the unshifted one, standard, magnitude, erased
-    assert 0 < shown <= -(-19 * views // 16) * 16
-    asked = shown
+    assert 0 < counting.shown <= -(-19 * views // 16) * 16
+    asked = counting.shown
     evaluated(tmp_path, model=replace(model, forward=counting))
-    assert shown == asked  # all known: nothing is asked again
+    assert counting.shown == asked  # all known: nothing is asked again
 
 
 def test_pictures_that_were_repaired_are_measured(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from known_models import Constant, subject
+from known_models import Constant, Counting, subject
 from PIL import Image
 from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
@@ -58,17 +58,11 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path):
         torn.write('{"index": 5, "name"')
 
     model = segmenter(ByPlace())
-    shown = 0
-
-    def counting(images):
-        nonlocal shown
-        shown += len(images)
-        return model.forward(images)
-
+    counting = Counting(model)
     assert evaluated(replace(model, forward=counting), output=tmp_path)["measured"] == evaluated()["measured"]
-    assert shown == 2 * 9  # two scenes, of 1 + 3 + 3 views in batches of 3
+    assert counting.shown == 2 * 9  # two scenes, of 1 + 3 + 3 views in batches of 3
     evaluated(replace(model, forward=counting), output=tmp_path)
-    assert shown == 2 * 9  # all known: nothing is asked again
+    assert counting.shown == 2 * 9  # all known: nothing is asked again
 
 
 def test_answers_to_another_question_are_refused(tmp_path):

@@ -185,7 +185,7 @@ class Swin(Backbone):
         size = pair(self.config.img_size if img_size is None else img_size)
         if not window_size and window_ratio is None and size == pair(self.config.img_size):
             return
-        step, ratio = self.config.patch_size, window_ratio or 8
+        step, ratio = self.config.patch_size, 8 if window_ratio is None else window_ratio
         window = pair(window_size) if window_size else (size[0] // step // ratio, size[1] // step // ratio)
         if not min(window):
             raise ValueError(f"img_size {size}: too small for windows of a {ratio}-th, give window_size")
