@@ -27,11 +27,11 @@ KINDS: dict[str, Callable[[nn.Module], Any]] = {
 SEED = 0
 
 
-def measure(name: str, kind: str, device: str, batch: int, rounds: int) -> dict[str, Any]:
+def measure(name: str, arguments: dict[str, Any], kind: str, device: str, batch: int, rounds: int) -> dict[str, Any]:
     """One network, run in one way."""
     torch.manual_seed(SEED)
     torch.compiler.reset()
-    model = trueshift.create_model(name, num_classes=10).to(device).train()
+    model = trueshift.create_model(name, num_classes=10, **arguments).to(device).train()
     images, labels = torch.randn(batch, 3, 32, 32, device=device), torch.arange(batch, device=device) % 10
     run = KINDS[kind](model)
 
@@ -78,18 +78,22 @@ def _seconds(step: Callable[[], None], device: str, times: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["swin_mini", "swinv2_mini"])
+    parser.add_argument("--criterion", help="by which adaptive networks choose, e.g. learned (then without its noise)")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", default="compiled_gradients")
     given = parser.parse_args()
+    criterion = {"name": "learned", "noise": False} if given.criterion == "learned" else given.criterion
+    arguments = {"criterion": criterion} if criterion else {}
     rows = []
     for name in given.models:
         for kind in given.kinds:
-            rows.append(measure(name, kind, given.device, given.batch, given.rounds))
+            rows.append(measure(name, arguments, kind, given.device, given.batch, given.rounds))
             print(rows[-1], flush=True)
-            record.write(given.name, {"batch": given.batch, "precision": "bf16", "rows": rows}, seed=SEED)
+            result = {"batch": given.batch, "precision": "bf16", **arguments, "rows": rows}
+            record.write(given.name, result, seed=SEED)
 
 
 if __name__ == "__main__":

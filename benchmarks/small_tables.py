@@ -1,6 +1,6 @@
 """Tables of the small models on CIFAR-10 beside the paper's; what was not run says so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import small_plots
 from record import machine
@@ -55,9 +55,15 @@ def _where(recipes: list[str]) -> str:
     commits = sorted({recorded["commit"][:10] for recorded in found})
     minutes = [recorded["result"]["seconds"] / 60 for recorded in found]
     return (
-        f" Trained on {'; '.join(places)}, at commit {', '.join(commits)}, {min(minutes):.0f} to {max(minutes):.0f} "
-        "minutes each beside others on the same GPU."
+        f" Trained on {'; '.join(places)}, at commit {', '.join(commits)}, {_range(minutes)} minutes each beside "
+        "others on the same GPU."
     )
+
+
+def _range(values: Collection[float]) -> str:
+    """The least and the largest of some numbers, if they differ."""
+    least, most = f"{min(values):.0f}", f"{max(values):.0f}"
+    return least if least == most else f"{least} to {most}"
 
 
 def circular() -> str:
@@ -124,13 +130,7 @@ def summary() -> str:
             cells.append(" → ".join(cell(trained(recipe, protocol, key)) for recipe in trainings))
         rows.append(cells)
     seeds = {len(runs(recipe_of(*network))) for network in NETWORKS}
-    counted = (
-        f"{min(seeds)} to {max(seeds)} seeds"
-        if len(seeds) > 1
-        else "one seed"
-        if seeds == {1}
-        else f"{max(seeds)} seeds"
-    )
+    counted = "one seed" if seeds == {1} else f"{_range(seeds)} seeds"
     note = f"Ordinary → adaptive, percent of CIFAR-10's 10,000 test images; 100 epochs by the same recipe, {counted}."
     return _table(["32 pixels, 2 to 3 M parameters", "Top-1", "C-Cons.", "S-Cons."], rows, note)
 

@@ -1,10 +1,16 @@
+import io
 import json
 import os
 
 import pytest
+import torch
 
 from trueshift.cli import main
 from trueshift.commands import command_line
+from trueshift.data.sample import FOLDER
+from trueshift.eval.settings import inference_device
+from trueshift.files import writable_folder
+from trueshift.locks import sole_writer
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +57,11 @@ def test_an_evaluation(tmp_path, capsys):
         (["audit", "swin_mini", "--random-weights", "--device", "cuda:7"], "no CUDA device"),
         (["audit", "resnet10t", "--random-weights", "--against", "adapted"], "--against canonical"),
         (["eval", "swin_mini", "--data", "sample", "--protocols", "ade20k", "--random-weights"], "segmentation"),
+        (["segment", ".", "--model", "any", "--device", "tpu"], "needs cpu, cuda"),
+        (["train", "--device", "tpu"], "device 'tpu': needs cpu, cuda"),
+        (["train", "--data.img_size", "-5"], "data.img_size is -5: needs at least 1"),
+        (["train", "--seed", "-1"], "seed is -1: needs at least 0"),
+        (["train", "--data.train_split", "bogus", "--data.holdout", "0.2"], "split 'bogus': needs 'test' or 'train'"),
     ],
 )
 def test_what_a_user_can_put_right_is_told_in_a_line(arguments, told, capsys):
@@ -61,6 +72,61 @@ def test_what_a_user_can_put_right_is_told_in_a_line(arguments, told, capsys):
     assert error.startswith("trueshift: ")
 
 
+@pytest.mark.parametrize("command", [["audit"], ["eval", "--data", "sample", "--protocols", "circular"]])
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--device tpu", "device 'tpu': needs cpu, cuda, cuda:1 or auto"),
+        ("--device cuda:-1", "device 'cuda:-1': needs cpu"),
+        ("--device mps", "device 'mps': needs cpu"),
+        ("--device meta", "device 'meta': needs cpu"),
+        ("--img-size -5", "img_size is -5: needs at least 1"),
+        ("--img-size 0", "img_size is 0: needs at least 1"),
+        ("--seed -1", "seed is -1: needs at least 0"),
+        (f"--seed {1 << 63}", f"seed is {1 << 63}: needs less than 2**63"),
+        (f"--seed {10**30}", "needs less than 2**63"),
+        ("--batch-size 0", "batch_size is 0: needs at least 1"),
+        ("--batch-size -3", "batch_size is -3: needs at least 1"),
+        ("--limit -1", "limit is -1: needs at least 0"),
+        ("--mean nan 0 0", "needs three values each"),
+        ("--split bogus", "split 'bogus': needs 'test' or 'train'"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_with_what_can(command, option, told, capsys):
+    name, *needed = command
+    assert main([name, "swin_mini", *needed, "--random-weights", *option.split()]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]  # above it the names of processes and warnings of timm's
+    assert error.startswith("trueshift: ")
+    assert told in error
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert inference_device("cuda:1") == "cuda:1"
+    with pytest.raises(ValueError, match="device 'cuda:2': there are 2 CUDA devices here; needs cuda:0 to cuda:1"):
+        inference_device("cuda:2")
+
+
+@pytest.mark.parametrize(("workers", "code"), [("0", 0), ("-1", 2)])
+def test_no_workers_read_in_the_process_itself(workers, code, capsys):
+    command = ["eval", "swin_mini", "--data", "sample", "--protocols", "circular", "--random-weights", "--limit", "2"]
+    assert main([*command, "--workers", workers]) == code
+    if code:
+        assert "workers is -1: needs at least 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["audit", *QUICK], ["eval", "--protocols", "circular"]], ids=lambda each: each[0])
+def test_pictures_of_which_none_can_be_read_are_no_result(command, tmp_path, capsys):
+    (tmp_path / "broken").mkdir()
+    for name in ("a.png", "b.jpg"):
+        (tmp_path / "broken" / name).write_bytes(b"no picture")
+    name, *options = command
+    assert main([name, "swin_mini", "--data", "broken", "--random-weights", "--output", "out", *options]) == 2
+    error = capsys.readouterr().err
+    assert "none of the 2 images of broken could be measured, e.g. a.png (UnidentifiedImageError" in error
+    assert not (tmp_path / "out" / f"{name}.json").exists()
+
+
 def test_an_output_that_is_a_file_or_closed_is_refused_before_any_work(tmp_path, capsys):
     (tmp_path / "taken").write_text("")
     assert main(["audit", "swin_mini", "--random-weights", "--output", "taken"]) == 2
@@ -68,6 +134,38 @@ def test_an_output_that_is_a_file_or_closed_is_refused_before_any_work(tmp_path,
     if os.geteuid():  # root may write anywhere
         (tmp_path / "closed").mkdir(mode=0o500)
         assert main(["audit", "swin_mini", "--random-weights", "--output", "closed/in"]) == 2
+
+
+@pytest.mark.parametrize("command", [["audit"], ["eval", "--data", "sample", "--protocols", "circular"]])
+def test_a_folder_that_another_command_writes_to_is_refused(command, tmp_path, capsys):
+    name, *options = command
+    with sole_writer(writable_folder(tmp_path / "out")):
+        assert main([name, "swin_mini", *options, "--random-weights", "--output", "out"]) == 2
+    assert "out is being written to by process" in capsys.readouterr().err
+    assert not os.listdir(tmp_path / "out")
+
+
+def test_names_that_are_no_text_and_screens_without_letters(tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    for name in (b"\xdcbung.png", b"\xdcbel.png"):
+        path = tmp_path / "old" / os.fsdecode(name)
+        path.write_bytes((FOLDER / "cifar10_test_400.png").read_bytes() if b"bung" in name else b"no picture")
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", screen)
+    assert main(["audit", "swin_mini", "--random-weights", "--data", "old", *QUICK]) == 0
+    screen.flush()
+    assert rb"\udcdcbel.png" in screen.buffer.getvalue()
+    assert r"\udcdcbung.png" in (tmp_path / "audit" / "images.csv").read_text()
+
+
+def test_too_little_memory_is_told_in_a_line(monkeypatch, capsys):
+    def full(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nMore.")
+
+    monkeypatch.setattr("trueshift.cli.run_audit", full)
+    assert main(["audit", "swin_mini", "--random-weights"]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error == "trueshift: CUDA out of memory. Tried to allocate 20 GiB.: needs a smaller batch size"
 
 
 def test_a_full_disk_leaves_the_last_report(tmp_path, monkeypatch, capsys):

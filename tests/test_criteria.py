@@ -143,3 +143,17 @@ def test_learned_score_learns_to_choose():
         loss.backward()
         optimizer.step()
     assert (model.eval()(batch()) == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_learned_scores_are_told_apart_in_half_precision(dtype):
+    """New ones differ by a thousandth: in bfloat16 all grids tied, and the first was taken whatever the content."""
+    images = torch.stack(list(photographs(32).values()))
+    layer = ts.AdaptiveTokenize(3, 16, 4, criterion=ts.LearnedScore(16, noise=False), anchor=False).train().to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
+        choice = layer.choose(images.to(dtype))
+    assert choice.weights.dtype == torch.float32
+    assert all(len(weights.unique()) > 8 for weights in choice.weights.flatten(1))
+    assert choice.offset.any(1).sum() > 1
+    choice.weights.square().sum().backward()
+    assert layer.criterion.hidden.weight.grad.abs().sum() > 0

@@ -57,6 +57,24 @@ def test_as_data_as_text_and_as_a_picture(tmp_path):
     assert path.stat().st_size > 10_000
 
 
+def test_a_segmentation_network_is_explained_by_its_encoder(tmp_path):
+    network = ts.UperNet("a_swin_mini", 3, channels=8, auxiliary=False).eval()
+    image = photographs(32)["chelsea"]
+    told, inside = ts.explain(network, image), ts.explain(network.encoder, image)
+    assert len(told.figure().axes) == len(told.windows) == len(told.grids) == 3
+    for mine, encoders in ((told.grids, inside.grids), (told.windows, inside.windows)):
+        assert all(torch.equal(a.origin, b.origin) for a, b in zip(mine, encoders, strict=True))
+    assert [decision.layer for decision in told.decisions] == [f"encoder.{each.layer}" for each in inside.decisions]
+    assert "stage 2: every 8 pixels from" in told.table()
+
+
+def test_without_grids_there_is_no_picture():
+    layers = torch.nn.Sequential(ts.AdaptiveTokenize(3, 8, 4), ts.AlignWindows(4))
+    told = ts.explain(layers, torch.randn(2, 3, 32, 32))
+    with pytest.raises(ValueError, match=r"no grids to draw: needs a model of trueshift's; table\(\) has the choices"):
+        told.figure()
+
+
 def test_the_model_is_left_as_it_was():
     model = ts.create_model("a_cvt_mini").eval()
     ts.explain(model, torch.randn(1, 3, 32, 32))

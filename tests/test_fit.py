@@ -25,6 +25,30 @@ def test_content():
     assert ts.fit(image[:, :, :3, :3], 16).shape[2:] == (16, 16)
 
 
+REFUSED = """
+import trueshift, timm, torch
+for to in (timm.create_model("swin_tiny_patch4_window7_224"), "a_swin_mini", 32.0, (32,), (1, 2, 3), 0, (32, -1)):
+    try:
+        trueshift.fit(torch.rand(1, 3, 40, 40), to)
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_what_does_not_say_which_sizes_it_takes_is_refused(run_unchecked):
+    told = run_unchecked(REFUSED).splitlines()
+    for line, kind in zip(told, ("SwinTransformer", "str", "float"), strict=False):
+        assert line == (
+            f"TypeError a {kind} does not say what sizes it takes: needs a model of trueshift's, or the multiple "
+            "itself, e.g. 32"
+        )
+    for line, multiple in zip(told[3:], ("(32,)", "(1, 2, 3)", "0", "(32, -1)"), strict=True):
+        assert line == (
+            f"ValueError a multiple of {multiple}: needs a number of pixels from 1 on, or one for rows and one for "
+            "columns"
+        )
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="'resize', 'crop', 'pad'"):
         ts.fit(torch.rand(1, 3, 40, 40), 32, "squash")

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     "_torchvision",
     "files",
+    "locks",
+    "checks",
     "ops",
     "testing",
     "criteria",

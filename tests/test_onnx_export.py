@@ -10,6 +10,7 @@ from torch import nn
 from trueshift import onnx_export
 from trueshift.models.registry import create_model
 from trueshift.onnx_export import export_onnx
+from trueshift.tasks import UperNet
 
 SMALL = {
     "swin_mini": {"embed_dim": 32, "depths": (1, 1), "num_heads": (1, 2)},
@@ -121,6 +122,27 @@ assert not torch.equal(moved, logits), "an ordinary network sees every shift"
 print("ok")
 """
 
+SEGMENTER = """
+from trueshift.tasks import UperNet
+model = UperNet(NAME, 3, channels=8, bins=(1, 2), **ARGUMENTS).eval()
+path = export_onnx(model, FOLDER + "/model.onnx")
+written = onnx.load(path)
+shapes = [
+    (value.name, [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim])
+    for value in (*written.graph.input, *written.graph.output)
+]
+assert shapes == [("image", ["batch", 3, 32, 32]), ("logits", ["batch", 3, 32, 32])], shapes
+run, images = session_of(str(path)), usual[4:6]
+(logits,) = run(images)
+torch.testing.assert_close(logits, model(images), rtol=0, atol=1e-3)
+for shift in ((3, 5), (8, 16), (31, 1)):
+    (moved,) = run(circular_shift(images, shift, IMAGE_DIMS))
+    assert torch.equal(moved, circular_shift(logits, shift, IMAGE_DIMS)), shift
+for some in (usual, usual[:1]):
+    torch.testing.assert_close(run(some)[0], model(some), rtol=0, atol=1e-3)
+print("ok")
+"""
+
 TORCH_EXPORT = """
 model = create_model(NAME, **ARGUMENTS).eval()
 program = torch.export.export(model, (hostile[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
@@ -212,9 +234,19 @@ def test_all_networks_under_torch_export(run_unchecked, name):
     assert "ok" in run_unchecked(setup(name, {}) + TORCH_EXPORT)
 
 
+def test_a_segmenter_and_pixels_that_move_with_the_image(run_unchecked, tmp_path):
+    assert "ok" in run_unchecked(setup("a_swin_mini", SMALL["swin_mini"], tmp_path) + SEGMENTER)
+
+
+def small_segmenter() -> UperNet:
+    return UperNet(create_model("a_swin_mini", **SMALL["swin_mini"]), 3, channels=8)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
+        ({"model": small_segmenter(), "origins": True}, ValueError, "origins: needs a backbone alone"),
+        ({"model": small_segmenter(), "image_size": 33}, ValueError, "needs a multiple of 16"),
         ({"image_size": 33}, ValueError, "height 33: needs a multiple of 16, e.g. 32 or 48"),
         ({"batch": 0}, ValueError, "needs at least 1, or None"),
         ({"opset": 17}, ValueError, "needs at least 18"),

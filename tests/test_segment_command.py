@@ -130,6 +130,15 @@ def test_files_are_not_written_over(tmp_path, colours, capsys):
     assert read(mine).shape == (40, 60)
 
 
+def test_hidden_files_are_not_pictures_and_linked_folders_are_looked_into(tmp_path, colours):
+    stripes(tmp_path / "elsewhere" / "a.png")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "._a.png").write_bytes(b"a note of a file system")
+    (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
+    assert main(["segment", "in", "--model", "any", "--output", "out"]) == 0
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"linked_a_mask.png", "linked_a_overlay.png"}
+
+
 def test_results_of_the_last_time_are_not_pictures(tmp_path, colours):
     stripes(tmp_path / "in" / "a.png")
     for _ in range(2):

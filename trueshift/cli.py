@@ -3,9 +3,12 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import torch
 from rich.console import Console
 
 from .commands import command_line
@@ -14,7 +17,7 @@ from .data.scenes import SceneSource
 from .eval.audit import run_audit
 from .eval.evaluate import run_evaluation
 from .eval.loading import WeightsUnavailable, load_subject
-from .eval.processes import joined_processes
+from .eval.processes import joined_processes, sole_run
 from .eval.protocols import find_protocols
 from .eval.scene_source import open_scenes_or_pictures
 from .eval.settings import AuditSettings, EvalSettings, inference_device, usual_batch_size
@@ -85,15 +88,17 @@ def audit(
     settings = AuditSettings(limit, shifts, examples, plane, seed=seed, device=device, precision=precision)
     asked = find_protocols(protocols) if protocols else None
     request = Request(random_weights, architecture, img_size, crop_pct, mean, std, seed, device, precision)
-    subjects = [load_subject(model, request)]
-    dense = subjects[0].dense
-    settings = replace(settings, batch_size=batch_size or usual_batch_size(device, dense))
-    source = _source(data, split, dense)
-    if against:
-        subjects.append(_other(against, subjects[0], request))
-    with progress_bars(console) as progress:
-        result = run_audit(subjects, source, settings, asked, progress)
-    page = write_audit(result, source, folder)
+    with sole_run(folder):
+        subjects = [load_subject(model, request)]
+        usual = usual_batch_size(device, subjects[0].dense)
+        settings = replace(settings, batch_size=usual if batch_size is None else batch_size)
+        source = _source(data, split, subjects[0].dense)
+        if against:
+            subjects.append(_other(against, subjects[0], request))
+        with progress_bars(console) as progress:
+            result = run_audit(subjects, source, settings, asked, progress)
+        _refuse_nothing(result["data"], result["data"]["asked"])
+        page = write_audit(result, source, folder)
     print_audit(console, result)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
     return INTERRUPTED if result["partial"] else 0
@@ -101,6 +106,16 @@ def audit(
 
 def _source(data: str, split: str, dense: bool) -> ImageSource | SceneSource:
     return open_scenes_or_pictures(data, split) if dense else open_data(data, split)
+
+
+def _refuse_nothing(data: dict[str, Any], asked: int) -> None:
+    """Numbers of no image are no result: those that were written before stay."""
+    if len(data["skipped"]) == asked:
+        first = data["skipped"][0]
+        raise ValueError(
+            f"none of the {asked} images of {data['title']} could be measured, e.g. {first['name']} "
+            f"({first['reason']}): needs at least one"
+        )
 
 
 def _other(against: str, first: Subject, request: Request) -> Subject:
@@ -142,7 +157,7 @@ def evaluate(
         device: cpu, cuda, cuda:1, or auto.
         precision: float32, or bf16 for autocast.
         batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU, 2 and 8 for segmentation.
-        workers: threads that read images.
+        workers: that read images, threads or for a GPU processes; 0 reads in the process itself.
         seed: of the shifts, and of random weights.
         split: test or train, where the data has both.
         random_weights: measure the initialisation, where weights cannot be had.
@@ -154,12 +169,13 @@ def evaluate(
     """
     folder = writable_folder(output)
     asked = find_protocols(protocols)
-    with joined_processes(inference_device(device)) as (here, rank):
+    with joined_processes(inference_device(device)) as (here, rank), sole_run(folder):
         console = Console(quiet=rank != 0)
+        settings = EvalSettings(shifts, limit, seed=seed, device=here, precision=precision, workers=workers)
         request = Request(random_weights, architecture, img_size, crop_pct, mean, std, seed, here, precision)
         subject = load_subject(model, request)
-        batch_size = batch_size or usual_batch_size(here, subject.dense)
-        settings = EvalSettings(shifts, limit, batch_size, seed, here, precision, workers)
+        usual = usual_batch_size(here, subject.dense)
+        settings = replace(settings, batch_size=usual if batch_size is None else batch_size)
         source = _source(data, split, subject.dense)
         try:
             with progress_bars(console) as progress:
@@ -167,6 +183,7 @@ def evaluate(
         except KeyboardInterrupt:
             console.print(f"Interrupted. The answers so far are in {folder}; the same command goes on from there.")
             return INTERRUPTED
+        _refuse_nothing(result["data"], result["data"]["images"])
         if rank == 0:
             write_whole(folder / "eval.json", json_text(result))
             print_evaluation(console, result)
@@ -199,13 +216,13 @@ def segment(
         precision: float32, or bf16 for autocast.
     """
     console = Console()
+    device = inference_device(device)
     folder = writable_folder(output)
     pictures = find_pictures(images, folder)
     if not overwrite:
         check_free(pictures, folder)
     if (window or stride) and not sliding:
         raise ValueError("--window and --stride are for windows that slide: needs --sliding as well")
-    device = inference_device(device)
     subject = load_subject(model, Request(device=device, precision=precision))
     windows = usual_sliding(subject, window, stride) if sliding else None
     unreadable = 0
@@ -291,11 +308,16 @@ def main(arguments: list[str] | None = None) -> int:
         "recipes": recipes,
         "download": download,
     }
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a letter that a screen has not is no reason to stop
     given = command_line("trueshift", about, commands).parse_args(arguments)
     try:
         return given.run(given)
     except (ValueError, TypeError, OSError, ImportError, WeightsUnavailable) as error:
         print(f"trueshift: {error}", file=sys.stderr)
+        return 2
+    except torch.OutOfMemoryError as error:
+        print(f"trueshift: {str(error).splitlines()[0]}: needs a smaller batch size", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before there was anything to keep
         print("trueshift: interrupted", file=sys.stderr)

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
@@ -201,6 +202,10 @@ class FixedOffset(Criterion):
         return f"offset={self.offset}"
 
 
+class ScoringLinear(nn.Linear):
+    """A layer by whose weights themselves grids are scored: of another name, so that dynamic quantization leaves it."""
+
+
 class LearnedScore(Criterion):
     r"""A small network scores each token; the grid with the largest mean score is chosen (in the spirit of LPS).
 
@@ -230,8 +235,8 @@ class LearnedScore(Criterion):
             raise ValueError(f"mode {mode!r}: needs 'straight_through' or 'soft'")
         if not temperature > 0:
             raise ValueError(f"temperature {temperature}: needs to be positive")
-        self.hidden = nn.Linear(dim, hidden)
-        self.score = nn.Linear(hidden, 1, bias=False)
+        self.hidden = ScoringLinear(dim, hidden)
+        self.score = ScoringLinear(hidden, 1, bias=False)
         self.temperature, self.mode, self.noise = temperature, mode, noise
 
     def forward(self, candidates: Candidates) -> Choice:
@@ -239,14 +244,20 @@ class LearnedScore(Criterion):
         if not self.training:
             return super().forward(candidates)
         tokens = candidates.dense()
-        score = self.score(self.hidden(tokens).relu()).squeeze(3)
-        logits = polyphase(score, candidates.stride).mean((3, 4)).flatten(1)
-        if self.noise:
-            logits = logits - torch.empty_like(logits).exponential_().log()
-        weights = (logits / self.temperature).softmax(1)
+        with torch.autocast(tokens.device.type, enabled=False):
+            logits = polyphase(self._learned(tokens), candidates.stride).mean((3, 4)).flatten(1)
+            if self.noise:
+                logits = logits - torch.empty_like(logits).exponential_().log()
+            weights = (logits / self.temperature).softmax(1)
         weights = weights.unflatten(1, candidates.stride)
         chosen = choose((weights.detach(),), None)
         return Choice(chosen.offset, chosen.scores, weights, self.mode != "soft")
+
+    def _learned(self, tokens: Float[Tensor, "B H W D"]) -> Float[Tensor, "B H W"]:
+        """In float32 at least: grids differ by a thousandth at first, which half precision would round to ties."""
+        dtype = torch.promote_types(tokens.dtype, torch.float32)
+        weight, bias, score = (part.to(dtype) for part in (self.hidden.weight, self.hidden.bias, self.score.weight))
+        return F.linear(F.linear(tokens.to(dtype), weight, bias).relu(), score).squeeze(3)
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """One score per grid, of what was looked at in training."""

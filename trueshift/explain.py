@@ -16,6 +16,7 @@ from .models.backbone import Backbone
 from .ops.grid import TokenGrid
 from .ops.select import Choice
 from .ops.shift import Pair
+from .tasks import UperNet
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,10 @@ class Explanation:
         """The image under the token grid of each stage, and its attention windows, as a matplotlib figure."""
         from matplotlib.figure import Figure  # not needed by those who draw nothing
 
-        figure = Figure(figsize=(3.2 * max(len(self.grids), 1), 3.6), layout="constrained")
-        panels = figure.subplots(1, max(len(self.grids), 1), squeeze=False)[0]
+        if not self.grids:
+            raise ValueError("no grids to draw: needs a model of trueshift's; table() has the choices of any other")
+        figure = Figure(figsize=(3.2 * len(self.grids), 3.6), layout="constrained")
+        panels = figure.subplots(1, len(self.grids), squeeze=False)[0]
         for number, (axes, grid, window) in enumerate(zip(panels, self.grids, self.windows, strict=True)):
             axes.imshow(_displayable(self.image[index]), extent=(0, grid.image_size[1], grid.image_size[0], 0))
             origin = grid.origin[index].tolist()
@@ -97,20 +100,22 @@ class Explanation:
 def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
     """What the model chooses for this image (or batch): each layer's offset, margin and tie, and the grids.
 
-    Works for our models and for any module built of adaptive layers; grids are known for our models only.
+    Works for our models and for any module built of adaptive layers; grids are known for our models only. Those of a
+    segmentation network are its encoder's, which alone chooses.
 
     Shift law: margins and ties do not change when the image moves; grids move with it.
     """
     batch = image[None] if image.dim() == 3 else image
+    backbone, inside = (model.encoder, "encoder.") if isinstance(model, UperNet) else (model, "")
     with in_evaluation(model), torch.no_grad(), _recorded(model) as decisions:
-        stages = model.features(batch) if isinstance(model, Backbone) else ()
-        if not isinstance(model, Backbone):
+        stages = backbone.features(batch) if isinstance(backbone, Backbone) else ()
+        if not isinstance(backbone, Backbone):
             model(batch)
     grids = tuple(tokens.grid for tokens in stages)
     starts = {decision.layer: decision for decision in decisions}
     windows = []
     for number, grid in enumerate(grids):
-        start = starts.get(f"{model.stages_name}.{number}.align")
+        start = starts.get(f"{inside}{backbone.stages_name}.{number}.align")
         # a grid of windows: its stride is that of the tokens times the window
         windows.append(None if start is None else grid.advance(start.offset, start.stride))
     return Explanation(batch, tuple(decisions), grids, tuple(windows))

@@ -11,7 +11,8 @@ from typing import Any
 def write_whole(path: str | Path, content: str | bytes) -> Path:
     """Replace a file by new content at once: a full disk or a killed process leaves what was there before."""
     path = Path(path)
-    data = content.encode() if isinstance(content, str) else content
+    # names of files may be in another encoding
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,5 +1,7 @@
 """Bring an image to a size that a model's grids divide. Explicit: no model pads, crops or resizes by itself."""
 
+from collections.abc import Sequence
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -9,10 +11,11 @@ from .ops.shift import Pair, pair
 from .tasks import UperNet
 
 WAYS = ("resize", "crop", "pad")
+Target = Backbone | UperNet | int | Pair
 
 
 def fit(
-    image: Float[Tensor, "B C H W"], to: Backbone | UperNet | int | Pair, fit: str = "resize", value: float = 0.0
+    image: Float[Tensor, "B C H W"], to: Target, fit: str = "resize", value: float = 0.0
 ) -> Float[Tensor, "B C h w"]:
     """The image at the nearest size whose sides are multiples of what the model needs.
 
@@ -25,7 +28,7 @@ def fit(
             size that fits inside, ``"pad"`` at the bottom and the right to the smallest valid size around it.
         value: what to pad with.
     """
-    multiple = to.size_multiple if isinstance(to, Backbone | UperNet) else pair(to)
+    multiple = _multiple_of(to)
     if image.dim() != 4:
         raise ValueError(f"an image batch of shape {tuple(image.shape)}: needs [B, C, H, W]")
     height, width = image.shape[2:]
@@ -43,3 +46,16 @@ def fit(
     if fit == "pad":
         return F.pad(image, (0, -width % multiple[1], 0, -height % multiple[0]), value=value)
     raise ValueError(f"fit {fit!r}: needs one of {WAYS}")
+
+
+def _multiple_of(to: Target) -> Pair:
+    if isinstance(to, Backbone | UperNet):
+        return to.size_multiple
+    if not isinstance(to, int | Sequence) or isinstance(to, str):
+        raise TypeError(
+            f"a {type(to).__name__} does not say what sizes it takes: needs a model of trueshift's, or the multiple "
+            "itself, e.g. 32"
+        )
+    if (isinstance(to, Sequence) and len(to) != 2) or min(pair(to)) < 1:
+        raise ValueError(f"a multiple of {to}: needs a number of pixels from 1 on, or one for rows and one for columns")
+    return pair(to)

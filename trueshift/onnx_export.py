@@ -13,6 +13,7 @@ from .files import write_whole
 from .layers.tokenize import check_size
 from .models.backbone import Backbone
 from .ops.shift import Pair, pair
+from .tasks import UperNet
 
 OPSET = 18  # the first with BitwiseXor, of which the content keys are made
 
@@ -27,13 +28,15 @@ def export_onnx(
 ) -> Path:
     """Write a model, as it is in evaluation, to one ONNX file: from ``image`` to ``logits``.
 
+    Takes backbones, and :class:`~trueshift.UperNet`, whose ``logits`` are those of all pixels.
+
     The batch is dynamic: its axis is called ``batch``, and any number of images may be given. Channels, height and
     width are fixed, because grids and windows are laid out for them; the file's metadata say so. Memory and time grow
     with the model: count on a minute.
 
     Shift law: within one session, and for batches of one size, logits do not change when an image is shifted
-    circularly, bit for bit. They agree with those of PyTorch to rounding; so do the grids that are chosen, except where
-    rounding decides between two of them.
+    circularly, bit for bit; those of pixels move with it. They agree with those of PyTorch to rounding; so do the grids
+    that are chosen, except where rounding decides between two of them.
 
     Args:
         path: the file. It is replaced once it is complete; its folder must exist.
@@ -47,19 +50,22 @@ def export_onnx(
         the path.
     """
     _require_onnx()
-    if not isinstance(model, Backbone):
+    backbone = model.encoder if isinstance(model, UperNet) else model
+    if not isinstance(backbone, Backbone):
         raise TypeError(f"a {type(model).__name__}: needs a model of trueshift, e.g. create_model('a_swin_tiny')")
+    if backbone is not model and origins:
+        raise ValueError("origins: needs a backbone alone; the logits of a UperNet stand in the frame of the image")
     if opset < OPSET:
         raise ValueError(f"opset {opset}: needs at least {OPSET}, which has integer operators on bits")
     if batch is not None and batch < 1:
         raise ValueError(f"batch {batch}: needs at least 1, or None for any number of images")
-    path, size = Path(path), pair(model.config.img_size if image_size is None else image_size)
-    check_size(size, model.size_multiple)
+    path, size = Path(path), pair(backbone.config.img_size if image_size is None else image_size)
+    check_size(size, backbone.size_multiple)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent} is not a folder: needs one that exists, to write {path.name} to")
     weight = next(model.parameters())
     # 2 where any number will do: torch takes a 1 for a constant
-    example = torch.zeros(batch or 2, model.in_chans, *size, device=weight.device, dtype=weight.dtype)
+    example = torch.zeros(batch or 2, backbone.in_chans, *size, device=weight.device, dtype=weight.dtype)
     with in_evaluation(model), torch.no_grad():
         program = torch.export.export(
             _Outputs(model, origins),
@@ -68,7 +74,7 @@ def export_onnx(
             strict=False,
         )
         written = _as_onnx(program, ["logits", "origins"] if origins else ["logits"], opset)
-    fixed = f"channels={model.in_chans}, height={size[0]}, width={size[1]}"
+    fixed = f"channels={backbone.in_chans}, height={size[0]}, width={size[1]}"
     for key, value in (
         ("dynamic_axes", "" if batch else "batch"),
         ("fixed_axes", f"batch={batch}, {fixed}" if batch else fixed),
@@ -81,13 +87,13 @@ def export_onnx(
 class _Outputs(nn.Module):
     """What the graph gives out, from one pass."""
 
-    def __init__(self, model: Backbone, origins: bool) -> None:
+    def __init__(self, model: Any, origins: bool) -> None:
         super().__init__()
         self.model, self.origins = model, origins
 
     def forward(
         self, image: Float[Tensor, "B C H W"]
-    ) -> Float[Tensor, "B K"] | tuple[Float[Tensor, "B K"], Int64[Tensor, "stages B 2"]]:
+    ) -> Float[Tensor, "B K *pixels"] | tuple[Float[Tensor, "B K"], Int64[Tensor, "stages B 2"]]:
         if not self.origins:
             return self.model(image)
         tokens = self.model.tokenize(image)

@@ -61,6 +61,12 @@ def _version(name: str) -> str | None:
         return None
 
 
+def device_name(device: torch.device | str) -> str:
+    """The chip behind a device."""
+    device = torch.device(device)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+
+
 def processor() -> str:
     """The processor's name."""
     try:

@@ -170,6 +170,33 @@ def test_every_kind_of_png_is_read_as_colours(tmp_path):
     assert np.array_equal(read["palette_alpha.png"], read["palette.png"])
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (np.random.default_rng(0).random((4, 4), np.float32), "floating point"),
+        (np.array([[0, 2**16]], np.int32), "values from 0 to 65536"),
+        (np.array([[-1, 5]], np.int32), "values from -1 to 5"),
+    ],
+)
+def test_pictures_of_no_known_scale_are_not_guessed(tmp_path, values, told):
+    """Pillow would cut off what is not between 0 and 255, which may be all there is."""
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match=f"{told}: needs 8 or 16 bits per channel"):
+        ImageFolder(tmp_path)[0]
+
+
+def test_linked_folders_are_classes_and_hidden_files_no_images(tmp_path):
+    save(tmp_path / "elsewhere" / "a.png")
+    save(tmp_path / "data" / "dog" / "b.png")
+    save(tmp_path / "data" / ".ipynb_checkpoints" / "b.png")
+    (tmp_path / "data" / "dog" / "._b.png").write_bytes(b"a note of a file system")
+    (tmp_path / "data" / "dog" / "folder.png").mkdir()
+    (tmp_path / "data" / "cat").symlink_to(tmp_path / "elsewhere")
+    source = open_data(tmp_path / "data")
+    assert source.classes == ["cat", "dog"]
+    assert [source.name(index) for index in range(len(source))] == ["cat/a.png", "dog/b.png"]
+
+
 def test_a_folder_without_images_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("no image")
     with pytest.raises(ValueError, match=r"has no images: needs files ending in \.jpg"):

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import pytest
+import timm
 from known_models import Constant, subject
 from small_segmenters import ByPixel, Scenes, noise, segmenter
 
 from trueshift.data import EmbeddedSample
 from trueshift.eval import AuditSettings, EvalSettings, find_protocols, load_subject, run_audit, run_evaluation
+from trueshift.eval.subject import subject_of
 
 CIRCULAR = find_protocols(["circular"])
 
@@ -65,3 +67,12 @@ def test_masks_in_another_order_are_refused():
         run_evaluation(turned, source, protocols, EvalSettings(batch_size=2, workers=1))
     with pytest.raises(ValueError, match=message):
         run_audit([turned], source, AuditSettings(examples=0, batch_size=2), protocols)
+
+
+def test_names_of_other_classes_are_not_shown(tmp_path):
+    """A classifier of timm's with fewer answers keeps the names of those that it had."""
+    network = timm.create_model("resnet18", num_classes=3)
+    network.pretrained_cfg["label_names"] = ["ant", "bee", "cat"]
+    assert subject_of(network, "three", "random").classes == ["ant", "bee", "cat"]
+    network.reset_classifier(2)
+    assert subject_of(network, "two", "random").classes is None

@@ -27,6 +27,16 @@ def test_answers_on_disk_change_nothing(tmp_path):
     assert evaluated(tmp_path)["measured"] == evaluated()["measured"]
 
 
+@pytest.mark.parametrize(
+    "written", [b"no json\n{}\n", b"{}\n\0\0\n", b'{}\n{"index": 3}\n', b"[]\n{}\n", b"\xff\n{}\n"]
+)
+def test_damaged_answers_are_told_by_their_file(tmp_path, written):
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / "process-0-of-1.jsonl").write_bytes(written)
+    with pytest.raises(ValueError, match=r"process-0-of-1.jsonl.*: needs another --output"):
+        evaluated(tmp_path)
+
+
 def test_interrupted_it_goes_on_where_it_was(tmp_path):
     def interrupted(what, done, total):
         if done == 11:

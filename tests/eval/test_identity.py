@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from trueshift.eval import EvalSettings, Subject, find_protocols, load_subject, 
 SETTINGS = EvalSettings(limit=8, batch_size=16, workers=1)
 
 
-def evaluated(model, output):
-    return run_evaluation(model, EmbeddedSample(), find_protocols(["circular"]), SETTINGS, output)["measured"]
+def evaluated(model, output, settings=SETTINGS):
+    return run_evaluation(model, EmbeddedSample(), find_protocols(["circular"]), settings, output)["measured"]
 
 
 def save_onnx(path, pixel, external=None):
@@ -92,6 +93,35 @@ def test_another_forward_is_another_model(tmp_path, monkeypatch):
     assert evaluated(written(0), tmp_path / "out") == first
     with pytest.raises(ValueError, match=r"\(code was \w+, is \w+\): needs another --output"):
         evaluated(written(9), tmp_path / "out")
+
+
+def test_answers_of_another_device_or_batch_size_are_not_mixed(tmp_path, monkeypatch):
+    """Kernels round by both: what eval.json says of them is to hold for all answers."""
+    evaluated(subject(ReadsOnePixel()), tmp_path)
+    with pytest.raises(ValueError, match=r"\(batch_size was 16, is 8\): needs another --output"):
+        evaluated(subject(ReadsOnePixel()), tmp_path, replace(SETTINGS, batch_size=8))
+    evaluated(subject(ReadsOnePixel()), tmp_path, replace(SETTINGS, workers=2))
+    monkeypatch.setattr("trueshift.eval.identity.device_name", lambda device: "NVIDIA H200")
+    with pytest.raises(ValueError, match=r"\(device was .*, is NVIDIA H200\): needs another --output"):
+        evaluated(subject(ReadsOnePixel()), tmp_path)
+
+
+def test_a_question_that_nothing_was_answered_to_may_be_asked_otherwise(tmp_path):
+    """As after a batch that did not fit into memory."""
+
+    class TooLarge(ReadsOnePixel):
+        def forward(self, images):
+            if len(images) > 8:
+                raise MemoryError
+            return super().forward(images)
+
+    with pytest.raises(MemoryError):
+        evaluated(subject(TooLarge()), tmp_path)
+    smaller = replace(SETTINGS, batch_size=8)
+    measured = evaluated(subject(TooLarge()), tmp_path, smaller)
+    assert evaluated(subject(TooLarge()), tmp_path, smaller) == measured
+    with pytest.raises(ValueError, match="batch_size was 8, is 16"):
+        evaluated(subject(TooLarge()), tmp_path)
 
 
 def test_a_function_never_goes_on(tmp_path):

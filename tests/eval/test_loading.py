@@ -159,8 +159,9 @@ def test_a_checkpoint_that_does_not_fit_is_told(tmp_path):
     torch.save(trueshift.create_model("cvt_mini").state_dict(), tmp_path / "w.pth")
     with pytest.raises(ValueError, match="name their network with --architecture"):
         load_subject(str(tmp_path / "w.pth"))
-    with pytest.raises(ValueError, match=r"w.pth does not fit swin_mini"):
+    with pytest.raises(ValueError, match=r"w.pth does not fit swin_mini: missing layers.* more; unknown") as told:
         load_subject(str(tmp_path / "w.pth"), Request(architecture="swin_mini"))
+    assert len(str(told.value)) < 1000
     (tmp_path / "torn.pth").write_bytes(b"PK torn")
     with pytest.raises(ValueError, match="cannot be read as weights"):
         load_subject(str(tmp_path / "torn.pth"), Request(architecture="swin_mini"))
@@ -200,6 +201,7 @@ def test_a_factory_beside_the_command(tmp_path, monkeypatch):
         "def network():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 2))\n"
         "def function():\n    return lambda images: images.mean((2, 3))\n"
         "def number():\n    return 3\n"
+        "def scaled(scale):\n    return lambda images: scale * images\n"
     )
     monkeypatch.chdir(tmp_path)
     request = Request(img_size=16)
@@ -207,6 +209,20 @@ def test_a_factory_beside_the_command(tmp_path, monkeypatch):
     assert load_subject("own_models:function", request).forward(torch.ones(2, 3, 4, 4)).shape == (2, 3)
     with pytest.raises(TypeError, match="gave a int"):
         load_subject("own_models:number")
+    with pytest.raises(TypeError, match="own_models:scaled takes arguments: needs a function without any that gives a"):
+        load_subject("own_models:scaled")
+
+
+def test_no_name_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="no model is called ''"):
+        load_subject("")
+
+
+@pytest.mark.parametrize("name", ["mixer_s32_224", "levit_128s"])
+def test_a_size_that_a_network_does_not_take_is_refused(name):
+    with pytest.raises(ValueError, match=rf"{name} does not take images of 64 x 64 \(.*\): needs no --img-size"):
+        load_subject(name, Request(random_weights=True, img_size=64))
 
 
 def test_twins_do_not_change_their_answer_and_keep_the_rest():

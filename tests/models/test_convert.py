@@ -105,6 +105,34 @@ def test_mode_type_and_frozen_weights_are_kept():
     assert ts.adapt(timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1))).pretrained_cfg["mean"]
 
 
+@pytest.mark.parametrize("kind", ["swin", "swinv2", "mvitv2"])
+def test_a_network_without_classifier_and_pooling_stays_without(kind):
+    model = SMALL[kind]().eval()
+    image = image_for(model, 1)
+    model.reset_classifier(0, "")
+    adapted = ts.adapt(model)
+    assert adapted.global_pool == ""
+    assert adapted(image).shape == model(image).shape
+    model.reset_classifier(3, "avg")
+    assert ts.adapt(model)(image).shape == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["swin_mini", "cvt_mini", "mvitv2_mini"])
+def test_one_of_ours_keeps_the_classifier_that_it_has_now(name):
+    model, image = ts.create_model(name), torch.randn(1, 3, 32, 32)
+    model.reset_classifier(3)
+    assert ts.adapt(model)(image).shape == (1, 3)
+    model.reset_classifier(0, "")
+    assert ts.revert(ts.adapt(model))(image).shape == model(image).shape
+
+
+def test_pooling_that_ours_does_not_have_is_refused():
+    model = SMALL["swin"]()
+    model.reset_classifier(3, "max")
+    with pytest.raises(ValueError, match="global_pool 'max': needs one of"):
+        ts.adapt(model)
+
+
 def test_ours_can_be_adapted_and_reverted_too():
     for name in ("swin_mini", "cvt_mini", "mvitv2_mini"):
         ordinary = ts.create_model(name).eval()

@@ -1,5 +1,7 @@
 """Every registered model: forward, backward, train and eval, features, state, dtype, sizes."""
 
+import re
+
 import jaxtyping
 import pytest
 import timm
@@ -115,6 +117,23 @@ def test_names():
         assert timm.is_model(short)
 
 
+def test_names_by_several_filters_as_timm_takes_them():
+    assert ts.list_models(["a_cvt*", "a_swin_mini*"]) == sorted(
+        [*ts.list_models("a_cvt*"), *ts.list_models("a_swin_mini*")]
+    )
+    assert ts.list_models(("*mini*", "*mini_32"), exclude_filters="a_*") == [
+        name for name in ts.list_models("*mini*") if not name.startswith("a_")
+    ]
+    assert ts.list_models("a_cvt*", exclude_filters=["*_21", "*w24"]) == ["a_cvt_13", "a_cvt_mini_32"]
+    assert ts.list_models(exclude_filters="*") == []
+    assert ts.list_models([]) == ts.list_models()
+    ours = set(ts.list_models())
+    for filters in ("a_*", ["a_swin*", "a_mvit*"]):
+        for excluded in ("", "*mini*", ["*tiny*", "*mini*"]):
+            theirs = [name for name in timm.list_models(filters, exclude_filters=excluded) if name in ours]
+            assert sorted(theirs) == ts.list_models(filters, exclude_filters=excluded)
+
+
 def test_timms_own_names_are_still_timms():
     for name in ("swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "mvitv2_tiny"):
         assert timm.models.model_entrypoint(name).__module__.startswith("timm.")
@@ -134,6 +153,68 @@ def test_unknown_names_and_arguments_are_refused_with_those_that_may_have_been_m
         ts.create_model("a_swin_mini", droppath_rate=0.1)
     with pytest.raises(RuntimeError, match="Invalid pretrained tag"):
         ts.create_model("a_swin_tiny.nonsense")
+
+
+SIZES_REFUSED = [  # and those that are named instead, each of which is taken
+    ("a_swin_mini", 40, {}, "32 or 64"),
+    ("swin_mini", 24, {}, "16 or 32"),  # windows are cut down to a small grid: not 48
+    ("a_swin_mini", 1, {}, "8"),
+    ("a_swinv2_mini", 100, {}, "96 or 128"),
+    ("a_cvt_mini", 40, {}, "32 or 48"),
+    ("a_mvitv2_mini", 20, {}, "16 or 24"),
+    ("swin_tiny", 256, {"depths": (1, 1, 1, 1)}, "224 or 448"),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "arguments", "near"), SIZES_REFUSED)
+def test_a_size_that_no_image_could_have_is_refused_from_the_start(name, size, arguments, near):
+    with pytest.raises(ValueError, match=rf"height {size}: .*, e\.g\. {near}$"):
+        ts.create_model(name, img_size=size, **arguments)
+    fitting = int(near.split()[-1])
+    with pytest.raises(ValueError, match=rf"width {size}: "):
+        ts.create_model(name, img_size=(fitting, size), **arguments)
+    for fitting in map(int, near.split(" or ")):
+        model = ts.create_model(name, img_size=fitting, num_classes=3, **arguments).eval()
+        with torch.no_grad():
+            assert model(torch.randn(1, 3, fitting, fitting)).shape == (1, 3)
+
+
+def test_a_size_that_no_image_could_have_is_refused_later_too():
+    model = ts.create_model("a_swin_mini").eval()
+    with pytest.raises(ValueError, match=r"height 40: .* windows .*, e\.g\. 32 or 48"):
+        model.set_input_size(40)
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 10)  # and nothing was changed
+
+
+PER_STAGE = [
+    ("a_swin_mini", "num_heads", (2, 4)),
+    ("a_swin_mini", "window_size", (4, 4)),
+    ("a_swinv2_mini", "pretrained_window_sizes", (0, 0, 0, 0)),
+    ("a_cvt_mini", "embed_dim", (64, 128)),
+    ("a_cvt_mini", "num_heads", (1, 2)),
+    ("a_cvt_mini", "cls_token", (False, True)),
+    ("a_cvt_mini", "patch_sizes", (3, 3, 3, 3)),
+    ("a_cvt_mini", "patch_strides", (2, 2)),
+    ("a_cvt_mini", "patch_paddings", (1, 1)),
+    ("a_mvitv2_mini", "embed_dim", (64, 128, 256, 512)),
+    ("a_mvitv2_mini", "num_heads", (1, 2)),
+    ("a_mvitv2_mini", "stride_q", (1, 2, 2, 2)),
+    ("a_mvitv2_mini", "stride_kv", (4, 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "field", "value"), PER_STAGE)
+def test_one_value_for_each_stage_is_needed(name, field, value):
+    depths = ts.create_model(name).config.depths
+    message = f"{field} {value}: needs one value for each of the {len(depths)} stages of depths {depths}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ts.create_model(name, **{field: value})
+
+
+@pytest.mark.parametrize("name", ["swin_tiny", "swinv2_tiny", "cvt_13", "mvitv2_tiny"])
+def test_fewer_stages_need_fewer_values(name):
+    with pytest.raises(ValueError, match=r"needs one value for each of the 2 stages of depths \(1, 1\)"):
+        ts.create_model(name, depths=(1, 1))
 
 
 def test_arguments_reach_the_model():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import timm
+import timm.data
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -157,3 +158,57 @@ def test_uploading_sends_the_folder(monkeypatch):
     model = ts.create_model("a_swin_mini")
     assert model.push_to_hub("someone/a_swin") == "https://hub/someone/a_swin"
     assert sent.keys() == model.state_dict().keys()
+
+
+def input_size_in(folder) -> list[int]:
+    return json.loads((folder / "config.json").read_text())["pretrained_cfg"]["input_size"]
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
+def test_the_size_that_a_network_is_for_is_written(name, tmp_path):
+    made = ts.create_model(name, img_size=64)
+    assert input_size_in(made.save_pretrained(tmp_path)) == [3, 64, 64]
+    assert tuple(timm.data.resolve_data_config({}, model=ts.from_pretrained(tmp_path))["input_size"]) == (3, 64, 64)
+    told = ts.create_model(name, pretrained=True)
+    told.set_input_size((64, 32))
+    assert input_size_in(told.save_pretrained(tmp_path)) == [3, 64, 32]
+    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+    assert tuple(timm.data.resolve_data_config({}, model=again)["input_size"]) == (3, 64, 32)
+    features = ts.create_model(name, img_size=64, features_only=True)
+    assert features.pretrained_cfg["input_size"] == (3, 64, 64)
+    assert input_size_in(type(made)(made.config).save_pretrained(tmp_path)) == [3, 64, 64]  # nothing else known of it
+
+
+def test_the_size_of_a_network_that_is_loaded_for_another_is_that_one(tmp_path):
+    ts.create_model("a_cvt_mini").save_pretrained(tmp_path)
+    assert ts.from_pretrained(tmp_path, img_size=64).pretrained_cfg["input_size"] == (3, 64, 64)
+
+
+def test_the_size_of_an_adapted_network_is_written(tmp_path):
+    source = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), num_heads=(2, 2), img_size=56)
+    assert input_size_in(ts.adapt(source).save_pretrained(tmp_path)) == [3, 56, 56]
+
+
+def test_names_of_classes_come_back(tmp_path):
+    model = ts.create_model("a_swin_mini", num_classes=3)
+    model.save_pretrained(tmp_path, label_names=["ant", "bee", "cat"], label_descriptions={"ant": "an insect"})
+    for again in (ts.from_pretrained(tmp_path), timm.create_model(f"local-dir:{tmp_path}", pretrained=True)):
+        assert list(again.pretrained_cfg["label_names"]) == ["ant", "bee", "cat"]
+        assert again.pretrained_cfg["label_descriptions"] == {"ant": "an insect"}
+        assert again.pretrained_cfg["num_classes"] == 3
+    third = ts.from_pretrained(ts.from_pretrained(tmp_path).save_pretrained(tmp_path / "again"))
+    assert list(third.pretrained_cfg["label_names"]) == ["ant", "bee", "cat"]
+
+
+def test_names_of_classes_go_with_the_classifier():
+    model = ts.create_model("a_swin_mini", pretrained=True)
+    assert len(model.pretrained_cfg["label_names"]) == 10
+    model.reset_classifier(10)
+    assert len(model.pretrained_cfg["label_names"]) == 10
+    model.reset_classifier(4)
+    assert not model.pretrained_cfg.get("label_names")
+
+
+def test_names_of_other_classes_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="2 label_names for 10 classes: needs one for each"):
+        ts.create_model("a_swin_mini").save_pretrained(tmp_path, label_names=["ant", "bee"])

@@ -126,6 +126,22 @@ def test_checkpointing_changes_no_gradient(name):
         assert torch.equal(a, b)
 
 
+def test_checkpointing_changes_no_statistics():
+    """Of CvT's batch norms, which see every batch once, whatever is computed again."""
+    plain = ts.create_model("a_cvt_mini").train()
+    checkpointed = ts.create_model("a_cvt_mini").train()
+    checkpointed.load_state_dict(plain.state_dict())
+    checkpointed.set_grad_checkpointing()
+    images = torch.randn(2, 3, 32, 32)
+    for model in (plain, checkpointed):
+        for _ in range(2):
+            model(images).square().sum().backward()
+    moved = dict(plain.named_buffers())
+    assert moved["stages.0.blocks.0.attn.conv_proj_q.bn.num_batches_tracked"] == 2
+    for name, buffer in checkpointed.named_buffers():
+        assert torch.equal(buffer, moved[name]), name
+
+
 @pytest.mark.parametrize("name", MINI)
 @torch.no_grad()
 def test_another_input_size(name):

@@ -5,7 +5,9 @@ from trueshift.layers import CircularRelativePosition
 from trueshift.ops.grid import TokenGrid
 from trueshift.ops.rel_pos import (
     circular_distance,
+    circular_from_linear,
     circular_rows,
+    linear_from_circular,
     linear_rows,
     positions,
     resize_circular_table,
@@ -115,3 +117,27 @@ def test_tables_of_another_size():
     line = torch.arange(7.0)[:, None]
     assert resize_linear_table(line, 7) is line
     assert resize_linear_table(line, 13)[6].item() == pytest.approx(3)  # the middle stays in the middle
+
+
+@pytest.mark.parametrize(("query", "key"), STRIDES)
+def test_a_linear_table_holds_what_one_of_the_circle_does(query, key):
+    a, b = grid(query, (8, 16)), grid(key, (8, 16))
+    for axis in (0, 1):
+        steps = SIZE[axis] // min(query[axis], key[axis])
+        apart = key[axis] // min(query[axis], key[axis])
+        around = torch.randn(steps, 3)
+        line = linear_from_circular(around, apart)
+        assert line.shape == (2 * steps - 1, 3)
+        for rows in (shortest_rows, linear_rows):
+            assert torch.equal(line[rows(a, b, axis)], around[circular_rows(a, b, axis)])
+        assert torch.equal(circular_from_linear(line, apart), around)
+
+
+@pytest.mark.parametrize(("query", "key"), STRIDES)
+def test_a_table_of_the_circle_holds_what_is_read_of_a_linear_one_by_the_shorter_way(query, key):
+    a, b = grid(query, (8, 16)), grid(key, (0, 0))
+    for axis in (0, 1):
+        steps = SIZE[axis] // min(query[axis], key[axis])
+        line = torch.randn(2 * steps - 1, 3)
+        around = circular_from_linear(line, key[axis] // min(query[axis], key[axis]))
+        assert torch.equal(around[circular_rows(a, b, axis)], line[shortest_rows(a, b, axis)])

@@ -131,6 +131,14 @@ def test_saved_and_loaded(name, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_names_of_classes_come_back(tmp_path):
+    names = ["sky", "road", "car", "tree", "sign"]
+    small("a_swin_mini").save_pretrained(tmp_path, label_names=names)
+    assert ts.from_pretrained(tmp_path).pretrained_cfg["label_names"] == names
+    with pytest.raises(ValueError, match="1 label_names for 5 classes"):
+        small("a_swin_mini").save_pretrained(tmp_path, label_names=["sky"])
+
+
 def test_a_backbone_is_still_a_backbone(tmp_path):
     ts.create_model("a_swin_mini").save_pretrained(tmp_path)
     assert not isinstance(ts.from_pretrained(tmp_path), ts.UperNet)

@@ -6,7 +6,7 @@ from torch import nn
 from training_runs import log, run_here, same, weights
 
 from trueshift import create_model
-from trueshift.train.compiling import constants_moved, disagreement, gradient_size
+from trueshift.train.compiling import constants_moved, disagreement, gradients
 
 # with batch norms, which move in every pass
 CHANGES = {"model__name": "cvt_mini", "model__arguments": "{}", "max_steps": 2, "batch_size": 4, "evaluate__limit": 4}
@@ -110,9 +110,10 @@ def test_constants_come_back_to_the_last_bit():
 def test_random_depth_is_no_disagreement():
     model = create_model("swin_mini", num_classes=10, drop_path_rate=0.5).train()
     images, labels = torch.randn(4, 3, 32, 32), torch.arange(4)
-    sizes = [gradient_size(model, lambda: nn.functional.cross_entropy(model(images), labels)) for _ in range(4)]
-    assert len(set(sizes)) == 4
-    assert not any(disagreement(size, sizes[0]) for size in sizes)
+    tries = [gradients(model, lambda: nn.functional.cross_entropy(model(images), labels)) for _ in range(5)]
+    sizes = [torch.nn.utils.get_total_norm(each.values()).item() for each in tries]
+    assert len(set(sizes)) == 5
+    assert not any(disagreement(each, *tries[:2]) for each in tries)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -121,18 +122,34 @@ def test_random_depth_is_no_disagreement():
     [(1.0, 1.1, False), (0.0, 0.0, False), (0.0, 1.0, True), (1e4, 1.0, True), (float("nan"), 1.0, True)],
 )
 def test_sizes_that_disagree(compiled, plain, wrong):
-    assert (disagreement(compiled, plain) is not None) is wrong
+    assert (disagreement(of(compiled), of(plain), of(plain)) is not None) is wrong
+
+
+def of(*values):
+    return {f"weight{number}": torch.tensor([value]) for number, value in enumerate(values)}
 
 
 def test_what_is_not_finite_by_itself_is_no_fault_of_the_compiler():
-    assert disagreement(1.0, float("inf")) is None
+    assert disagreement(of(1.0), of(float("inf")), of(1.0)) is None
+
+
+def test_one_parameter_that_is_wrong_is_found_among_many():
+    plain = of(1.0, 0.1, 0.001)
+    assert "1 parameters of 3, as of weight1" in disagreement(of(1.0, -0.1, 0.001), plain, plain)
+    assert "as of weight1" in disagreement(of(1.0, 0.4, 0.001), plain, plain)
+    assert disagreement(of(1.0, 0.1, -0.001), plain, plain) is None  # what is nearly nothing is rounding
+    assert disagreement(of(1.0, -0.1, 0.001), plain, of(1.0, 0.0, 0.001)) is None  # chance explains it
+
+
+def test_gradients_that_are_missing_are_wrong():
+    assert "as of weight1" in disagreement(of(1.0), of(1.0, 0.5), of(1.0, 0.5))
 
 
 GRADIENTS = """
 import torch
 from torch import nn
 from trueshift import create_model
-from trueshift.train.compiling import compiled, constants_moved, disagreement, gradient_size
+from trueshift.train.compiling import compiled, constants_moved, disagreement, gradients
 
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -140,12 +157,12 @@ images = 512 if device == "cuda" else 2
 model = create_model(NAME, num_classes=10).to(device).train()
 x, labels = torch.randn(images, 3, 32, 32, device=device), torch.arange(images, device=device) % 10
 
-def size(run):
+def by(run):
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        return gradient_size(model, lambda: nn.functional.cross_entropy(run(x), labels))
+        return gradients(model, lambda: nn.functional.cross_entropy(run(x), labels))
 
 with constants_moved(model):
-    print(disagreement(size(compiled(model)), size(model)))
+    print(disagreement(by(compiled(model)), by(model), by(model)))
 """
 
 

@@ -240,7 +240,7 @@ def test_an_optimizer_takes_its_own_arguments():
     [
         ({"name": "adamwww"}, "optimizer 'adamwww' cannot be made"),
         ({"arguments": {"no_such": 1}}, "optimizer 'adamw' cannot be made.*no_such"),
-        ({"lr": -1.0}, "optimizer 'adamw' cannot be made.*learning rate"),
+        ({"arguments": {"betas": [2.0, 0.9]}}, "optimizer 'adamw' cannot be made.*beta"),
     ],
 )
 def test_an_optimizer_that_cannot_be_is_refused_by_name(given, told):

@@ -2,19 +2,25 @@
 
 import errno
 import json
+import os
 import shutil
 import signal
 from contextlib import nullcontext
 from dataclasses import replace
+from io import StringIO
+from itertools import count
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_words, weights
 
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
 from trueshift.eval.loading import load_subject
+from trueshift.locks import sole_writer
 from trueshift.train import Diverged, classification, loop, train
 from trueshift.train.checkpoint import CheckpointFolder
 from trueshift.train.feed import Share
@@ -238,8 +244,8 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
         ({"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
         ({"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single pictures"),
         ({"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),
-        ({"data__img_size": 33}, "height 33: needs a multiple of"),
-        ({"resume": "somewhere"}, "somewhere is not a whole checkpoint"),
+        ({"data__img_size": 33}, "height 33: needs whole windows of"),
+        ({"resume": "somewhere"}, "somewhere is not a whole checkpoint.*: needs auto, never or the folder of one"),
     ],
 )
 def test_what_cannot_work_is_told_before_the_first_step(tmp_path, changes, told):
@@ -275,6 +281,59 @@ def test_pictures_that_cannot_be_measured_on_are_named(tmp_path):
     assert told["instead"] == "it is not measured on"
     assert "broken.png" in told["pictures"][0]
     assert next(entry for entry in log(tmp_path / "run") if entry["kind"] == "test")["model_images"] == 2
+
+
+def test_a_picture_that_cannot_be_read_is_told_once(tmp_path):
+    write_image_folders(tmp_path / "data", classes=3)
+    for split in ("train", "val"):
+        (tmp_path / "data" / split / "n00000001" / "broken.png").write_bytes(b"no picture")
+    changes = {"data__path": tmp_path / "data", "data__holdout": 0, "batch_size": 2, "schedule__epochs": 3}
+    screen = Console(file=StringIO(), width=200)
+    assert train(tiny(tmp_path / "run", **changes), screen) == 0
+    told = [entry for entry in log(tmp_path / "run") if entry["kind"] == "unreadable"]
+    assert sorted(entry["instead"] for entry in told) == ["another stands in for it", "it is not measured on"]
+    assert screen.file.getvalue().count("unreadable, ") == 2
+
+
+def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path, monkeypatch):
+    ticks = count(0, 1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+        run_here(tmp_path, max_steps=8)
+
+    def seconds():
+        return json.loads((tmp_path / "summary.json").read_text())["seconds"]
+
+    first = seconds()
+    assert first >= 8000
+    run_here(tmp_path, max_steps=10)
+    assert first - 1000 < seconds() < first + 1000  # a tick lies between the last checkpoint and the end
+    # of a run that did not keep its time it cannot be told
+    checkpoints = CheckpointFolder(tmp_path / "checkpoints")
+    snapshot, _ = checkpoints.newest()
+    del snapshot.state["seconds"]
+    checkpoints.save(snapshot)
+    run_here(tmp_path)
+    assert seconds() is None
+
+
+def test_a_folder_that_another_run_writes_to_is_refused(tmp_path, capsys):
+    first = Run(tmp_path, schedule__epochs=30).wait_for(3)
+    assert main(["train", *tiny_words(tmp_path, schedule__epochs=30)]) == 2
+    told = capsys.readouterr().err
+    assert f"{tmp_path} is being written to by process {first.children[0].pid} on" in told
+    assert "another --output" in told
+    assert first.signal(signal.SIGTERM).ended() == [PREEMPTED]
+    learned = [entry["step"] for entry in log(tmp_path) if entry["kind"] == "train"]
+    assert learned == list(range(1, len(learned) + 1))
+
+
+def test_all_processes_of_a_run_are_refused_together(tmp_path):
+    with sole_writer(tmp_path):
+        assert Run(tmp_path, processes=2).ended() == [1, 1]
+        assert os.listdir(tmp_path) == [".lock"]
+    assert Run(tmp_path, processes=2, max_steps=1).ended() == [0, 0]
+    assert ".lock" not in os.listdir(tmp_path)
 
 
 def test_activations_computed_again_learn_the_same(tmp_path):

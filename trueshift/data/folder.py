@@ -1,5 +1,7 @@
 """A folder of images, with one folder per class if there are classes."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +22,20 @@ class ImageFolder:
         self.path = Path(path)
         if not self.path.is_dir():
             raise NotADirectoryError(f"{self.path} is not a folder: needs a folder of images")
-        self.title = self.path.resolve().name
-        self.files = sorted(file for file in self.path.rglob("*") if file.suffix.lower() in EXTENSIONS)
+        self.title = _as_text(self.path.resolve().name)
+        self.files = sorted(image_files(self.path))
         if not self.files:
             raise ValueError(f"{self.path} has no images: needs files ending in {', '.join(EXTENSIONS)}")
-        inside = {file.relative_to(self.path).parts[0] for file in self.files if file.parent != self.path}
-        self.classes: list[str] | None = sorted(inside) or None
-        self._labels = {name: label for label, name in enumerate(self.classes or [])}
+        inside = sorted({file.relative_to(self.path).parts[0] for file in self.files if file.parent != self.path})
+        self.classes: list[str] | None = [_as_text(name) for name in inside] or None
+        self._labels = {name: label for label, name in enumerate(inside)}
 
     def __len__(self) -> int:
         return len(self.files)
 
     def name(self, index: int) -> str:
         """The path inside the folder."""
-        return self.files[index].relative_to(self.path).as_posix()
+        return _as_text(self.files[index].relative_to(self.path).as_posix())
 
     def __getitem__(self, index: int) -> Picture:
         file = self.files[index]
@@ -43,10 +45,30 @@ class ImageFolder:
         return Picture(upright, self.name(index), self._labels.get(file.relative_to(self.path).parts[0]))
 
 
+def _as_text(name: str) -> str:
+    """A name as it can be printed: those of files may be in another encoding."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def image_files(folder: Path) -> Iterator[Path]:
+    """All images below a folder, linked folders too, by their endings; hidden ones are notes of file systems."""
+    for inside, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith("."):
+                yield Path(inside, name)
+
+
 def rgb(image: Image.Image) -> Image.Image:
     """A picture in red, green and blue, whatever it was stored in."""
+    needed = "needs 8 or 16 bits per channel"
+    if image.mode == "F":
+        raise ValueError(f"its pixels are in floating point: {needed}")
     if image.mode.startswith("I"):  # grey of 16 bits: Pillow would cut it off at 255 instead of scaling it
-        image = Image.fromarray(np.clip(np.asarray(image) >> 8, 0, 255).astype(np.uint8))
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() >= 1 << 16:
+            raise ValueError(f"its pixels have values from {values.min()} to {values.max()}: {needed}")
+        image = Image.fromarray((values >> 8).astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:  # Pillow warns of the direct way
         image = image.convert("RGBA")
     return image.convert("RGB")

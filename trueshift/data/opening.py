@@ -4,7 +4,7 @@ from pathlib import Path
 
 from .archive import CompactArchive
 from .cifar import CifarFiles
-from .folder import EXTENSIONS, ImageFolder
+from .folder import ImageFolder, image_files
 from .packed import SPLITS, check_split
 from .parquet import ParquetImages
 from .sample import EmbeddedSample
@@ -23,6 +23,7 @@ def open_data(where: str | Path = "sample", split: str = "test") -> ImageSource:
             images is one of images, whatever else lies there.
         split: ``"test"`` or ``"train"``; without meaning for the sample, and for images in one folder.
     """
+    check_split(split)
     if where == "sample":
         return EmbeddedSample()
     path = Path(where)
@@ -47,11 +48,10 @@ def open_data(where: str | Path = "sample", split: str = "test") -> ImageSource:
 
 
 def _holds_images(path: Path) -> bool:
-    return any(file.suffix.lower() in EXTENSIONS for file in path.rglob("*"))
+    return any(True for _ in image_files(path))
 
 
 def _split_folder(path: Path, train: Path, test: Path, split: str) -> ImageFolder:
-    check_split(split)
     source = ImageFolder(train if split == "train" else test)
     source.title = f"{path.resolve().name} {source.title}"
     if split == "test" and source.classes:

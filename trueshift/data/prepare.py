@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ class Colours:
 
     def check_colours(self) -> None:
         """Refuse values that no picture can be prepared by."""
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+        numbers = all(isfinite(value) for value in (*self.mean, *self.std))
+        if len(self.mean) != 3 or len(self.std) != 3 or not numbers or min(self.std) <= 0:
             raise ValueError(f"mean {self.mean}, std {self.std}: needs three values each, one per colour, std above 0")
         if self.interpolation not in _FILTERS:
             raise ValueError(f"interpolation {self.interpolation!r}: needs one of {', '.join(_FILTERS)}")

@@ -81,7 +81,13 @@ def read_ahead(
 
 
 def in_threads(read: Callable[[int], Read], positions: Iterable[int], workers: int, ahead: int) -> Iterator[Read]:
-    """What is read at each position, in order, never more than about ``ahead`` before the one that is used."""
+    """What is read at each position, in order, never more than about ``ahead`` before the one that is used.
+
+    Without workers each is read when it is used.
+    """
+    if not workers:
+        yield from map(read, positions)
+        return
     waiting: deque[Future[Read]] = deque()
     pool = ThreadPoolExecutor(max_workers=workers)
     try:

@@ -9,7 +9,7 @@ from PIL import Image
 from .cifar import CIFAR10_CLASSES
 from .source import Picture
 
-_FOLDER = Path(__file__).parent / "sample_images"
+FOLDER = Path(__file__).parent / "sample_images"
 _SIDE = 32
 
 
@@ -20,11 +20,11 @@ class EmbeddedSample:
 
     def __init__(self) -> None:
         self.classes: list[str] | None = list(CIFAR10_CLASSES)
-        with (_FOLDER / "cifar10_test_400.csv").open() as file:
+        with (FOLDER / "cifar10_test_400.csv").open() as file:
             rows = list(csv.DictReader(file))
         self.indices = [int(row["index"]) for row in rows]
         self.labels = np.array([int(row["label"]) for row in rows], np.int64)
-        mosaic = np.asarray(Image.open(_FOLDER / "cifar10_test_400.png").convert("RGB"))
+        mosaic = np.asarray(Image.open(FOLDER / "cifar10_test_400.png").convert("RGB"))
         tiles = mosaic.reshape(mosaic.shape[0] // _SIDE, _SIDE, mosaic.shape[1] // _SIDE, _SIDE, 3)
         self.pixels = tiles.transpose(0, 2, 1, 3, 4).reshape(-1, _SIDE, _SIDE, 3)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..provenance import device_name
 from .kinds import Classification, Segmentation
 from .subject import Subject
 
@@ -20,7 +21,10 @@ _NO_MATTER = {"training", "name_or_path", "pretrained_cfg", "default_cfg"}
 
 
 def identity_of(task: Classification | Segmentation, total: int) -> dict[str, Any]:
-    """The question and the model, as far as they can be told, as plain data."""
+    """The question and the model, as far as they can be told, as plain data.
+
+    Device and batch size are part of it: kernels round by both, and the exactness of a mixture is that of neither.
+    """
     subject, settings = task.subject, task.settings
     return {
         "model": subject.name,
@@ -32,6 +36,8 @@ def identity_of(task: Classification | Segmentation, total: int) -> dict[str, An
         "shifts": settings.shifts,
         "seed": settings.seed,
         "precision": settings.precision,
+        "device": device_name(settings.device),
+        "batch_size": subject.batch_size or settings.batch_size,
     }
 
 

@@ -26,10 +26,16 @@ class Journal:
         """All answers of earlier runs, by the index of the image; refused if they are to another question."""
         known: dict[int, Record] = {}
         for path in sorted(self.folder.glob("process-*.jsonl")):
-            lines = _whole_lines(path)
-            if lines:
-                self._compare(json.loads(lines[0]), path)
-            known.update((record.index, record) for record in map(_from_line, lines[1:]))
+            try:
+                question, answers = _read(path)
+                asked = dict(json.loads(question)) if answers else self.identity
+                records = [_from_line(line) for line in answers]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{path} is damaged ({error}): needs another --output, or that file removed"
+                ) from error
+            self._compare(asked, path)
+            known.update((record.index, record) for record in records)
         return known
 
     def _compare(self, other: dict[str, Any], path: Path) -> None:
@@ -39,15 +45,16 @@ class Journal:
             raise ValueError(f"{path.parent} holds answers to another question ({told}): needs another --output")
 
     def open(self) -> TextIO:
-        """The file of this process, behind its last whole line."""
-        lines = _whole_lines(self.path) if self.path.exists() else []
-        whole = sum(len(line.encode()) + 1 for line in lines)
-        file = self.path.open("r+" if self.path.exists() else "w", encoding="utf-8")
-        file.truncate(whole)
-        file.seek(0, os.SEEK_END)
-        if not lines:
+        """The file of this process, behind its last whole line; begun anew where it has no answers."""
+        question, answers = _read(self.path) if self.path.exists() else ("", [])
+        if not answers:
+            file = self.path.open("w", encoding="utf-8")
             file.write(json.dumps(self.identity) + "\n")
             file.flush()
+            return file
+        file = self.path.open("r+", encoding="utf-8")
+        file.truncate(sum(len(line.encode()) + 1 for line in (question, *answers)))
+        file.seek(0, os.SEEK_END)
         return file
 
     def note(self, file: TextIO, record: Record) -> None:
@@ -56,9 +63,10 @@ class Journal:
         file.flush()
 
 
-def _whole_lines(path: Path) -> list[str]:
-    *whole, _ = path.read_text(encoding="utf-8").split("\n")
-    return whole
+def _read(path: Path) -> tuple[str, list[str]]:
+    """The question and the answers, as far as their lines are whole."""
+    question, *answers = path.read_text(encoding="utf-8").split("\n")
+    return question, answers[:-1]
 
 
 def _from_line(line: str) -> Record:

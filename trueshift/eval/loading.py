@@ -1,6 +1,7 @@
 """Models by what a user calls them: names, folders, checkpoints, ONNX files, functions."""
 
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 
 from ..data import Preparation
 from ..data.scene_preparation import ScenePreparation
+from ..evaluation_mode import in_evaluation
 from ..models import create_model
 from ..models.registry import CIFAR_MEAN, CIFAR_STD, is_ours, list_models
+from ..models.saving import misfits
 from ..models.shipped import DamagedWeights
 from ..ops.shift import pair
 from ..tasks import from_pretrained
@@ -70,7 +73,7 @@ def _loader(model: str, request: Request) -> Callable[[str, Request], Subject]:
     path = Path(model)
     if path.suffix == ".onnx":
         return _from_onnx
-    if path.is_dir():
+    if model and path.is_dir():
         return _from_folder
     if path.is_file() or path.suffix in (".pt", ".pth", ".bin", ".safetensors"):
         return _from_checkpoint
@@ -92,7 +95,7 @@ def _is_registered(model: str) -> bool:
 def _from_registry(model: str, request: Request) -> Subject:
     create = _creator(model)
     if request.random_weights:
-        module = _resized(create(model), request)
+        module = _resized(create(model), request, model)
         return subject_of(module, model, f"random, seed {request.seed}", request, random=True)
     try:
         module = create(model, pretrained=True)
@@ -102,20 +105,34 @@ def _from_registry(model: str, request: Request) -> Subject:
         raise _unavailable(model, error) from error
     tag = module.pretrained_cfg.get("tag")
     weights = f"pretrained, {tag}" if tag else "pretrained"
-    return subject_of(_resized(module, request), model, weights, request)
+    return subject_of(_resized(module, request, model), model, weights, request)
 
 
 def _creator(model: str) -> Callable[..., Any]:
     return create_model if is_ours(model) else timm.create_model
 
 
-def _resized(module: Any, request: Request) -> nn.Module:
+def _resized(module: Any, request: Request, name: str) -> nn.Module:
     """Networks with tables or windows of a size must be told of another; told of their own, timm's change windows."""
     if request.img_size and hasattr(module, "set_input_size"):
         own = getattr(getattr(module, "patch_embed", None), "img_size", None)
         if own is None or pair(own) != pair(request.img_size):
             module.set_input_size(img_size=request.img_size)
+    elif request.img_size:
+        _try_size(module, request.img_size, name)
     return module
+
+
+def _try_size(module: nn.Module, side: int, name: str) -> None:
+    """Refuse a size that a network cannot be told of and does not take; only trying tells."""
+    try:
+        with in_evaluation(module), torch.inference_mode():
+            module(torch.zeros(1, 3, side, side))
+    except Exception as error:  # whatever comes from within a network of someone else's
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"{name} does not take images of {side} x {side} ({reason[:200]}): needs no --img-size"
+        ) from error
 
 
 def _unavailable(model: str, error: Exception) -> WeightsUnavailable:
@@ -148,10 +165,10 @@ def _from_folder(model: str, request: Request) -> Subject:
         return subject_of(from_pretrained(folder), name, f"folder {name}", request)
     where = f"local-dir:{folder}"
     if request.random_weights:
-        made = _resized(timm.create_model(where, pretrained=False), request)
+        made = _resized(timm.create_model(where, pretrained=False), request, name)
         return subject_of(made, name, f"random, seed {request.seed}", request, random=True)
     module: Any = from_pretrained(folder) if is_ours(read["architecture"]) else timm.create_model(where, True)
-    return subject_of(_resized(module, request), name, f"folder {name}", request)
+    return subject_of(_resized(module, request, name), name, f"folder {name}", request)
 
 
 def _from_checkpoint(model: str, request: Request) -> Subject:
@@ -170,10 +187,10 @@ def _from_checkpoint(model: str, request: Request) -> Subject:
     try:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
-        lines = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
-        raise ValueError(f"{path.name} does not fit {request.architecture}: {lines}") from error
+        told = misfits(module.state_dict(), state) or [str(error)]
+        raise ValueError(f"{path.name} does not fit {request.architecture}: {'; '.join(told)}") from error
     name = f"{request.architecture}, {path.stem}"
-    return subject_of(_resized(module, request), name, f"file {path.name}{part}", request)
+    return subject_of(_resized(module, request, name), name, f"file {path.name}{part}", request)
 
 
 def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
@@ -212,7 +229,7 @@ def _from_factory(model: str, request: Request) -> Subject:
         ) from error
     finally:
         sys.path.remove("")
-    made = factory() if not isinstance(factory, nn.Module) else factory
+    made = _called(factory, model) if not isinstance(factory, nn.Module) else factory
     weights = f"as {model} makes them"
     if isinstance(made, nn.Module):
         return _made_by_hand(made, model, weights, request)
@@ -220,6 +237,16 @@ def _from_factory(model: str, request: Request) -> Subject:
         raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
     _only_float32(model, request)
     return Subject(model, made, Preparation(), weights, assumed=True)
+
+
+def _called(factory: Any, model: str) -> Any:
+    try:
+        inspect.signature(factory).bind()
+    except ValueError:  # some built in say nothing of themselves
+        pass
+    except TypeError as error:
+        raise TypeError(f"{model} takes arguments: needs a function without any that gives a model") from error
+    return factory()
 
 
 def _made_by_hand(module: nn.Module, name: str, weights: str, request: Request) -> Subject:

@@ -2,10 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from ..locks import sole_writer
 
 
 @contextmanager
@@ -24,3 +27,20 @@ def joined_processes(device: str) -> Iterator[tuple[str, int]]:
         yield device, dist.get_rank()
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def sole_run(folder: Path) -> Iterator[None]:
+    """Hold a folder for all joined processes: the first takes its lock, and all are refused where it is."""
+    refusal: list[str | None] = [None]
+    with ExitStack() as held:
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            try:
+                held.enter_context(sole_writer(folder))
+            except OSError as error:
+                refusal = [str(error)]
+        if dist.is_initialized():
+            dist.broadcast_object_list(refusal)
+        if refusal[0] is not None:
+            raise OSError(refusal[0])
+        yield

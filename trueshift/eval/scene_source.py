@@ -13,13 +13,14 @@ def open_scenes_or_pictures(where: str | Path, split: str = "test") -> SceneSour
     Args:
         where: see :func:`~trueshift.data.scene_folders.open_scenes` and :func:`~trueshift.data.open_data`.
     """
+    word = "test" if split == "val" else split  # pictures by themselves know these two as one
     if where == "sample":
-        return Pictures(open_data(where, split))
+        return Pictures(open_data(where, word))
     try:
         return open_scenes(where, split)
     except UnknownLayout as error:
         unknown = error
     try:
-        return Pictures(open_data(where, split))
+        return Pictures(open_data(where, word))
     except ValueError as error:
         raise ValueError(f"{unknown}; nor are there pictures alone ({error})") from error

@@ -1,9 +1,12 @@
 """How much an audit or an evaluation measures, and what they check alike."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+from ..checks import check_at_least, check_seed
 
 Progress = Callable[[str, int, int], None]  # what is being done, how far, of how many
 
@@ -30,8 +33,15 @@ def inference_device(device: str) -> str:
     """The device asked for, or the best there is for ``"auto"``."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if on_gpu(device) and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r}: there is no CUDA device here; needs cpu or auto")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ValueError(f"device {device!r}: needs cpu, cuda, cuda:1 or auto")
+    if on_gpu(device):
+        count = torch.cuda.device_count()
+        if not count:
+            raise ValueError(f"device {device!r}: there is no CUDA device here; needs cpu or auto")
+        if (torch.device(device).index or 0) >= count:
+            last = f"cuda:{count - 1}"
+            raise ValueError(f"device {device!r}: there are {count} CUDA devices here; needs cuda:0 to {last}")
     return device
 
 
@@ -43,6 +53,7 @@ class EvalSettings:
         shifts: of each image where shifts are compared with each other, at least 2; the paper draws a pair. 0 for all.
         limit: images at most, from the first on; 0 for all.
         batch_size: images in a batch; for segmentation, views of one image.
+        workers: that read images; 0 reads in the process itself.
     """
 
     shifts: int = 2
@@ -55,8 +66,9 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         check_shifts(self.shifts)
-        if self.batch_size < 1:
-            raise ValueError(f"batch size {self.batch_size}: needs 1 or more")
+        check_seed(self.seed)
+        for name, least in (("limit", 0), ("batch_size", 1), ("workers", 0)):
+            check_at_least(name, getattr(self, name), least)
 
 
 @dataclass(frozen=True)
@@ -83,8 +95,6 @@ class AuditSettings:
 
     def __post_init__(self) -> None:
         check_shifts(self.shifts)
-        for name in ("limit", "examples", "plane", "worst"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)}: needs 0 or more")
-        if self.batch_size < 1:
-            raise ValueError(f"batch size {self.batch_size}: needs 1 or more")
+        check_seed(self.seed)
+        for name, least in (("limit", 0), ("examples", 0), ("plane", 0), ("worst", 0), ("batch_size", 1)):
+            check_at_least(name, getattr(self, name), least)

@@ -11,6 +11,7 @@ from timm.data import ImageNetInfo
 from torch import Tensor, nn
 
 from ..canonical import canonicalize
+from ..checks import check_at_least, check_seed
 from ..data import Preparation
 from ..data.scene_preparation import ScenePreparation
 from ..ops.shift import Pair
@@ -87,6 +88,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision {self.precision!r}: needs one of {', '.join(PRECISIONS)}")
+        check_at_least("img_size", self.img_size, 1)
+        check_seed(self.seed)
 
 
 def subject_of(
@@ -100,7 +103,7 @@ def subject_of(
     config = _config_of(module)
     preparation = Preparation.from_config(config)
     num_classes = getattr(module, "num_classes", None)
-    names = list(config.get("label_names") or [])
+    names = _names_in(config, num_classes)
     if num_classes == 1000 and not names:
         names = imagenet_names()
     return Subject(
@@ -133,13 +136,14 @@ def dense_subject_of(
     request = request or Request()
     module = module.to(request.device).eval()
     config, multiple = _config_of(module), size_multiple_of(module)
+    num_classes = getattr(module, "num_classes", None) or num_classes
     return Subject(
         name,
         pixel_forward(PixelLogits(module, multiple), request),
         Preparation.from_config(config),
         weights,
-        classes=list(config.get("label_names") or []) or None,
-        num_classes=getattr(module, "num_classes", None) or num_classes,
+        classes=_names_in(config, num_classes) or None,
+        num_classes=num_classes,
         module=module,
         random=random,
         assumed=not config.get("scene"),
@@ -151,6 +155,12 @@ def dense_subject_of(
 def _config_of(module: nn.Module) -> dict[str, Any]:
     config: Any = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
     return config if isinstance(config, dict) else config.to_dict()
+
+
+def _names_in(config: dict[str, Any], num_classes: int | None) -> list[str]:
+    """Names of the classes; none where they are those of another classifier, which the network had before."""
+    names = list(config.get("label_names") or [])
+    return names if num_classes in (None, len(names)) else []
 
 
 def _scenes_in(config: dict[str, Any], multiple: Pair) -> ScenePreparation:

@@ -4,6 +4,7 @@ r"""A-WSA's choice: roll the tokens so that attention windows begin where the co
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
@@ -11,7 +12,7 @@ from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, follow
 from ..ops.grid import Tokens
 from ..ops.polyphase import coset_sum
 from ..ops.select import ROUNDING, Choice
-from ..ops.shift import Pair, circular_pad, circular_shift, pair
+from ..ops.shift import Pair, circular_pad, circular_shift, pair, shifted_views
 from .tokenize import check_size
 
 
@@ -38,7 +39,7 @@ class WindowCandidates(Candidates):
         """The mean token of the window that starts at each token, differentiable."""
         rows, columns = self.stride
         padded = circular_pad(self.content, (0, rows - 1), (0, columns - 1))
-        return padded.unfold(1, rows, 1).unfold(2, columns, 1).mean((4, 5))
+        return F.avg_pool2d(padded.permute(0, 3, 1, 2), self.stride, 1).permute(0, 2, 3, 1)
 
     def learnable(self) -> Float[Tensor, "B H W C"]:
         """The same, by ``self.arithmetic``."""
@@ -118,7 +119,5 @@ class AlignWindows(nn.Module):
 
 
 def _all_shifts(values: Float[Tensor, "B H W C"], window: Pair) -> Float[Tensor, "B sh sw H W C"]:
-    """The tokens as seen from each offset of a window: a view, W x W times as large."""
-    height, width = values.shape[1:3]
-    padded = circular_pad(values, (0, window[0] - 1), (0, window[1] - 1))
-    return padded.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+    """The tokens as seen from each offset of a window, W x W times as many."""
+    return torch.stack([torch.stack(row, 1) for row in shifted_views(values, window)], 1)

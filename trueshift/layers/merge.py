@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, MaxNorm, follow
+from ..criteria import Candidates, Criterion, MaxNorm, ScoringLinear, follow
 from ..ops import all_phases, kernels
 from ..ops.blocks import cut_blocks
 from ..ops.folded import fold_norm, patch_variance
@@ -20,7 +20,7 @@ from ..ops.polyphase import polyphase, take_phase
 from ..ops.precision import network_precision
 from ..ops.projected import projected_energy
 from ..ops.select import Choice
-from ..ops.shift import Pair, circular_pad, pair
+from ..ops.shift import Pair, pair, shifted_views
 from .anchor import anchor_on_norm
 from .conv import conv_tokens
 from .tokenize import PatchCandidates, check_size, strided_conv
@@ -126,7 +126,7 @@ class AdaptiveMerge(_Merge):
         # in the order in which they are applied, as timm has them: optimizers go by it
         if norm == "before":
             self.norm: nn.Module = nn.LayerNorm(gathered)
-        self.reduction = nn.Linear(gathered, out_dim, bias=bias)
+        self.reduction = ScoringLinear(gathered, out_dim, bias=bias)
         if norm != "before":
             self.norm = nn.LayerNorm(out_dim) if norm == "after" else nn.Identity()
         self.criterion = criterion or MaxNorm()
@@ -149,7 +149,7 @@ class AdaptiveMerge(_Merge):
         """
         parts = (self.norm, self.reduction)
         heard = any(module._forward_hooks or module._forward_pre_hooks for module in parts)
-        if heard or type(self.reduction) is not nn.Linear or not all_phases.fits(values, self.factor, self.factor):
+        if heard or type(self.reduction) is not ScoringLinear or not all_phases.fits(values, self.factor, self.factor):
             return super().merge_phases(values)
         bias = self.reduction.bias
         if isinstance(self.norm, nn.LayerNorm) and self.norm_position == "before":
@@ -201,10 +201,8 @@ class _MergeCandidates(Candidates):
 
 def gather_patches(values: Float[Tensor, "B H W C"], patch: Pair) -> Float[Tensor, "B H W PPC"]:
     """The tokens of the patch that starts at every position, column by column as in timm."""
-    rows, columns = patch
-    padded = circular_pad(values, (0, rows - 1), (0, columns - 1))
-    windows = padded.unfold(1, rows, 1).unfold(2, columns, 1)  # B H W C P P
-    return windows.permute(0, 1, 2, 5, 4, 3).flatten(3)
+    views = shifted_views(values, patch)
+    return torch.cat([row[column] for column in range(patch[1]) for row in views], 3)
 
 
 class AdaptiveConvMerge(_Merge):

@@ -155,6 +155,12 @@ class Backbone(nn.Module):
         size = pair(img_size)
         check_size(size, self.size_multiple)
         self.config = replace(self.config, img_size=size)
+        self.tell_input_size()
+
+    def tell_input_size(self) -> None:
+        """Say in ``pretrained_cfg`` for what images the network is now: data are prepared by that."""
+        channels = (self.pretrained_cfg.get("input_size") or (self.in_chans,))[0]
+        self.pretrained_cfg = {**self.pretrained_cfg, "input_size": (channels, *self.config.size)}
 
     # -- timm's housekeeping --------------------------------------------------------------------------------------
 
@@ -197,7 +203,10 @@ class Backbone(nn.Module):
         return self.head.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new last layer."""
+        """A new last layer; names of classes stay with it while there are as many."""
+        if num_classes != self.num_classes:
+            named = ("label_names", "label_descriptions")
+            self.pretrained_cfg = {key: value for key, value in self.pretrained_cfg.items() if key not in named}
         self.num_classes = num_classes
         weight = next(self.patch_embed.parameters())
         self.head.reset(num_classes, global_pool)

@@ -52,3 +52,10 @@ class BackboneConfig:
     def size(self) -> Pair:
         """Height and width."""
         return pair(self.img_size)
+
+
+def check_stages(depths: tuple[int, ...], **per_stage: tuple[Any, ...] | int) -> None:
+    """Refuse what is given by stage for another number of stages; one number for all of them may stand alone."""
+    for name, value in per_stage.items():
+        if not isinstance(value, int) and len(value) != len(depths):
+            raise ValueError(f"{name} {value}: needs one value for each of the {len(depths)} stages of depths {depths}")

@@ -86,7 +86,8 @@ def _has_linear_tables(config: MvitV2Config) -> bool:
 def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
     """Family, configuration and weights of a network, in our terms."""
     if isinstance(model, Backbone):
-        return type(model), model.config, without_criteria(model.state_dict())
+        config = replace(model.config, num_classes=model.num_classes, global_pool=model.global_pool)
+        return type(model), config, without_criteria(model.state_dict())
     if isinstance(model, Mapping):
         if is_microsoft(model):
             state = rename_cvt_keys(model)
@@ -128,6 +129,7 @@ def _rebuild(source: Any, family: type[Backbone], config: Any, state: Mapping[st
             if name in state and state[name].data_ptr() in frozen:
                 parameter.requires_grad_(False)
     twin.pretrained_cfg = {**deepcopy(getattr(source, "pretrained_cfg", None) or {}), "architecture": name_of(twin)}
+    twin.tell_input_size()
     return twin
 
 
@@ -158,7 +160,7 @@ def _swin_fields(model: Any) -> dict[str, Any]:
         "img_size": model.patch_embed.img_size,
         "in_chans": model.patch_embed.proj.in_channels,
         "num_classes": model.num_classes,
-        "global_pool": model.global_pool,
+        "global_pool": model.head.global_pool.pool_type,  # the attribute of the network itself is not kept up to date
         "patch_size": patch[0],
         "embed_dim": dims[0],
         "depths": tuple(map(len, stages)),
@@ -243,7 +245,7 @@ def _config_of_transformers_cvt(model: Any) -> CvtConfig:
     method = _same(config.qkv_projection_method, kind, "qkv_projection_method")
     _refuse(method != "dw_bn", kind, f"its projection is {method!r}, not 'dw_bn'")
     _refuse(_same(config.stride_q, kind, "stride_q") != 1, kind, "its queries have a stride")
-    return CvtConfig(
+    read = CvtConfig(
         in_chans=config.num_channels,
         num_classes=config.num_labels,
         global_pool="token" if config.cls_token[-1] else "avg",
@@ -261,6 +263,8 @@ def _config_of_transformers_cvt(model: Any) -> CvtConfig:
         attn_drop_rate=_same(config.attention_drop_rate, kind, "attention_drop_rate"),
         drop_path_rate=config.drop_path_rate[-1],
     )
+    step = read.key_stride()
+    return replace(read, img_size=-(-read.size[0] // step) * step)  # it does not say for what size it was made
 
 
 def _config_of_cvt_weights(state: Mapping[str, Tensor]) -> CvtConfig:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import lcm
+from operator import mul
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -16,13 +18,13 @@ from ..layers.linear import Linear
 from ..layers.merge import AdaptiveConvMerge
 from ..layers.perceptron import Mlp
 from ..layers.pool import pool_sequences
-from ..layers.tokenize import AdaptiveTokenize
+from ..layers.tokenize import AdaptiveTokenize, check_size
 from ..ops.attention import attention
 from ..ops.grid import TokenGrid, Tokens
 from ..ops.precision import network_precision
 from ..ops.shift import Pair, pair
 from .backbone import Backbone
-from .config import BackboneConfig
+from .config import BackboneConfig, check_stages
 from .head import Head
 from .stage import Stage, init_linear, stage_drop_rates
 
@@ -69,8 +71,25 @@ class CvtConfig(BackboneConfig):
         super().__post_init__()
         if self.act_layer not in ACTIVATIONS:
             raise ValueError(f"act_layer {self.act_layer!r}: needs one of {tuple(ACTIVATIONS)}")
+        check_stages(
+            self.depths,
+            embed_dim=self.embed_dim,
+            num_heads=self.num_heads,
+            cls_token=self.cls_token,
+            patch_sizes=self.patch_sizes,
+            patch_strides=self.patch_strides,
+            patch_paddings=self.patch_paddings,
+        )
         for dim, heads in zip(self.embed_dim, self.num_heads, strict=True):
             check_heads(dim, heads)
+
+    def key_stride(self, stages: int | None = None) -> int:
+        """In pixels: of what an image's sides are multiples where all stages have a whole number of keys.
+
+        Args:
+            stages: how many the network has; all if not given.
+        """
+        return lcm(*[step * self.stride_kv for step in accumulate(self.patch_strides[:stages], mul)])
 
 
 class CvtSequence(NamedTuple):
@@ -200,6 +219,7 @@ class Cvt(Backbone):
 
     def __init__(self, config: CvtConfig) -> None:
         super().__init__(config)
+        check_size(config.size, pair(config.key_stride()))
         choices, dims = config.choices, config.embed_dim
         self.patch_embed = AdaptiveTokenize(
             config.in_chans,
@@ -253,8 +273,7 @@ class Cvt(Backbone):
     @property
     def size_multiple(self) -> Pair:
         """A whole number of keys in every stage."""
-        multiple = lcm(*[info["reduction"] * self.config.stride_kv for info in self.feature_info[: len(self.stages)]])
-        return multiple, multiple
+        return pair(self.config.key_stride(len(self.stages)))
 
     def set_input_size(self, img_size: int | Pair | None = None) -> None:
         """Nothing in a CvT depends on the size of the image; only what is reported of it changes."""

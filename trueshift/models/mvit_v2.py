@@ -1,7 +1,7 @@
 """MViTv2, ordinary and truly shift-equivariant (A-MViTv2), under timm's parameter names."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm
 from typing import Any, ClassVar, NamedTuple
@@ -17,48 +17,19 @@ from ..layers.attention import check_heads
 from ..layers.linear import Linear
 from ..layers.perceptron import Mlp
 from ..layers.pool import max_pool, pool_sequences
-from ..layers.tokenize import AdaptiveTokenize
+from ..layers.tokenize import AdaptiveTokenize, check_size
 from ..ops.grid import TokenGrid, Tokens
-from ..ops.rel_pos import (
-    circular_rows,
-    finer,
-    linear_rows,
-    position_bias,
-    resize_circular_table,
-    resize_linear_table,
-    shortest_rows,
-)
+from ..ops.rel_pos import finer, position_bias
 from ..ops.select import Choice
 from ..ops.shift import Pair, pair
 from .backbone import Backbone
-from .choices import Choices
-from .config import BackboneConfig
+from .choices import PLACES, Choices
+from .config import BackboneConfig, check_stages
 from .head import Head
+from .position_tables import POSITIONS, Positions, TablePlace, find_tables, fit_table
 from .stage import Stage, init_linear, stage_drop_rates
 
-
-class Positions(NamedTuple):
-    """One way to read relative positions from a table."""
-
-    table_rows: Callable[[int], int]  # how many rows, for a number of steps around the image
-    rows: Callable[[TokenGrid, TokenGrid, int], Tensor]  # which row, for each query and key
-    resize: Callable[[Tensor, int], Tensor]
-
-
-def _around(steps: int) -> int:
-    return steps
-
-
-def _both_ways(steps: int) -> int:
-    return 2 * steps - 1
-
-
-# functions with names: models are pickled with them
-POSITIONS = {
-    "circular": Positions(_around, circular_rows, resize_circular_table),
-    "shortest": Positions(_both_ways, shortest_rows, resize_linear_table),
-    "linear": Positions(_both_ways, linear_rows, resize_linear_table),
-}
+TABLES = ("rel_pos_h", "rel_pos_w")
 
 
 @dataclass(frozen=True)
@@ -90,6 +61,13 @@ class MvitV2Config(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_stages(
+            self.depths,
+            embed_dim=self.embed_dim,
+            num_heads=self.num_heads,
+            stride_q=self.stride_q,
+            stride_kv=self.stride_kv,
+        )
         for dim, heads in zip(self.embed_dim, self.num_heads, strict=True):
             check_heads(dim, heads)
 
@@ -104,6 +82,11 @@ class BlockShape(NamedTuple):
     stride_q: Pair
     stride_kv: Pair
     steps: Pair  # of the finer of queries and keys, around the image
+
+    def place(self, axis: int, size: Pair) -> TablePlace:
+        """For what distances its table of rows (0) or columns (1) is asked, on images of a size."""
+        key_step = self.stride_kv[axis] // min(self.stride_q[axis], self.stride_kv[axis])
+        return TablePlace(axis, self.steps[axis], key_step, size[axis] // self.steps[axis])
 
 
 class PoolingAttention(nn.Module):
@@ -190,11 +173,20 @@ class PoolingAttention(nn.Module):
 
     def resize(self, steps: Pair) -> None:
         """Make the tables for another size of images the parameters."""
-        for name, count in zip(("rel_pos_h", "rel_pos_w"), steps, strict=True):
+        for name, count in zip(TABLES, steps, strict=True):
             table = getattr(self, name)
             resized = self.positions.resize(table.detach(), self.positions.table_rows(count)).clone()
             setattr(self, name, nn.Parameter(resized, requires_grad=table.requires_grad))
         self.shape = self.shape._replace(steps=steps)
+
+    def set_positions(self, mode: str, size: Pair) -> None:
+        """Read positions in another way, from tables that say the same."""
+        for axis, name in enumerate(TABLES):
+            table = getattr(self, name)
+            place = self.shape.place(axis, size)
+            fitted = fit_table(table.detach(), self.positions.kind, place, POSITIONS[mode].kind).clone()
+            setattr(self, name, nn.Parameter(fitted, requires_grad=table.requires_grad))
+        self.positions = POSITIONS[mode]
 
 
 def _advance(grid: TokenGrid, choice: Choice | None, stride: Pair) -> TokenGrid:
@@ -264,12 +256,13 @@ class MvitV2(Backbone):
     """See :class:`~trueshift.models.backbone.Backbone`."""
 
     Config = MvitV2Config
-    undecayed: ClassVar[tuple[str, ...]] = ("rel_pos_h", "rel_pos_w", "cls_token")
+    undecayed: ClassVar[tuple[str, ...]] = (*TABLES, "cls_token")
 
     config: MvitV2Config
 
     def __init__(self, config: MvitV2Config) -> None:
         super().__init__(config)
+        check_size(config.size, self.size_multiple)
         choices, dims = config.choices, config.embed_dim
         self.patch_embed = AdaptiveTokenize(
             config.in_chans,
@@ -332,6 +325,73 @@ class MvitV2(Backbone):
         for stage, shapes in zip(self.stage_list, block_shapes(self.config), strict=False):
             for block, shape in zip(stage.blocks, shapes, strict=True):
                 block.attn.resize(shape.steps)
+
+    def set_positions(self, positions: str) -> None:
+        """Read relative positions in another way: see :class:`~trueshift.models.choices.Choices`.
+
+        Tables become those that say the same. From ``"circular"`` to ``"shortest"`` and back nothing else changes; a
+        ``"linear"`` table loses its distances of more than half the image on the way to ``"circular"``.
+        """
+        self.config = replace(self.config, positions=positions)
+        for stage in self.stage_list:
+            for block in stage.blocks:
+                block.attn.set_positions(positions, self.config.size)
+
+    def table_places(self, prefix: str = "") -> dict[str, TablePlace]:
+        """Where its position tables are among weights whose names begin so."""
+        return {
+            f"{prefix}{self.stages_name}.{index}.blocks.{number}.attn.{name}": block.attn.shape.place(
+                axis, self.config.size
+            )
+            for index, stage in enumerate(self.stage_list)
+            for number, block in enumerate(stage.blocks)
+            for axis, name in enumerate(TABLES)
+        }
+
+    def with_fitting_tables(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Weights of this network, their position tables as it reads them: see :mod:`.position_tables`.
+
+        A network that was not told how to read positions reads them as the tables are.
+        """
+        places = self.table_places()
+        found = find_tables(weights, places, self.config.size)
+        if found is None:  # what does not fit is refused where weights are loaded
+            return dict(weights)
+        if self.config.positions is None and found.kind != self._positions.kind:
+            self.set_positions(self._mode_for(found.kind))
+        wanted = self._positions.kind
+        fitted = {key: fit_table(weights[key], found.kind, place, wanted) for key, place in places.items()}
+        return {**weights, **fitted}
+
+    def table_advice(self, weights: Mapping[str, Any], prefix: str = "") -> str | None:
+        """In words, what a network needs that is to take these weights, where its position tables are others."""
+        found = find_tables(weights, self.table_places(prefix), self.config.size)
+        own, size = self.config.choices.position_mode, self.config.size
+        if found is None or (found.kind == self._positions.kind and found.size == size):
+            return None
+        mode = own if found.kind == self._positions.kind else self._mode_for(found.kind)
+        needs = [f"positions={mode!r}"] if mode != own else []
+        needs += [f"img_size={found.size}, load them, then set_input_size({size})"] if found.size != size else []
+        theirs, mine = (
+            f"positions={how!r} on images of {h} x {w}" for how, (h, w) in ((mode, found.size), (own, size))
+        )
+        return f"position tables for {theirs}, this model has {mine}: create it with {', '.join(needs)}"
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *more: Any) -> None:
+        """torch's own tells of numbers of rows alone."""
+        if advice := self.table_advice(state_dict, prefix):
+            more[-1].append(advice)  # error_msgs
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
+    @property
+    def _positions(self) -> Positions:
+        return POSITIONS[self.config.choices.position_mode]
+
+    def _mode_for(self, kind: str) -> str:
+        """How this network would read tables of a kind."""
+        if kind == "circular":
+            return "circular"
+        return "shortest" if self.config.choices.adaptive(*PLACES) else "linear"
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """As timm's."""

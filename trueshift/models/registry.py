@@ -1,7 +1,7 @@
 """Models by name: ours with :func:`create_model`, and through timm wherever timm does not have the name already."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from difflib import get_close_matches
 from fnmatch import fnmatch
@@ -11,15 +11,16 @@ import timm
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._registry import get_arch_pretrained_cfgs
-from timm.models.mvitv2 import checkpoint_filter_fn as mvit_v2_filter
-from timm.models.swin_transformer import checkpoint_filter_fn as swin_filter
 from timm.models.swin_transformer_v2 import checkpoint_filter_fn as swin_v2_filter
 from torch import Tensor, nn
 
+from ..ops.shift import pair
 from . import cvt, mvit_v2, swin, swin_v2
 from .backbone import Backbone, FeatureMaps
 from .cvt_keys import rename_cvt_keys
+from .mvit_v2_keys import read_mvit_v2_weights
 from .shipped import DamagedWeights, find_shipped, tags_of, unpacked
+from .swin_keys import read_swin_weights
 
 __all__ = ["create_model", "is_ours", "list_models", "name_of", "resolve_name"]  # timm adds the names of the models
 
@@ -30,11 +31,11 @@ FAMILIES: dict[type[Backbone], dict[str, dict[str, Any]]] = {
     cvt.Cvt: cvt.VARIANTS,
     mvit_v2.MvitV2: mvit_v2.VARIANTS,
 }
-FILTERS: dict[type[Backbone], Callable[[Any, nn.Module], dict[str, Tensor]]] = {
-    swin.Swin: swin_filter,
+FILTERS: dict[type[Backbone], Callable[[Any, Any], dict[str, Tensor]]] = {
+    swin.Swin: read_swin_weights,
     swin_v2.SwinV2: swin_v2_filter,
     cvt.Cvt: lambda state, model: rename_cvt_keys(state),
-    mvit_v2.MvitV2: mvit_v2_filter,
+    mvit_v2.MvitV2: read_mvit_v2_weights,
 }
 SHORT_NAMES = {
     "swin_tiny": "swin_tiny_patch4_window7_224",
@@ -104,8 +105,9 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any], ad
         if shipped:
             shipped.check()
             merged["pretrained_cfg"] = shipped.pretrained_cfg(merged.get("num_classes", shipped.num_classes))
-        if pretrained and adaptive and family is mvit_v2.MvitV2:
-            merged.setdefault("positions", "shortest")  # published tables are linear
+        if "img_size" in given:  # data are prepared by what the description says
+            size = {"input_size": (3, *pair(given["img_size"]))}
+            merged["pretrained_cfg_overlay"] = {**(given.get("pretrained_cfg_overlay") or {}), **size}
         stages = len(merged["depths"])
         return build_model_with_cfg(
             lambda **fields: family(family.Config(**fields)),
@@ -177,14 +179,23 @@ for _alias, _full in ALIASES.items():
         _register_alias(_alias, _full)
 
 
-def list_models(filter: str = "", pretrained: bool = False) -> list[str]:
-    """Names of all models, adaptive ones (``a_...``) and ordinary ones; ``filter`` may hold ``*`` and ``?``.
+def list_models(
+    filter: str | Sequence[str] = "", pretrained: bool = False, exclude_filters: str | Sequence[str] = ""
+) -> list[str]:
+    """Names of all models, adaptive ones (``a_...``) and ordinary ones.
 
     Args:
+        filter: names to list, with ``*`` and ``?`` for any characters; of several, those that fit one. All if empty.
         pretrained: only models with weights, published ones or those that come with the package.
+        exclude_filters: names to leave out, in the same way. None if empty.
     """
     names = [name for name in ENTRYPOINTS if not pretrained or _has_weights(name)]
-    return sorted(name for name in names if not filter or fnmatch(name, filter))
+    listed = [name for name in names if not filter or _fits_one(name, filter)]
+    return sorted(name for name in listed if not _fits_one(name, exclude_filters))
+
+
+def _fits_one(name: str, filters: str | Sequence[str]) -> bool:
+    return any(fnmatch(name, each) for each in ([filters] if isinstance(filters, str) else filters))
 
 
 def _has_weights(name: str) -> bool:

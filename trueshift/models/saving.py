@@ -32,8 +32,11 @@ def save_pretrained(model: Backbone, directory: str | Path, **model_config: Any)
         model_config: further entries for the configuration, such as ``label_names``.
     """
     arguments = arguments_of(model)  # before anything is written: a criterion may have no name
+    check_names(model_config, model.num_classes)
 
     def write_config(path: Path) -> None:
+        if not model.pretrained_cfg.get("input_size"):  # made by its class: nothing was said of it
+            model.tell_input_size()
         model.pretrained_cfg = {**model.pretrained_cfg, "architecture": name_of(model)}
         save_config_for_hf(model, path, dict(model_config), arguments)  # type: ignore[arg-type]
 
@@ -56,6 +59,22 @@ def write_model(directory: str | Path, weights: Mapping[str, Tensor], write_conf
                 os.fsync(file.fileno())
             os.replace(written, directory / written.name)
     return directory
+
+
+_NAMES = ("label_names", "label_descriptions")
+
+
+def check_names(model_config: Mapping[str, Any], num_classes: int) -> None:
+    """Refuse names of other classes than a model has."""
+    names = model_config.get("label_names")
+    if isinstance(names, list | tuple) and len(names) != num_classes:
+        raise ValueError(f"{len(names)} label_names for {num_classes} classes: needs one for each")
+
+
+def said_of(config: Mapping[str, Any], num_classes: int) -> dict[str, Any]:
+    """The ``pretrained_cfg`` of a configuration, with the names of classes that stand beside it, as timm reads it."""
+    names = {key: config[key] for key in _NAMES if config.get(key)}
+    return {**config.get("pretrained_cfg", {}), **names, "num_classes": num_classes}
 
 
 def arguments_of(model: Backbone) -> dict[str, Any]:
@@ -88,9 +107,11 @@ def restored(source: str | Path, config: dict[str, Any], **changes: Any) -> Back
     """The model that a configuration describes, with the weights beside it."""
     weights_file = fetch(source, WEIGHTS)
     name = resolve_name(config["architecture"])
-    arguments, given = config.get("model_args", {}), config.get("pretrained_cfg", {})
+    arguments = config.get("model_args", {})
     model = create_model(name, **{"num_classes": config.get("num_classes"), **arguments, **changes})
-    model.pretrained_cfg = {**model.pretrained_cfg, **given, "architecture": name}
+    model.pretrained_cfg = {**model.pretrained_cfg, **said_of(config, model.num_classes), "architecture": name}
+    if "img_size" in changes:
+        model.tell_input_size()
     load_weights(model, weights_file, name_of(model))
     return model.eval()
 
@@ -140,10 +161,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, path: Path, name: str) -> None:
     """Weights from a safetensors file, all of them or none."""
     state = read_weights(path)
-    problems = misfits(model.state_dict(), state)
+    problems = misfits(model.state_dict(), state) + _advice(model, state)
     if problems:
         raise ValueError(f"{path} does not fit {name}: " + "; ".join(problems))
     model.load_state_dict(state)
+
+
+def _advice(model: nn.Module, state: dict[str, Tensor]) -> list[str]:
+    """What an MViTv2, alone or as a part, says of position tables that it cannot read."""
+    parts = [(name, part) for name, part in model.named_modules() if isinstance(part, MvitV2)]
+    said = [part.table_advice(state, f"{name}." if name else "") for name, part in parts]
+    return [advice for advice in said if advice]
 
 
 def misfits(wanted: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:

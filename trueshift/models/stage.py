@@ -1,10 +1,12 @@
 """What stages have in common: blocks, and how these are made."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from ..layers.linear import cast_together
@@ -29,8 +31,31 @@ class Stage(nn.Module):
     def _run_blocks(self, x: Any, *more: Any) -> Any:
         checkpointing = self.grad_checkpointing and self.training
         for block in self.blocks:
-            x = checkpoint(block, x, *more, use_reentrant=False) if checkpointing else block(x, *more)
+            x = _checkpointed(block, x, *more) if checkpointing else block(x, *more)
         return x
+
+
+def _checkpointed(block: nn.Module, *inputs: Any) -> Any:
+    """A block whose activations are computed again in the backward pass, where its statistics stay at rest."""
+    if torch.compiler.is_compiling():  # what computes again is the compiler's own graph
+        return checkpoint(block, *inputs, use_reentrant=False)
+    return checkpoint(
+        block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), statistics_at_rest(block))
+    )
+
+
+@contextmanager
+def statistics_at_rest(module: nn.Module) -> Iterator[None]:
+    """Within: batch norms that learn move copies of their running statistics."""
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    kept = [(norm, name, buffer) for norm in norms for name, buffer in norm.named_buffers(recurse=False)]
+    for norm, name, buffer in kept:
+        setattr(norm, name, buffer.clone())
+    try:
+        yield
+    finally:
+        for norm, name, buffer in kept:
+            setattr(norm, name, buffer)
 
 
 def stage_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import lcm
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from ..layers.tokenize import AdaptiveTokenize
 from ..ops.grid import Tokens
 from ..ops.shift import Pair, pair
 from .backbone import Backbone
-from .config import BackboneConfig
+from .config import BackboneConfig, check_stages
 from .head import Head
 from .stage import Stage, init_linear, stage_drop_rates
 
@@ -43,18 +44,43 @@ class SwinConfig(BackboneConfig):
     attn_drop_rate: float = 0.0
     drop_path_rate: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_stages(self.depths, num_heads=self.num_heads, window_size=self.window_size)
+
     def windows(self) -> list[Pair]:
         """The window of each stage, cut down to its grid."""
-        count = len(self.depths)
-        sizes = (self.window_size,) * count if isinstance(self.window_size, int) else self.window_size
-        if len(sizes) != count:
-            raise ValueError(f"{len(sizes)} window sizes for {count} stages: needs one, or one per stage")
-        cut = []
-        for index, window in enumerate(map(pair, sizes)):
-            step = self.patch_size * 2**index
-            grid = [max(length // step, 1) for length in self.size]
-            cut.append((min(grid[0], window[0]), min(grid[1], window[1])))
-        return cut
+        rows, columns = (self._windows_along(axis, self.size[axis]) for axis in (0, 1))
+        return list(zip(rows, columns, strict=True))
+
+    def _windows_along(self, axis: int, length: int) -> list[int]:
+        """How many tokens the window of each stage has along one side of an image."""
+        sizes = (self.window_size,) * len(self.depths) if isinstance(self.window_size, int) else self.window_size
+        grids = [max(length // step, 1) for step in self.steps()]
+        return [min(grid, pair(window)[axis]) for grid, window in zip(grids, sizes, strict=True)]
+
+    def steps(self) -> list[int]:
+        """From one token to the next, in pixels, by stage."""
+        return [self.patch_size * 2**index for index in range(len(self.depths))]
+
+    def check_windows(self) -> None:
+        """Refuse a size of images on which windows would be cut through, and name the nearest on which none is."""
+        coarsest = self.steps()[-1]
+        for axis, name in enumerate(("height", "width")):
+            length = self.size[axis]
+            if self._has_whole_windows(axis, length):
+                continue
+            below = range(length // coarsest * coarsest, 0, -coarsest)
+            above = count(max(length // coarsest + 1, 1) * coarsest, coarsest)
+            near = [next((at for at in sizes if self._has_whole_windows(axis, at)), None) for sizes in (below, above)]
+            raise ValueError(
+                f"{name} {length}: needs whole windows of {self._windows_along(axis, length)} tokens, stage by stage, "
+                f"e.g. {' or '.join(str(at) for at in near if at)}"
+            )
+
+    def _has_whole_windows(self, axis: int, length: int) -> bool:
+        windows = zip(self.steps(), self._windows_along(axis, length), strict=True)
+        return length > 0 and all(length % (step * window) == 0 for step, window in windows)
 
 
 class SwinBlock(nn.Module):
@@ -112,6 +138,7 @@ class Swin(Backbone):
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__(config)
+        config.check_windows()
         choices = config.choices
         dims = [config.embed_dim * 2**index for index in range(len(config.depths))]
         self.patch_embed = AdaptiveTokenize(
@@ -160,10 +187,10 @@ class Swin(Backbone):
     @property
     def size_multiple(self) -> Pair:
         """A whole number of windows in every stage."""
-        steps = [self.config.patch_size * 2**index for index in range(len(self.layers))]
         windows = [stage.align.window_size for stage in self.stage_list]
         rows, columns = (
-            lcm(*[step * window[axis] for step, window in zip(steps, windows, strict=True)]) for axis in (0, 1)
+            lcm(*[step * window[axis] for step, window in zip(self.config.steps(), windows, strict=False)])
+            for axis in (0, 1)
         )
         return rows, columns
 
@@ -189,12 +216,14 @@ class Swin(Backbone):
         window = pair(window_size) if window_size else (size[0] // step // ratio, size[1] // step // ratio)
         if not min(window):
             raise ValueError(f"img_size {size}: too small for windows of a {ratio}-th, give window_size")
-        config = replace(self.config, img_size=size, window_size=(window,) * len(self.layers))
-        for stage, new in zip(self.stage_list, config.windows(), strict=True):
+        config = replace(self.config, img_size=size, window_size=(window,) * len(self.config.depths))
+        config.check_windows()
+        for stage, new in zip(self.stage_list, config.windows(), strict=False):  # some may be pruned
             stage.align.window_size = new
             for block in stage.blocks:
                 self.resize_window(block.attn, new)
         self.config = config
+        self.tell_input_size()
 
     def resize_window(self, attn: Any, window: Pair) -> None:
         """Give an attention another window."""

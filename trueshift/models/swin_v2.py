@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..layers.attention import CosineWindowAttention, log_distances, window_distances
 from ..layers.perceptron import Mlp
 from ..ops.shift import Pair
+from .config import check_stages
 from .swin import Attention, Swin, SwinConfig
 
 
@@ -18,12 +19,17 @@ class SwinV2Config(SwinConfig):
     """Sizes of a SwinV2.
 
     Args:
-        pretrained_window_sizes: windows with which the weights were trained, by stage; 0 where they were the same.
+        pretrained_window_sizes: windows with which the weights were trained, by stage; 0 where they were the same, or
+            alone for all stages.
     """
 
     img_size: int | Pair = 256
     window_size: int | tuple[int | Pair, ...] = 8
-    pretrained_window_sizes: tuple[int | Pair, ...] = (0, 0, 0, 0)
+    pretrained_window_sizes: int | tuple[int | Pair, ...] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_stages(self.depths, pretrained_window_sizes=self.pretrained_window_sizes)
 
 
 class SwinV2Block(nn.Module):
@@ -66,7 +72,10 @@ class SwinV2(Swin):
 
     def attention(self, index: int, window: Pair, **more: Any) -> Attention:
         """Cosine attention, which also knows the window it was trained with."""
-        return super().attention(index, window, trained_window=self.config.pretrained_window_sizes[index], **more)
+        trained = self.config.pretrained_window_sizes
+        return super().attention(
+            index, window, trained_window=trained if isinstance(trained, int) else trained[index], **more
+        )
 
     def resize_window(self, attn: Any, window: Pair) -> None:
         """The network of distances stays as it is; it is asked about others."""
@@ -96,6 +105,5 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "depths": (2, 2, 2),
         "num_heads": (2, 4, 8),
         "drop_path_rate": 0.0,
-        "pretrained_window_sizes": (0, 0, 0),
     },
 }

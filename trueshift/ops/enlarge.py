@@ -67,7 +67,8 @@ def _along(x: Tensor, weights: Float[Tensor, "m n"], dim: int) -> Tensor:
         return x @ weights.mT
     shape = (*x.shape[:dim], weights.shape[0], *x.shape[dim + 1 :])
     lines = x.reshape(-1, x.shape[dim], x.shape[dim + 1 :].numel())
-    return torch.bmm(weights.expand(len(lines), -1, -1), lines).view(shape)
+    # not len(lines): to torch.export that is a constant, and a batch need not be
+    return torch.bmm(weights.expand(lines.shape[0], -1, -1), lines).view(shape)
 
 
 _Key = tuple[int, int, bool, int, torch.dtype, torch.device]

@@ -72,8 +72,18 @@ def require_finite(peak: Tensor) -> None:
 
 
 def can_ask(x: Tensor) -> bool:
-    """Whether Python may look at the values of ``x`` without a synchronisation or a break in a compiled graph."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether Python may look at the values of ``x`` without a synchronisation or a break in a compiled graph.
+
+    A trace would be made without a break, of the branch that one image takes: it is refused.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if torch.jit.is_tracing():
+        raise NotImplementedError(
+            "torch.jit.trace records what one image does, and a choice of grids is another for each: needs "
+            "torch.export.export, torch.compile or trueshift.export_onnx"
+        )
+    return x.device.type == "cpu"
 
 
 def exporting() -> bool:

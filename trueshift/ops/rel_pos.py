@@ -74,7 +74,11 @@ def shortest_rows(query: TokenGrid, key: TokenGrid, axis: int) -> Int64[Tensor, 
     Shift law: unchanged if both grids move with the image.
     """
     steps = key.image_size[axis] // finer(query, key, axis)
-    row = shortest_signed(circular_rows(query, key, axis), steps) + _zero_row(query, key, axis)
+    return _shortest_row(circular_rows(query, key, axis), steps, _zero_row(query, key, axis))
+
+
+def _shortest_row(distance: Int64[Tensor, "*any"], steps: int, zero: int) -> Int64[Tensor, "*any"]:
+    row = shortest_signed(distance, steps) + zero
     return torch.where(row < 0, row + steps, row)  # one single key: its table holds no negative distances
 
 
@@ -108,6 +112,28 @@ def resize_circular_table(table: Float[Tensor, "rows C"], rows: int) -> Float[Te
     lower = place.floor().to(torch.int64)
     share = (place - lower).to(table.dtype)[:, None]
     return table[lower] * (1 - share) + table[(lower + 1) % table.shape[0]] * share
+
+
+def circular_from_linear(table: Float[Tensor, "rows C"], key_step: int) -> Float[Tensor, "steps C"]:
+    """The table of the circle that says at every distance what :func:`shortest_rows` reads of a linear one.
+
+    Args:
+        key_step: from one key to the next, in steps of the table.
+    """
+    steps = (table.shape[0] + 1) // 2
+    distance = torch.arange(steps, device=table.device)
+    return table[_shortest_row(distance, steps, steps - key_step)]
+
+
+def linear_from_circular(table: Float[Tensor, "steps C"], key_step: int) -> Float[Tensor, "rows C"]:
+    """The linear table that says at every distance, whichever way around, what one of the circle says.
+
+    Args:
+        key_step: from one key to the next, in steps of the table.
+    """
+    steps = table.shape[0]
+    distance = torch.arange(2 * steps - 1, device=table.device) - (steps - key_step)
+    return table[distance % steps]
 
 
 def position_bias(

@@ -149,6 +149,16 @@ def circular_pad(
     return x
 
 
+def shifted_views(x: Shaped[Tensor, "B H W *rest"], window: Pair) -> list[list[Tensor]]:
+    """``x`` as seen from each row and column of a window: ``views[m][n] == circular_shift(x, (m, n))``.
+
+    By slices: compiled for a CPU, the gradient of ``Tensor.unfold`` writes beside its memory (torch 2.13).
+    """
+    (height, width), (rows, columns) = x.shape[1:3], window
+    padded = circular_pad(x, (0, rows - 1), (0, columns - 1))
+    return [[padded[:, m : m + height, n : n + width] for n in range(columns)] for m in range(rows)]
+
+
 class _CircularPad(torch.autograd.Function):
     """Padding in one copy; autograd would make several, and of each border a tensor as large as the image."""
 

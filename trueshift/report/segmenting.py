@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..data import Unreadable
-from ..data.folder import EXTENSIONS
+from ..data.folder import EXTENSIONS, image_files
 from ..data.packed import decoded
 from ..data.scene_preparation import ScenePreparation
 from ..eval.segmentation import labels_at
@@ -129,8 +129,7 @@ def find_pictures(given: Sequence[str | Path], output: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for place in map(Path, given):
         if place.is_dir():
-            files = sorted(file for file in place.rglob("*") if file.suffix.lower() in EXTENSIONS)
-            files = [file for file in files if not file.resolve().is_relative_to(output.resolve())]
+            files = [file for file in sorted(image_files(place)) if not file.resolve().is_relative_to(output.resolve())]
             if not files:
                 raise ValueError(f"{place} has no pictures: needs files ending in {', '.join(EXTENSIONS)}")
             named = {file: "_".join(file.relative_to(place).with_suffix("").parts) for file in files}

@@ -18,6 +18,7 @@ def save_segmenter(model: UperNet, directory: str | Path, **model_config: Any) -
     Args:
         model_config: further entries for the configuration, such as ``label_names``.
     """
+    saving.check_names(model_config, model.num_classes)
     of_classifier = ("num_classes", "global_pool", "drop_rate")
     arguments = {key: value for key, value in saving.arguments_of(model.encoder).items() if key not in of_classifier}
     config = {
@@ -53,6 +54,6 @@ def from_pretrained(source: str | Path, **changes: Any) -> Backbone | UperNet:
     except KeyError as error:
         raise ValueError(f"the configuration of {source} does not say {error}: save the model again") from error
     model = UperNet(backbone, classes, **arguments)
-    model.pretrained_cfg = {**model.pretrained_cfg, **config.get("pretrained_cfg", {})}
+    model.pretrained_cfg = {**model.pretrained_cfg, **saving.said_of(config, model.num_classes)}
     saving.load_weights(model, saving.fetch(source, saving.WEIGHTS), f"UperNet on {backbone}")
     return model.eval()

@@ -77,7 +77,7 @@ def read_batches(
     """Pictures that are read; those that cannot be, or have no class, are left out and named in ``left_out``."""
     normalise = preparation.normaliser(device)
     mine = range(share.rank, len(source), share.processes)
-    pictures = read_ahead(source, mine, preparation, workers=max(1, workers), for_gpu=device.type == "cuda")
+    pictures = read_ahead(source, mine, preparation, workers=workers, for_gpu=device.type == "cuda")
     waiting: list[Prepared] = []
 
     def together() -> tuple[Tensor, Tensor]:

@@ -1,8 +1,10 @@
 """The command line of training: recipes, and any value of a configuration over them."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from typing import Any, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser
@@ -39,14 +41,53 @@ def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") 
     recipes.add_argument("--print_config", "--print-config", action="store_true", dest="print_config")
     given, rest = recipes.parse_known_args(arguments)
     parser = _parser(program)
+    recipe = read_recipes(given.config)
+    _refuse_unknown(recipe, TrainConfig)
     try:
-        values = parser.parse_object(read_recipes(given.config))
+        values = parser.parse_object(recipe)
         values = parser.parse_args(rest, namespace=values)
         _refuse_gaps(values.as_dict(), TrainConfig)
         config: TrainConfig = TrainConfig(**vars(parser.instantiate(values)))
     except argparse.ArgumentError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(_in_words(error)) from error
     return Asked(config, given.dry_run, given.print_config)
+
+
+def _in_words(error: argparse.ArgumentError) -> str:
+    """What the parser complains of, in a line, with what would be right."""
+    told = re.sub(r"<class '(\w+)'>", lambda kind: _KINDS.get(kind[1], kind[0]), " ".join(str(error).split()))
+    unknown = re.match(r"unrecognized arguments: --([\w.]+)", told)
+    return f"{told}: {_meant(unknown[1], '--')}" if unknown else told
+
+
+def _refuse_unknown(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
+    """Names in a recipe that nothing would look at."""
+    known = get_type_hints(kind)
+    for key, value in values.items():
+        section = known.get(key)
+        if section is None:
+            inside = f".{next(iter(value))}" if isinstance(value, dict) and value else ""
+            name = f"{prefix}{key}{inside}"
+            raise ValueError(f"no value is called {name}: {_meant(name)}")
+        if is_dataclass(section) and isinstance(value, dict):
+            _refuse_unknown(value, section, f"{prefix}{key}.")
+
+
+def _meant(name: str, dashes: str = "") -> str:
+    """Names of values that are like one that is none."""
+    names = _names(TrainConfig)
+    last = name.rpartition(".")[2]
+    close = [each for each in names if each.rpartition(".")[2] == last] or get_close_matches(name, names)
+    meant = f"did you mean {' or '.join(dashes + each for each in close)}? " if close else ""
+    return f"{meant}`trueshift train --help` lists all"
+
+
+def _names(kind: Any, prefix: str = "") -> list[str]:
+    """All values of a configuration, as a command line calls them."""
+    found: list[str] = []
+    for key, hint in get_type_hints(kind).items():
+        found += _names(hint, f"{prefix}{key}.") if is_dataclass(hint) else [prefix + key]
+    return found
 
 
 def _refuse_gaps(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
@@ -67,6 +108,7 @@ def _parser(program: str) -> Any:
     return parser
 
 
+_KINDS = {"int": "whole number", "float": "number", "tuple": "list, as [a, b]", "str": "word"}
 _USAGE = "trueshift train --config RECIPE [--config RECIPE ...] [--dry-run] [--print_config] [--NAME VALUE ...]"
 _ABOUT = """Train a network as a recipe says: a name of `trueshift recipes`, or a file. Later recipes win over earlier
 ones, the values below over all. --dry-run makes one step on made-up files, --print_config only shows the values."""

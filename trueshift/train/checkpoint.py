@@ -28,7 +28,7 @@ class Snapshot:
         step_in_epoch: updates made in it.
         weights: of the network, buffers included.
         average: averaged weights, if there are any.
-        state: of optimizer and gradient scaler, and the best result so far.
+        state: of optimizer and gradient scaler, the best result so far, and the time taken.
         config: of the run.
         data: what it learns from, in numbers that must stay.
     """

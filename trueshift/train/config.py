@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ..checks import check_at_least, check_seed
 from .scene_augment import SceneAugmentConfig
 
 
@@ -285,6 +286,8 @@ class TrainConfig:
             ("schedule.warmup_lr", self.schedule.warmup_lr, 0),
             ("schedule.min_lr", self.schedule.min_lr, 0),
             ("optimizer.lr_batch_size", self.optimizer.lr_batch_size, 0),
+            ("optimizer.lr", self.optimizer.lr, 0),
+            ("optimizer.weight_decay", self.optimizer.weight_decay, 0),
             ("optimizer.clip_grad", self.optimizer.clip_grad, 0),
             ("evaluate.every_epochs", self.evaluate.every_epochs, 1),
             ("evaluate.batch_size", self.evaluate.batch_size, 1),
@@ -293,22 +296,21 @@ class TrainConfig:
             ("log.every_steps", self.log.every_steps, 1),
             ("data.workers", self.data.workers, 0),
             ("data.limit", self.data.limit, 0),
+            ("data.img_size", self.data.img_size, 1),
             ("evaluate.limit", self.evaluate.limit, 0),
             ("augment.pad_crop", self.augment.pad_crop, 0),
-            ("seed", self.seed, 0),
             ("max_steps", self.max_steps, 0),
         ):
-            if value < least:
-                raise ValueError(f"{name} is {value}: needs at least {least}")
-        if self.seed >= 1 << 63:
-            raise ValueError(f"seed is {self.seed}: needs less than 2**63")
+            check_at_least(name, value, least)
+        check_seed(self.seed)
         if self.schedule.decay_epochs <= 0:
             raise ValueError(f"schedule.decay_epochs is {self.schedule.decay_epochs}: needs more than 0, e.g. 30")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay is {self.ema_decay}: needs at least 0 and less than 1, e.g. 0.9999")
-        for name in _PARTS:
-            if not 0 <= getattr(self.augment, name) <= 1:
-                raise ValueError(f"augment.{name} is {getattr(self.augment, name)}: needs a part of 1, e.g. 0.5")
+        parts = {f"augment.{name}": getattr(self.augment, name) for name in _PARTS}
+        for name, part in {**parts, "model.drop_path_rate": self.model.drop_path_rate or 0.0}.items():
+            if not 0 <= part <= 1:
+                raise ValueError(f"{name} is {part}: needs a part of 1, e.g. 0.5")
         self._check_units()
         self._check_task()
         moving = self.schedule.epochs - self.schedule.cooldown_epochs

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from ..eval.evaluate import EvalSettings, run_evaluation
 from ..eval.loading import load_subject
-from ..eval.processes import joined_processes
+from ..eval.processes import joined_processes, sole_run
 from ..eval.protocols import Protocol, find_protocols
 from ..eval.settings import inference_device
 from ..eval.subject import Request
@@ -31,7 +32,7 @@ from ..report.console import print_evaluation, progress_bars
 from .buffers import take_from_first
 from .checkpoint import CheckpointFolder, Snapshot
 from .classification import Classification
-from .compiling import compiled, fault_of_compiler, gradient_size
+from .compiling import Gradients, compiled, fault_of_compiler, gradients
 from .config import TrainConfig
 from .determinism import only_deterministic
 from .feed import Batch, Share
@@ -55,7 +56,11 @@ def train(config: TrainConfig, console: Console | None = None) -> int:
     Under ``torchrun`` every process calls this. Started again with the same output folder, it goes on.
     """
     joined = joined_processes(inference_device(config.device))
-    with only_deterministic(config.deterministic), joined as (device, rank):
+    with (
+        only_deterministic(config.deterministic),
+        joined as (device, rank),
+        sole_run(writable_folder(config.output)),
+    ):
         console = console if console and rank == 0 else Console(quiet=rank != 0)
         try:
             with StopRequest() as stop:
@@ -134,6 +139,8 @@ class Trainer:
         self.measured = 0  # the step up to which nothing is left to be measured
         self.best = -1.0
         self.unreadable: set[str] = set()
+        self.told: set[tuple[str, str]] = set()  # of these, and what is done instead
+        self.seconds_before = 0.0  # that earlier processes took, up to the checkpoint
 
     @contextmanager
     def _main_first(self) -> Iterator[None]:
@@ -159,17 +166,21 @@ class Trainer:
         if self.main:
             write_whole(self.folder / "config.json", json_text(settings))
         self.log = RunLog(self.folder, self.config.log, settings, self.step) if self.main else None
-        began = time.monotonic()
+        self.began = time.monotonic()
         try:
             with RunProgress(self.console, self.total_steps, self.step) as self.progress:
                 self.progress.line(self._introduction())
                 while self.step < self.total_steps or self.measured < self.step:
                     if not self._learn() or not self._measure():
                         return self._stopped()
-                return self._finish(time.monotonic() - began)
+                return self._finish()
         finally:
             if self.log is not None:
                 self.log.close()
+
+    def _seconds(self) -> float:
+        """That the run took so far, steps that a killed process had to leave behind not counted."""
+        return self.seconds_before + time.monotonic() - self.began
 
     def _introduction(self) -> str:
         count = sum(parameter.numel() for parameter in self.network.parameters())
@@ -237,17 +248,17 @@ class Trainer:
         """Where this torch cannot compile the network, or not rightly, the run goes on without."""
         self.compiler_untried = False
 
-        def size(model: nn.Module) -> float:
-            seed_everything(self.config.seed, self.step, self.share.rank)
+        def by(model: nn.Module, time: int = 0) -> Gradients:
+            seed_everything(self.config.seed, self.step + time, self.share.rank)
             with self.accelerator.no_sync(self.model):
-                return gradient_size(self.network, lambda: self.task.loss(model, batch))
+                return gradients(self.network, lambda: self.task.loss(model, batch))
 
-        def own_size() -> float:
+        def own(time: int) -> Gradients:
             with self.accelerator.autocast():
-                return size(self.network)
+                return by(self.network, time)
 
         seed_everything(self.config.seed)
-        reason = fault_of_compiler(self.network, lambda: size(self.model), own_size, self.progress.line)
+        reason = fault_of_compiler(self.network, lambda: by(self.model), own, self.progress.line)
         if reason is None:
             return
         told = f"torch.compile does not work here ({reason}): going on without it"
@@ -313,13 +324,15 @@ class Trainer:
         return now
 
     def _tell_unreadable(self, instead: str) -> None:
-        """Pictures that could not be read; processes without a screen of their own tell of theirs as an error."""
-        for told in sorted(self.unreadable):
+        """Pictures that could not be read, each once; processes without a screen of their own tell it as an error."""
+        new = sorted(told for told in self.unreadable if (told, instead) not in self.told)
+        for told in new:
             self.progress.line(f"[yellow]unreadable, {instead}: {escape(told)}[/]")
             if not self.main:
                 print(f"unreadable, {instead}: {told}", file=sys.stderr, flush=True)
-        if self.unreadable and self.log is not None:
-            self.log.write("unreadable", self.step, {"pictures": sorted(self.unreadable), "instead": instead})
+        if new and self.log is not None:
+            self.log.write("unreadable", self.step, {"pictures": new, "instead": instead})
+        self.told.update((told, instead) for told in new)
         self.unreadable.clear()
 
     def _measure(self) -> bool:
@@ -399,6 +412,7 @@ class Trainer:
                 "scaler": scaler.state_dict() if scaler is not None else None,
                 "best": self.best,
                 "measured": self.measured,
+                "seconds": self._seconds(),
             },
             config=self.config.to_dict(),
             data=self.data.identity,
@@ -418,6 +432,7 @@ class Trainer:
         if self.accelerator.scaler is not None and snapshot.state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(snapshot.state["scaler"])
         self.best, self.measured = snapshot.state["best"], snapshot.state.get("measured", 0)
+        self.seconds_before = snapshot.state.get("seconds", nan)  # not a number where it was not kept
         self.step, self.epoch, self.step_in_epoch = snapshot.step, snapshot.epoch, snapshot.step_in_epoch
 
     def _write_weights(self, name: str, model: nn.Module) -> None:
@@ -431,8 +446,9 @@ class Trainer:
         self.progress.line(f"Stopped at step {self.step}, all is saved: {again} goes on from there.")
         return self.stop.exit_code
 
-    def _finish(self, seconds: float) -> int:
+    def _finish(self) -> int:
         """Final weights, the protocols of the recipe, a summary."""
+        seconds = self._seconds()
         if self.main:
             for name, model in self._candidates().items():
                 self._write_weights("final" if name == "model" else f"final_{name}", model)
@@ -462,7 +478,7 @@ class Trainer:
             batch_size=self.config.evaluate.batch_size,
             seed=self.config.seed,
             device=str(self.device),
-            workers=max(1, self.config.data.workers),
+            workers=self.config.data.workers,
         )
         with progress_bars(self.console) as progress:
             result = run_evaluation(subject, self.data.test, self.protocols, settings, progress=progress)

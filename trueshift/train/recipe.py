@@ -51,12 +51,15 @@ def _read(file: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     try:
         given = yaml.load(file.read_text(), Loader=_Loader) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{file} cannot be read as a recipe: {error}") from error
+        raise ValueError(f"{file} cannot be read as a recipe: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):
         raise ValueError(f"{file} holds a {type(given).__name__}: needs values by name, e.g. 'batch_size: 128'")
     bases = given.pop("base", None) or []
+    named = [bases] if isinstance(bases, str) else bases
+    if not isinstance(named, list) or not all(isinstance(base, str) for base in named):
+        raise ValueError(f"{file}: base is {bases}: needs the name of a recipe, or several in a list")
     merged: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
+    for base in named:
         merged = overlaid(merged, _read(_base(file, base), (*above, file.resolve())))
     return overlaid(merged, given)
 

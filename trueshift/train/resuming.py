@@ -39,10 +39,10 @@ def _asked_for(config: TrainConfig, newest: Snapshot | None) -> Snapshot:
     """The one checkpoint that a configuration names."""
     try:
         return read_checkpoint(Path(config.resume))
-    except ValueError:
+    except ValueError as error:
         if newest is not None and newest.config.get("resume") == config.resume:
             return newest  # the same command got this far, and removed the one it began from
-        raise
+        raise ValueError(f"--resume: {error}: needs auto, never or the folder of one") from error
 
 
 def _refuse_another(snapshot: Snapshot, config: TrainConfig, data: dict[str, Any]) -> None:

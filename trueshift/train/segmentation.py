@@ -185,10 +185,9 @@ class Segmentation:
     def _alike(self, where: Surroundings) -> Iterator[list[PreparedScene]]:
         """Scenes of this process in order, together as long as they are of one size."""
         mine = range(where.share.rank, len(self.data.test), where.share.processes)
-        workers = max(1, self.config.data.workers)
         fits = [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
         readable: list[PreparedScene] = []
-        for scene in read_scenes(self.data.test, mine, self.preparation, fits, workers=workers):
+        for scene in read_scenes(self.data.test, mine, self.preparation, fits, workers=self.config.data.workers):
             if isinstance(scene, Unreadable) or scene.mask is None:
                 reason = scene.reason if isinstance(scene, Unreadable) else "it has no label file"
                 where.left_out.add(f"{scene.name}: {reason}")

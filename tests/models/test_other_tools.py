@@ -1,0 +1,53 @@
+"""What older tools of torch make of our networks: the same answers, or a word about which tool does."""
+
+import jaxtyping
+import pytest
+import torch
+from torch import nn
+
+import trueshift as ts
+from trueshift.layers import AdaptiveTokenize
+from trueshift.testing import photographs
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+]
+ADAPTIVE = ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"]
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("name", "anchor"), [*((name, True) for name in ADAPTIVE), ("a_swin_mini", False)])
+@torch.no_grad()
+def test_tracing_an_adaptive_network_is_refused_with_what_works(name, anchor, monkeypatch):
+    """A trace would keep the branch that one image takes: ties of another would go by its place."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # sizes are tensors there
+    model = ts.create_model(name, anchor=anchor).eval()
+    with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace.*: needs torch\.export.*export_onnx"):
+        torch.jit.trace(model, IMAGES)
+    with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace"):
+        torch.jit.trace(AdaptiveTokenize(), IMAGES)
+
+
+@torch.no_grad()
+def test_an_ordinary_network_can_be_traced(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    model = ts.create_model("swin_mini").eval()
+    traced = torch.jit.trace(model, IMAGES)
+    assert torch.equal(traced(IMAGES[:1]), model(IMAGES[:1]))
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini"])  # others have no projection that is scored
+@pytest.mark.parametrize("arguments", [{}, {"anchor": False}, {"criterion": "learned"}], ids=str)
+def test_dynamic_quantization_leaves_the_choices_alone(name, arguments):
+    model = ts.create_model(name, **arguments).eval()
+    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    assert isinstance(small.head.fc, torch.ao.nn.quantized.dynamic.Linear)
+    image = photographs(32)["rocket"][None]
+    with torch.no_grad():
+        for chosen, wanted in zip(small.features(image), model.features(image), strict=True):
+            assert torch.equal(chosen.grid.origin, wanted.grid.origin)
+        assert torch.equal(small(image), small(ts.circular_shift(image, (3, 5), (2, 3)))) or "anchor" in arguments
+        torch.testing.assert_close(small(image), model(image), rtol=0, atol=0.05)
+    assert small(image).shape == (1, 10)  # also where a gradient might be asked for

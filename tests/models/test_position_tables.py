@@ -1,0 +1,161 @@
+"""Position tables of MViTv2 among weights: never stretched into something else, whoever loads them."""
+
+import pytest
+import timm
+import torch
+from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg, checkpoint_filter_fn
+
+import trueshift as ts
+
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+LARGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+NAME = "mvitv2_mini_32"
+SMALL = MultiScaleVitCfg(depths=(1, 2), embed_dim=(32, 64), num_heads=(1, 2))
+
+
+def with_strong_positions(name: str, **arguments) -> ts.models.MvitV2:
+    """A network in which positions count, as they do once it is trained."""
+    torch.manual_seed(0)
+    model = ts.create_model(name, num_classes=7, **arguments).eval()
+    with torch.no_grad():
+        for key, value in model.named_parameters():
+            if "rel_pos" in key:
+                value.normal_()
+    return model
+
+
+def from_file(model: torch.nn.Module, name: str, path, **arguments) -> ts.models.MvitV2:
+    """Its weights through timm's ``pretrained_cfg``."""
+    torch.save(model.state_dict(), path / "weights.pth")
+    cfg = {"file": str(path / "weights.pth"), "num_classes": 7, "input_size": (3, 32, 32), "classifier": "head.fc"}
+    return timm.create_model(name, pretrained=True, pretrained_cfg=cfg, num_classes=7, **arguments).eval()
+
+
+@pytest.mark.parametrize("positions", ["circular", "shortest"])
+@torch.no_grad()
+def test_of_an_adaptive_network_that_is_not_told_they_stay_what_they_are(positions, tmp_path):
+    model = with_strong_positions(f"a_{NAME}", positions=positions)
+    again = from_file(model, f"a_{NAME}", tmp_path)
+    assert again.config.choices.position_mode == positions
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
+    assert torch.equal(again(IMAGES), model(IMAGES))
+    wrapper = from_file(model, f"a_{NAME}", tmp_path, features_only=True)
+    assert torch.equal(wrapper(IMAGES)[-1], model.forward_intermediates(IMAGES)[1][-1])
+
+
+@pytest.mark.parametrize("positions", ["circular", "linear"])
+@torch.no_grad()
+def test_of_an_ordinary_network_too(positions, tmp_path):
+    model = with_strong_positions(NAME, positions=positions)
+    again = from_file(model, NAME, tmp_path)
+    assert again.config.choices.position_mode == positions
+    assert torch.equal(again(IMAGES), model(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "asked"),
+    [
+        (f"a_{NAME}", "circular", "shortest"),
+        (f"a_{NAME}", "shortest", "circular"),
+        (NAME, "circular", "linear"),
+        (NAME, "circular", "shortest"),
+        (NAME, "shortest", "circular"),
+    ],
+)
+@torch.no_grad()
+def test_read_in_another_way_they_say_the_same(name, trained, asked, tmp_path):
+    """Around the image a table of the circle and a linear one, read at the shortest distance, hold the same."""
+    model = with_strong_positions(name, positions=trained)
+    again = from_file(model, name, tmp_path, positions=asked)
+    assert again.config.positions == asked
+    torch.testing.assert_close(again(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_weights_that_come_with_the_package_say_the_same():
+    own = ts.create_model("a_mvitv2_mini", pretrained=True)
+    assert own.config.positions == "circular"
+    read_otherwise = ts.create_model("a_mvitv2_mini", pretrained=True, positions="shortest")
+    torch.testing.assert_close(read_otherwise.eval()(IMAGES), own.eval()(IMAGES), rtol=1e-4, atol=1e-4)
+    around = ts.create_model("mvitv2_mini", pretrained=True, positions="shortest")
+    of_the_circle = ts.create_model("mvitv2_mini", pretrained=True, positions="circular")
+    torch.testing.assert_close(of_the_circle.eval()(IMAGES), around.eval()(IMAGES), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("trained", ["circular", "shortest"])
+@pytest.mark.parametrize("asked", ["circular", "shortest"])
+@torch.no_grad()
+def test_for_another_size_they_are_what_set_input_size_makes_them(trained, asked, tmp_path):
+    model = with_strong_positions(f"a_{NAME}", positions=trained)
+    larger = from_file(model, f"a_{NAME}", tmp_path, positions=asked, img_size=64)
+    expected = model(LARGE)  # interpolates as it reads
+    torch.testing.assert_close(larger(LARGE), expected, rtol=1e-5, atol=1e-5)
+    model.set_input_size(64)
+    torch.testing.assert_close(larger(LARGE), model(LARGE), rtol=1e-5, atol=1e-5)
+    if trained == asked:
+        assert all(torch.equal(value, model.state_dict()[key]) for key, value in larger.state_dict().items())
+
+
+@torch.no_grad()
+def test_timms_weights_for_another_size_become_what_timm_makes_of_them(tmp_path):
+    theirs = MultiScaleVit(SMALL, (64, 64), num_classes=7)
+    larger = MultiScaleVit(SMALL, (128, 128), num_classes=7)
+    expected = checkpoint_filter_fn(dict(theirs.state_dict()), larger)
+    sizes = {key: getattr(SMALL, key) for key in ("depths", "embed_dim", "num_heads")}
+    strides = {"stride_q": (1, 2), "stride_kv": (4, 2), "patch_kernel": 7, "patch_stride": 4, "patch_padding": 3}
+    asked = {**sizes, **strides, "img_size": 128}
+    for name, positions in ((NAME, "linear"), (f"a_{NAME}", "shortest")):
+        ours = from_file(theirs, name, tmp_path, **asked)
+        assert ours.config.choices.position_mode == positions
+        assert all(torch.equal(value, expected[key]) for key, value in ours.state_dict().items())
+
+
+def test_facebooks_names_are_read(tmp_path):
+    """As published before timm: blocks counted through all stages."""
+    model = with_strong_positions(NAME)
+    numbers = {"stages.0.blocks.0": 0, "stages.1.blocks.0": 1, "stages.1.blocks.1": 2, "stages.2.blocks.0": 3}
+    numbers["stages.2.blocks.1"] = 4
+    published = {}
+    for key, value in model.state_dict().items():
+        start = ".".join(key.split(".")[:4])
+        key = key.replace(start, f"blocks.{numbers[start]}") if start in numbers else key
+        key = key.replace("shortcut_proj_attn", "proj").replace("head.fc", "head.projection")
+        published[key] = value
+    torch.save({"model_state": published}, tmp_path / "published.pyth")
+    cfg = {"file": str(tmp_path / "published.pyth"), "num_classes": 7, "classifier": "head.fc"}
+    again = ts.create_model(NAME, pretrained=True, pretrained_cfg=cfg, num_classes=7)
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
+
+
+def test_of_a_single_stage_their_own_size_tells_what_they_are(tmp_path):
+    """Nothing else does: 7 rows may be 7 steps around, or distances of up to 3 steps to both sides."""
+    stage = {"depths": (1,), "embed_dim": (32,), "num_heads": (1,), "stride_q": (1,), "stride_kv": (1,)}
+    model = with_strong_positions(f"a_{NAME}", img_size=14, **stage)
+    again = from_file(model, f"a_{NAME}", tmp_path, img_size=14, **stage)
+    assert again.config.choices.position_mode == "circular"
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        from_file(model, f"a_{NAME}", tmp_path, img_size=32, **stage)
+
+
+def test_tables_that_do_not_fit_are_refused_with_what_would(tmp_path):
+    ordinary = ts.create_model(NAME)
+    adapted = ts.adapt(ordinary)
+    fresh = ts.create_model(f"a_{NAME}")
+    told = r"positions='shortest'.* this model has positions='circular'.*: create it with positions='shortest'"
+    with pytest.raises(RuntimeError, match=told):
+        fresh.load_state_dict(adapted.state_dict())
+    with pytest.raises(RuntimeError, match="create it with positions='circular'"):
+        adapted.load_state_dict(fresh.state_dict(), strict=False)
+    with pytest.raises(RuntimeError, match="create it with positions='linear'"):
+        ts.create_model(NAME, positions="circular").load_state_dict(ordinary.state_dict())
+    sized = r"images of 32 x 32.*: create it with img_size=\(32, 32\), load them, then set_input_size\(\(64, 64\)\)"
+    with pytest.raises(RuntimeError, match=sized):
+        ts.create_model(f"a_{NAME}", img_size=64).load_state_dict(fresh.state_dict())
+    with pytest.raises(ValueError, match="create it with positions='circular'"):
+        ts.from_pretrained(fresh.save_pretrained(tmp_path), positions="shortest")
+    segmenter = ts.UperNet(f"a_{NAME}", 3, channels=16)
+    with pytest.raises(RuntimeError, match="create it with positions='shortest'"):
+        segmenter.load_state_dict(ts.adapt(ts.UperNet(NAME, 3, channels=16)).state_dict())
+    with pytest.raises(RuntimeError) as other:  # another mistake is not blamed on positions
+        fresh.load_state_dict(ts.create_model(f"a_{NAME}", num_classes=4).state_dict())
+    assert "positions" not in str(other.value)

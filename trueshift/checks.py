@@ -1,0 +1,16 @@
+"""Numbers that a user gives, refused with what would be right before any work is done."""
+
+_SEEDS = 1 << 63  # as many as every generator takes
+
+
+def check_at_least(name: str, value: float | None, least: float) -> None:
+    """Refuse a number below the least that makes sense; None was not given."""
+    if value is not None and not value >= least:  # nan is not
+        raise ValueError(f"{name} is {value}: needs at least {least}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what torch, numpy and Python cannot all be seeded by."""
+    check_at_least("seed", seed, 0)
+    if seed >= _SEEDS:
+        raise ValueError(f"seed is {seed}: needs less than 2**63")
