@@ -115,11 +115,11 @@ def measure_run(
         subject = replace(subject, name=run.recipe, weights="trained")
         measured = run_evaluation(subject, source, find_protocols(list(part.protocols)), settings)
         kept = ("settings", "protocols", "measured")
-        # parts of one file may be of different days, machines and commits: each says its own
-        about_part = {"images": measured["data"]["images"], "weights": kept_as, **circumstances(run.seed)}
-        done[name] = {**{key: measured[key] for key in kept}, **about_part}
         command = f"python benchmarks/small_models.py --measure-only --runs {run.recipe} --seeds {run.seed}"
         said = {**circumstances(run.seed), "command": f"{command} --device {device}"}
+        # parts of one file may be of different days, machines and commits: each says its own
+        about_part = {"images": measured["data"]["images"], "weights": kept_as, **said}
+        done[name] = {**{key: measured[key] for key in kept}, **about_part}
         about = {"recipe": run.recipe, "model": configuration(run.recipe).model.name, "device": device}
         result = {**said, "result": {**about, "parts": done}}
         write_result(path, result, (data, run.work.resolve(), folder.resolve()))

@@ -13,11 +13,11 @@ from trueshift import locks
 from trueshift.locks import sole_writer
 
 HOLD = """
-import os, sys, time
+import os, runpy, sys, time
 from pathlib import Path
-from trueshift.locks import sole_writer
-with sole_writer(Path(sys.argv[1])):
-    if len(sys.argv) > 2 and not os.fork():  # as a worker that outlives its parent for a while
+sole_writer = runpy.run_path(sys.argv[1])["sole_writer"]  # the file alone: the package takes seconds
+with sole_writer(Path(sys.argv[2])):
+    if len(sys.argv) > 3 and not os.fork():  # as a worker that outlives its parent for a while
         os.close(1)
         time.sleep(20)
         os._exit(0)
@@ -32,7 +32,7 @@ def hold(tmp_path):
     started = []
 
     def start(*options):
-        words = [sys.executable, "-c", HOLD, tmp_path, *options]
+        words = [sys.executable, "-c", HOLD, locks.__file__, tmp_path, *options]
         holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(holder)
         assert holder.stdout.readline() == "held\n"

@@ -234,6 +234,7 @@ def test_all_networks_under_torch_export(run_unchecked, name):
     assert "ok" in run_unchecked(setup(name, {}) + TORCH_EXPORT)
 
 
+@pytest.mark.slow
 def test_a_segmenter_and_pixels_that_move_with_the_image(run_unchecked, tmp_path):
     assert "ok" in run_unchecked(setup("a_swin_mini", SMALL["swin_mini"], tmp_path) + SEGMENTER)
 

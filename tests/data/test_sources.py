@@ -192,6 +192,7 @@ def test_linked_folders_are_classes_and_hidden_files_no_images(tmp_path):
     (tmp_path / "data" / "dog" / "._b.png").write_bytes(b"a note of a file system")
     (tmp_path / "data" / "dog" / "folder.png").mkdir()
     (tmp_path / "data" / "cat").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "dog" / "again").symlink_to(tmp_path / "data")  # without end
     source = open_data(tmp_path / "data")
     assert source.classes == ["cat", "dog"]
     assert [source.name(index) for index in range(len(source))] == ["cat/a.png", "dog/b.png"]

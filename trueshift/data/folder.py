@@ -50,10 +50,16 @@ def _as_text(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
+def _leads_back(inside: str, name: str) -> bool:
+    """Whether a folder is a link to one that it is in: it would never end."""
+    linked = os.path.join(inside, name)
+    return os.path.islink(linked) and Path(inside).resolve().is_relative_to(Path(linked).resolve())
+
+
 def image_files(folder: Path) -> Iterator[Path]:
     """All images below a folder, linked folders too, by their endings; hidden ones are notes of file systems."""
     for inside, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and not _leads_back(inside, name)]
         for name in files:
             if os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith("."):
                 yield Path(inside, name)
