@@ -120,4 +120,5 @@ class AlignWindows(nn.Module):
 
 def _all_shifts(values: Float[Tensor, "B H W C"], window: Pair) -> Float[Tensor, "B sh sw H W C"]:
     """The tokens as seen from each offset of a window, W x W times as many."""
-    return torch.stack([torch.stack(row, 1) for row in shifted_views(values, window)], 1)
+    views = [view for row in shifted_views(values, window) for view in row]
+    return torch.stack(views, 1).unflatten(1, window)

@@ -95,7 +95,7 @@ def fault_of_compiler(
 
     Args:
         by_compiler: the compiled network's gradients.
-        own: the network's own, for the first and the second time.
+        own: the network's own, of the first attempt (0) or the second, which draws other random numbers.
         tell: takes what a user should know.
     """
     buffers = [buffer.clone() for buffer in network.buffers()]

@@ -248,14 +248,14 @@ class Trainer:
         """Where this torch cannot compile the network, or not rightly, the run goes on without."""
         self.compiler_untried = False
 
-        def by(model: nn.Module, time: int = 0) -> Gradients:
-            seed_everything(self.config.seed, self.step + time, self.share.rank)
+        def by(model: nn.Module, attempt: int = 0) -> Gradients:
+            seed_everything(self.config.seed, self.step + attempt, self.share.rank)
             with self.accelerator.no_sync(self.model):
                 return gradients(self.network, lambda: self.task.loss(model, batch))
 
-        def own(time: int) -> Gradients:
+        def own(attempt: int) -> Gradients:
             with self.accelerator.autocast():
-                return by(self.network, time)
+                return by(self.network, attempt)
 
         seed_everything(self.config.seed)
         reason = fault_of_compiler(self.network, lambda: by(self.model), own, self.progress.line)
