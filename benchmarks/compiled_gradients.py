@@ -2,8 +2,8 @@
 
 python benchmarks/compiled_gradients.py                        # on a GPU; --device cpu --batch 2 --models swin_mini
 
-`default` compiles as torch does, `safe` as `trueshift train` does. A parameter is wrong where the gradient in bf16 is
-farther from the float32 one than five times the eager network's own rounding.
+`default` compiles as torch does (with the network's own random numbers), `safe` as `trueshift train` does. A parameter
+is wrong where the gradient in bf16 is farther from the float32 one than five times the eager network's own rounding.
 """
 
 import argparse
@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trueshift
-from trueshift.train.compiling import compiled, constants_moved
+from trueshift.train.compiling import compiled, otherwise_if_constant, weights_moved
 
 KINDS: dict[str, Callable[[nn.Module], Any]] = {
     "eager": lambda model: model,
-    "default": torch.compile,
+    "default": lambda model: torch.compile(model, options={"fallback_random": True}),
     "safe": compiled,
 }
 SEED = 0
@@ -42,10 +42,11 @@ def measure(name: str, arguments: dict[str, Any], kind: str, device: str, batch:
 
     def gradients(network: Any, bf16: bool = True) -> dict[str, Tensor]:
         model.zero_grad()
+        torch.manual_seed(SEED)  # so that random depth is the same in all
         backward(network, bf16)
         return {name: value.grad.float().clone() for name, value in model.named_parameters() if value.grad is not None}
 
-    with constants_moved(model):
+    with weights_moved(model, otherwise_if_constant):
         truth, own, found = gradients(model, bf16=False), gradients(model), gradients(run)
     wrong = [name for name in truth if _error(found, truth, name) > 5 * _error(own, truth, name) + 0.05]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -79,6 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["swin_mini", "swinv2_mini"])
     parser.add_argument("--criterion", help="by which adaptive networks choose, e.g. learned (then without its noise)")
+    parser.add_argument("--drop-path", type=float, default=0.1, help="random depth, as recipes have it")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--batch", type=int, default=512)
@@ -86,7 +88,7 @@ def main() -> None:
     parser.add_argument("--name", default="compiled_gradients")
     given = parser.parse_args()
     criterion = {"name": "learned", "noise": False} if given.criterion == "learned" else given.criterion
-    arguments = {"criterion": criterion} if criterion else {}
+    arguments = {"drop_path_rate": given.drop_path} | ({"criterion": criterion} if criterion else {})
     rows = []
     for name in given.models:
         for kind in given.kinds:

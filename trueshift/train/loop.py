@@ -32,7 +32,7 @@ from ..report.console import print_evaluation, progress_bars
 from .buffers import take_from_first
 from .checkpoint import CheckpointFolder, Snapshot
 from .classification import Classification
-from .compiling import Gradients, compiled, fault_of_compiler, gradients
+from .compiling import AGAIN_AT, Gradients, compiled, fault_of_compiler, gradients
 from .config import TrainConfig
 from .determinism import only_deterministic
 from .feed import Batch, Share
@@ -129,7 +129,8 @@ class Trainer:
         # compiled first, so that accelerate's autocast is entered outside of the compiled graph
         self.model = self.accelerator.prepare_model(compiled(self.network) if config.compile else self.network)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
-        self.compiler_untried = config.compile
+        self.compiler_in_use = config.compile
+        self.compiler_compared: int | None = None  # the step at which its gradients were right
         self.feed = self.task.start(self.order, self.share, self.device)
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
@@ -213,8 +214,8 @@ class Trainer:
     def _update(self, batches: list[Batch]) -> None:
         """One step: gradients of some passes, clipped, followed."""
         self.schedule.step_update(self.step)
-        if self.compiler_untried:
-            self._try_compiler(batches[0])
+        if self.compiler_in_use and (self.compiler_compared is None or self.step in AGAIN_AT):
+            self._compare_compiler(batches[0])
         loss = self._gradients(batches)
         clip = self.config.optimizer.clip_grad or float("inf")
         norm = self.accelerator.clip_grad_norm_(self.network.parameters(), clip)
@@ -244,27 +245,30 @@ class Trainer:
             total += loss.detach()
         return total
 
-    def _try_compiler(self, batch: Batch) -> None:
+    def _compare_compiler(self, batch: Batch) -> None:
         """Where this torch cannot compile the network, or not rightly, the run goes on without."""
-        self.compiler_untried = False
 
-        def by(model: nn.Module, attempt: int = 0) -> Gradients:
-            seed_everything(self.config.seed, self.step + attempt, self.share.rank)
+        def by(model: nn.Module) -> Gradients:
+            seed_everything(self.config.seed, self.step, self.share.rank)
             with self.accelerator.no_sync(self.model):
                 return gradients(self.network, lambda: self.task.loss(model, batch))
 
-        def own(attempt: int) -> Gradients:
+        def own() -> Gradients:
             with self.accelerator.autocast():
-                return by(self.network, attempt)
+                return by(self.network)
 
         seed_everything(self.config.seed)
         reason = fault_of_compiler(self.network, lambda: by(self.model), own, self.progress.line)
+        right_before, self.compiler_compared = self.compiler_compared, self.step
         if reason is None:
             return
         told = f"torch.compile does not work here ({reason}): going on without it"
+        if right_before is not None:
+            told += f". What was learned since step {right_before} may be wrong"
         self.progress.line(f"[yellow]{escape(told)}[/]")
         if self.log is not None:
             self.log.write("compiler", self.step, {"failed": told})
+        self.compiler_in_use = False
         self.model = self.accelerator.prepare_model(self.network)
         self.model.train()
 
