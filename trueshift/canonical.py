@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_map
 
 from .layers.tokenize import check_image
 from .ops.content import origin_keys
+from .ops.precision import without_autocast
 from .ops.seam import seam_scores, start_on_seam
 from .ops.shift import IMAGE_DIMS, circular_shift
 
@@ -21,7 +22,7 @@ def canonical_origin(image: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
 
     Shift law: ``canonical_origin(S^t x) == canonical_origin(x) - t`` modulo the size, up to a period of the image.
     """
-    with torch.autocast(image.device.type, enabled=False):
+    with without_autocast(image):
         pixels = image.permute(0, 2, 3, 1)
         rows, columns = seam_scores(pixels)
         first = image.new_zeros((image.shape[0], 2), dtype=torch.int64)

@@ -22,6 +22,7 @@ from .ops.content import origin_keys
 from .ops.exact import exact_linear
 from .ops.pixels import Pixels
 from .ops.polyphase import coset_max, coset_sum, polyphase
+from .ops.precision import without_autocast
 from .ops.select import ROUNDING, Choice, choose
 from .ops.shift import Pair
 
@@ -111,7 +112,7 @@ class Criterion(nn.Module):
 
     def forward(self, candidates: Candidates) -> Choice:
         """Score without gradient and in full precision, whatever surrounds the call, and choose."""
-        with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
+        with torch.no_grad(), without_autocast(candidates.content):
             scores = (self.scores(candidates), *candidates.further_scores())
             return choose(scores, None if candidates.anchored else candidates.keys)
 
@@ -244,7 +245,7 @@ class LearnedScore(Criterion):
         if not self.training:
             return super().forward(candidates)
         tokens = candidates.dense()
-        with torch.autocast(tokens.device.type, enabled=False):
+        with without_autocast(tokens):
             logits = polyphase(self._learned(tokens), candidates.stride).mean((3, 4)).flatten(1)
             if self.noise:
                 logits = logits - torch.empty_like(logits).exponential_().log()

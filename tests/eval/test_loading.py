@@ -205,8 +205,13 @@ def test_a_factory_beside_the_command(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     request = Request(img_size=16)
-    assert load_subject("own_models:network", request).preparation.size == (16, 16)
-    assert load_subject("own_models:function", request).forward(torch.ones(2, 3, 4, 4)).shape == (2, 3)
+    network = load_subject("own_models:network", request)
+    assert network.preparation.size == (16, 16)
+    assert network.num_classes == canonical_twin(network).num_classes == 2
+    assert load_subject("own_models:network").num_classes is None  # it takes no image that is tried
+    function = load_subject("own_models:function", request)
+    assert function.forward(torch.ones(2, 3, 4, 4)).shape == (2, 3)
+    assert function.num_classes == 3
     with pytest.raises(TypeError, match="gave a int"):
         load_subject("own_models:number")
     with pytest.raises(TypeError, match="own_models:scaled takes arguments: needs a function without any that gives a"):

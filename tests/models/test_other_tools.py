@@ -38,6 +38,21 @@ def test_an_ordinary_network_can_be_traced(monkeypatch):
     assert torch.equal(traced(IMAGES[:1]), model(IMAGES[:1]))
 
 
+@pytest.mark.parametrize("name", ["swin_mini", "a_cvt_mini"])
+def test_a_symbolic_trace_is_refused_with_what_works(name, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(NotImplementedError, match=r"torch\.fx traces without an image.*: needs features_only=True"):
+        torch.fx.symbolic_trace(ts.create_model(name).eval())
+
+
+@pytest.mark.parametrize("name", [*ADAPTIVE, *(name.removeprefix("a_") for name in ADAPTIVE)])
+def test_shapes_can_be_had_without_memory(name):
+    with torch.device("meta"):
+        model, images = ts.create_model(name, num_classes=7), torch.empty(2, 3, 32, 32)
+    assert model(images).shape == model.eval()(images).shape == (2, 7)
+    assert [tuple(map.shape) for map in model.forward_intermediates(images, intermediates_only=True)][-1][0] == 2
+
+
 @pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini"])  # others have no projection that is scored
 @pytest.mark.parametrize("arguments", [{}, {"anchor": False}, {"criterion": "learned"}], ids=str)
 def test_dynamic_quantization_leaves_the_choices_alone(name, arguments):

@@ -25,7 +25,7 @@ from ..ops.shift import pair
 from ..tasks import from_pretrained
 from ..tasks.saving import ARCHITECTURE
 from .identity import onnx_fingerprint
-from .pixel_logits import classes_of_pixels, is_segmenter
+from .pixel_logits import answer_to_blank, is_segmenter
 from .subject import Request, Subject, dense_subject_of, imagenet_names, subject_of
 
 _WHERE = (
@@ -236,7 +236,9 @@ def _from_factory(model: str, request: Request) -> Subject:
     if not callable(made):
         raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
     _only_float32(model, request)
-    return Subject(model, made, Preparation(), weights, assumed=True)
+    classes = _classes_in(answer_to_blank(made, request.device, request.img_size), dimensions=2)
+    names = imagenet_names() if classes == 1000 else None
+    return Subject(model, made, Preparation(), weights, classes=names, num_classes=classes, assumed=True)
 
 
 def _called(factory: Any, model: str) -> Any:
@@ -250,13 +252,19 @@ def _called(factory: Any, model: str) -> Any:
 
 
 def _made_by_hand(module: nn.Module, name: str, weights: str, request: Request) -> Subject:
-    """Of a network that says nothing of itself, its answer to a small image tells whether it labels pixels."""
+    """Of a network that says nothing of itself, its answer to a blank image tells its classes, and for what."""
     module = module.to(request.device).eval()
-    if not is_segmenter(module):
-        classes = classes_of_pixels(module, request.device, request.img_size)
-        if classes is not None:
-            return dense_subject_of(module, name, weights, request, num_classes=classes)
-    return subject_of(module, name, weights, request)
+    if is_segmenter(module):
+        return subject_of(module, name, weights, request)
+    answer = answer_to_blank(module, request.device, request.img_size)
+    of_pixels = _classes_in(answer, dimensions=4)
+    if of_pixels is not None:
+        return dense_subject_of(module, name, weights, request, num_classes=of_pixels)
+    return subject_of(module, name, weights, request, num_classes=_classes_in(answer, dimensions=2))
+
+
+def _classes_in(answer: Tensor | None, dimensions: int) -> int | None:
+    return answer.shape[1] if answer is not None and answer.dim() == dimensions else None
 
 
 def _only_float32(model: str, request: Request) -> None:

@@ -12,7 +12,7 @@ from ..canonical import Canonicalize
 from ..ops.shift import Pair, pair
 from ..tasks import UperNet
 
-_TRIED = 64  # pixels along each side of the image that tells what a network answers
+_TRIED = (64, 224)  # pixels along each side of the image that tells what a network answers
 
 
 class PixelLogits(nn.Module):
@@ -46,9 +46,9 @@ def logits_in(answer: Any) -> Any:
     return getattr(answer, "logits", answer)
 
 
-def size_multiple_of(module: nn.Module) -> Pair:
-    """Of what the sides of an image must be multiples, where a network says."""
-    return pair(getattr(module, "size_multiple", 1))
+def size_multiple_of(model: Any) -> Pair:
+    """Of what the sides of an image must be multiples, where a model says."""
+    return pair(getattr(model, "size_multiple", 1))
 
 
 def is_segmenter(module: nn.Module) -> bool:
@@ -58,18 +58,20 @@ def is_segmenter(module: nn.Module) -> bool:
     return isinstance(module, UperNet) or getattr(module, "dense", False) is True
 
 
-def classes_of_pixels(model: Any, device: torch.device | str, side: int | None = None) -> int | None:
-    """How many classes a model tells for each pixel; None if it answers otherwise, or not to such a small image.
+def answer_to_blank(model: Any, device: torch.device | str, side: int | None = None) -> Tensor | None:
+    """A model's logits for a blank image, which tell of what kind they are; None if it takes none that is tried.
 
     Args:
         model: a network, or a function of images.
         side: of the image to try, where it is known.
     """
     multiple = size_multiple_of(model)
-    size = (side, side) if side else tuple(-(-_TRIED // each) * each for each in multiple)
-    try:
-        with torch.inference_mode():
-            answer = logits_in(model(torch.zeros(1, 3, *size, device=device)))
-    except Exception:  # it may want another size; if there is more to it, measuring tells
-        return None
-    return answer.shape[1] if isinstance(answer, Tensor) and answer.dim() == 4 else None
+    for tried in [side] if side else _TRIED:
+        size = (side, side) if side else tuple(-(-tried // each) * each for each in multiple)
+        try:
+            with torch.inference_mode():
+                answer = logits_in(model(torch.zeros(1, 3, *size, device=device)))
+        except Exception:  # it may want another size; if there is more to it, measuring tells
+            continue
+        return answer if isinstance(answer, Tensor) else None
+    return None

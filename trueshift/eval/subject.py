@@ -93,16 +93,25 @@ class Request:
 
 
 def subject_of(
-    module: nn.Module, name: str, weights: str, request: Request | None = None, random: bool = False
+    module: nn.Module,
+    name: str,
+    weights: str,
+    request: Request | None = None,
+    random: bool = False,
+    num_classes: int | None = None,
 ) -> Subject:
-    """A network as a subject: timm's, ours, transformers', or any other that gives logits."""
+    """A network as a subject: timm's, ours, transformers', or any other that gives logits.
+
+    Args:
+        num_classes: where the network itself does not say.
+    """
     request = request or Request()
     module = module.to(request.device).eval()
     if is_segmenter(module):
         return dense_subject_of(module, name, weights, request, random)
     config = _config_of(module)
     preparation = Preparation.from_config(config)
-    num_classes = getattr(module, "num_classes", None)
+    num_classes = getattr(module, "num_classes", None) or num_classes
     names = _names_in(config, num_classes)
     if num_classes == 1000 and not names:
         names = imagenet_names()

@@ -13,6 +13,7 @@ from ..criteria import Candidates
 from ..ops.content import origin_keys
 from ..ops.grid import Tokens
 from ..ops.plain import plain_norm
+from ..ops.precision import without_autocast
 from ..ops.seam import seam_scores, start_on_seam
 from ..ops.select import Choice, choose
 from ..ops.shift import circular_shift, circular_take
@@ -23,7 +24,7 @@ def anchor_on_seam(choice: Choice, candidates: Candidates) -> Choice:
     """Start the chosen grid at the token nearest the wrap seam of the image, usually the photograph's own corner."""
     if choice.weights is not None:  # while a criterion is learned, grids are mixed and none has a first token
         return choice
-    with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
+    with torch.no_grad(), without_autocast(candidates.content):
         rows, columns = seam_scores(candidates.content, candidates.pixels)
         offset = start_on_seam(rows, columns, choice.offset, candidates.stride, candidates.keys)
         return Choice(offset, choice.scores)
@@ -33,7 +34,7 @@ def anchor_on_norm(choice: Choice, candidates: Candidates) -> Choice:
     """Start the chosen grid at its token of the largest norm."""
     if choice.weights is not None:
         return choice
-    with torch.no_grad(), torch.autocast(candidates.content.device.type, enabled=False):
+    with torch.no_grad(), without_autocast(candidates.content):
         norms = circular_take(token_norm(candidates.content), choice.offset, candidates.stride)
 
         def keys(needed: Bool[Tensor, " B"] | None) -> Int64[Tensor, "B h w"]:
@@ -55,7 +56,7 @@ class Anchor(nn.Module):
     def choose(self, tokens: Tokens) -> Choice:
         """Which token becomes the first."""
         values = tokens.values
-        with torch.no_grad(), torch.autocast(values.device.type, enabled=False):
+        with torch.no_grad(), without_autocast(values):
             if tokens.grid.anchored:
                 return choose((plain_norm(values),), None)
             return choose((token_norm(values),), lambda needed: origin_keys(values, needed))

@@ -18,6 +18,7 @@ from ..ops.depthwise import (
 )
 from ..ops.max_pool import max_pool as largest
 from ..ops.polyphase import polyphase, take_phase
+from ..ops.precision import network_precision
 from ..ops.select import Choice
 from ..ops.shift import Pair
 
@@ -64,7 +65,7 @@ class PoolCandidates(Candidates):
     def taken(self, choice: Choice) -> list[Tensor] | None:
         """The maps pooled on the chosen grid, if scoring has already made them as the layer would."""
         x = self.maps[0]
-        plain = x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type) and choice.weights is None
+        plain = x.dtype == network_precision(x) == torch.float32 and choice.weights is None
         if self._pooled is None or not (plain and self.anchored) or _differentiated(self.maps, self.convs):
             return None
         return [take_phase(polyphase(pooled, self.stride), choice.offset) for pooled in self._pooled]

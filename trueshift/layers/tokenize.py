@@ -160,6 +160,11 @@ def strided_conv(
 
 def check_image(image: Tensor, channels: int, multiple: Pair) -> None:
     """Refuse what cannot be tokenized, and say what could."""
+    if isinstance(image, torch.fx.Proxy):
+        raise NotImplementedError(
+            "torch.fx traces without an image, and sizes and choices go by the image: needs features_only=True, "
+            "forward_intermediates, forward hooks or torch.export.export"
+        )
     if image.dim() != 4:
         raise ValueError(f"an image batch of shape {tuple(image.shape)}: needs [B, {channels}, H, W]")
     if image.shape[0] == 0:

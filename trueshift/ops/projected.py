@@ -5,7 +5,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from .folded import like_patch
-from .precision import network_precision
+from .precision import network_precision, without_autocast
 from .shift import Pair
 
 
@@ -36,7 +36,7 @@ def projected_energy(
     if norm is not None:
         eps = norm.eps
         gain, shift = (like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         operands = _in_steps if torch.compiler.is_compiling() else _by_kernels
         low, sums, lengths, matrix, pull, push = operands(x, weight, bias, gain, shift, dtype)
         patch = [weight.shape[1], weight.shape[2]]

@@ -65,7 +65,7 @@ def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Keys | None) -> Cho
             images they are needed, or None: of all. Called only if scores tie, or where asking whether they do would
             cost a synchronisation. None where every shift shows the same tensor: then the first of those that tie is
             the same one too. Scores closer than rounding count as tied there, so that another batch size, device or
-            runtime, which rounds differently, chooses the same.
+            runtime, which rounds differently, chooses the same, unless a gap is that close to rounding itself.
     """
     columns = scores[0].shape[2]
     if keys is not None and _fit_a_kernel(scores):
