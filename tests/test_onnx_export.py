@@ -144,11 +144,19 @@ print("ok")
 """
 
 TORCH_EXPORT = """
+from trueshift.ops import all_phases, depthwise
+
 model = create_model(NAME, **ARGUMENTS).eval()
 program = torch.export.export(model, (hostile[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
 exported = program.module()
-for images in (hostile, usual[:3], usual[:1]):
-    assert torch.equal(exported(images), model(images))
+quick = [model(images) for images in (hostile, usual[:3], usual[:1])]
+# eager code on a CPU merges and folds in quicker ways that round otherwise: a graph has the plain ones
+all_phases.fits, depthwise._folded = lambda *_: False, lambda *_: None
+for images, near in zip((hostile, usual[:3], usual[:1]), quick, strict=True):
+    answer = exported(images)
+    assert torch.equal(answer, model(images))
+    torch.testing.assert_close(answer, near, rtol=0, atol=1e-5)
+    assert not NAME.startswith("a_") or torch.equal(exported(images.roll((3, 5), IMAGE_DIMS)), answer)
 print("ok")
 """
 
