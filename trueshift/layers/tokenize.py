@@ -158,7 +158,7 @@ def strided_conv(
     return nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
 
 
-def check_image(image: Tensor, channels: int, multiple: Pair) -> None:
+def check_image(image: Tensor | torch.fx.Proxy, channels: int, multiple: Pair) -> None:
     """Refuse what cannot be tokenized, and say what could."""
     if isinstance(image, torch.fx.Proxy):
         raise NotImplementedError(
