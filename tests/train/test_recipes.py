@@ -221,6 +221,13 @@ def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
     assert not small.anchored
 
 
+def test_swinv2_is_not_compiled():
+    names = [name for name in [*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL] if "swinv2" in name]
+    assert len(names) > 20
+    assert not any(parsed(name).compile for name in names)
+    assert parsed("cifar10/a_swin_tiny_circular").compile
+
+
 def test_no_two_recipes_write_to_the_same_folder():
     outputs = [parsed(name).output for name in [*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL]]
     assert len(set(outputs)) == len(outputs)
