@@ -110,7 +110,7 @@ def test_a_recipe_is_a_training_that_exists(name):
     assert find_protocols(list(config.evaluate.protocols))
     assert config.output == f"runs/{name}"
     assert config.model.padding is not None
-    assert (config.precision, config.compile) == ("bf16", True)
+    assert (config.precision, config.compile) == ("bf16", "swinv2" not in name)  # which would not learn
     assert config.data.crop_pct == 0.875  # 256 to 224, 292 to 256
 
 
@@ -221,11 +221,9 @@ def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
     assert not small.anchored
 
 
-def test_swinv2_is_not_compiled():
-    names = [name for name in [*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL] if "swinv2" in name]
-    assert len(names) > 20
-    assert not any(parsed(name).compile for name in names)
-    assert parsed("cifar10/a_swin_tiny_circular").compile
+@pytest.mark.parametrize("name", [name for name in [*ADE20K, *CAMVID, *SMALL] if "swinv2" in name])
+def test_swinv2_is_not_compiled_for_scenes_and_small_images_either(name):
+    assert not parsed(name).compile
 
 
 def test_no_two_recipes_write_to_the_same_folder():
