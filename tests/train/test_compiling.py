@@ -140,7 +140,7 @@ def test_weights_come_back_to_the_last_bit(move):
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
 def test_rounding_is_no_disagreement(name):
-    """Float32 is farther from bf16 than any two ways to compute in bf16."""
+    """Compiled code rounds less often than eager code in bf16; not at all, at most."""
     torch.manual_seed(0)
     model = create_model(name, num_classes=10, drop_path_rate=0.2).train()
     images, labels = torch.randn(4, 3, 32, 32), torch.arange(4)
@@ -182,7 +182,7 @@ def test_one_parameter_that_is_wrong_is_found_among_many():
     )
     assert "weight1, of size 0.01 instead of 0.01" in disagreement(of(1.0, -0.01, 0.00001), plain, plain)
     assert disagreement(of(1.0, 0.01, -0.00001), plain, plain) is None  # what is nearly nothing is rounding
-    assert disagreement(of(1.0, 0.02, 0.00001), plain, of(1.0, 0.008, 0.00001)) is None  # rounding explains it
+    assert disagreement(of(1.0, 0.02, 0.00001), plain, of(1.0, 0.009, 0.00001)) is None  # rounding explains it
 
 
 def test_gradients_that_are_missing_are_wrong():

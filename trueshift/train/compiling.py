@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 ALLOWED = 0.1  # of a parameter's gradient, and
-CHANCE = 5.0  # so many times what its rounding explains, and
+CHANCE = 10.0  # so many times what its rounding explains, and
 SHARE = 1e-4  # of all gradients: where one should be nothing, what is left of it is rounding alone
 BF16 = 2.0**-8  # what a weight in bf16 may be off by
 
