@@ -1,14 +1,14 @@
 """A network compiled for training, and whether it learns what the network itself would."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import isfinite
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-ALLOWED = 0.1  # of a parameter's gradient, and
+ALLOWED = 0.5  # of a parameter's gradient (an adaptive network may choose other grids for an image or two), and
 CHANCE = 10.0  # so many times what its rounding explains, and
 SHARE = 1e-4  # of all gradients: where one should be nothing, what is left of it is rounding alone
 BF16 = 2.0**-8  # what a weight in bf16 may be off by
@@ -71,14 +71,14 @@ def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
         network.zero_grad()
 
 
-def disagreement(found: Gradients, plain: Gradients, nearby: Gradients) -> str | None:
+def disagreement(found: Gradients, plain: Gradients, rounded: Sequence[Gradients]) -> str | None:
     """What is wrong with a compiled network's gradients, in words, if they are not what they should be.
 
     It happens: see :data:`SAFE`. Every parameter is looked at by itself; the size of all would not tell.
 
     Args:
         plain: the network's own, by the same random numbers.
-        nearby: the same with weights that are :func:`rounded_otherwise`.
+        rounded: the same, rounded otherwise. Torch's norms on a CPU lose as much in bf16 as a gradient is large.
     """
     own = _size(plain.values())
     if not isfinite(own):
@@ -87,7 +87,8 @@ def disagreement(found: Gradients, plain: Gradients, nearby: Gradients) -> str |
     for name, gradient in plain.items():
         there = found.get(name, torch.zeros_like(gradient))
         error, size = _size([there - gradient]), _size([gradient])
-        if not error <= ALLOWED * size + CHANCE * _size([nearby[name] - gradient]) + SHARE * own:  # so NaN is wrong
+        chance = max(_size([other[name] - gradient]) for other in rounded)
+        if not error <= ALLOWED * size + CHANCE * chance + SHARE * own:  # so NaN is wrong
             wrong.append(f"{name}, of size {_size([there]):.3g} instead of {size:.3g}")
     return f"wrong gradients of {len(wrong)} parameters in {len(plain)}, as of {wrong[-1]}" if wrong else None
 
@@ -99,14 +100,14 @@ def _size(each: Iterable[Tensor]) -> float:
 def fault_of_compiler(
     network: nn.Module,
     by_compiler: Callable[[], Gradients],
-    own: Callable[[], Gradients],
+    own: Callable[[bool], Gradients],
     tell: Callable[[str], None],
 ) -> str | None:
     """What goes wrong with a compiled network, in words; the same in all processes, and the network is as before.
 
     Args:
         by_compiler: the compiled network's gradients.
-        own: the network's own, by the same random numbers.
+        own: the network's own, by the same random numbers; in float32 where it is asked so.
         tell: takes what a user should know.
     """
     buffers = [buffer.clone() for buffer in network.buffers()]
@@ -124,7 +125,7 @@ def fault_of_compiler(
 def _fault_here(
     network: nn.Module,
     by_compiler: Callable[[], Gradients],
-    own: Callable[[], Gradients],
+    own: Callable[[bool], Gradients],
     tell: Callable[[str], None],
 ) -> str | None:
     try:
@@ -135,10 +136,12 @@ def _fault_here(
         last = (str(error).strip().splitlines() or [""])[-1][:200]
         return f"{type(error).__name__}: {last}"
     try:
-        plain = own()
+        plain = own(False)
         with weights_moved(network, rounded_otherwise):
-            nearby = own()
-        return disagreement(found, plain, nearby)
+            rounded = [own(False)]
+        with suppress(torch.OutOfMemoryError):  # float32 takes twice as much
+            rounded.append(own(True))
+        return disagreement(found, plain, rounded)
     except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
         tell("Too little memory to compare the compiled network's gradients with the network's own")
         return None

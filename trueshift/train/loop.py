@@ -253,8 +253,8 @@ class Trainer:
             with self.accelerator.no_sync(self.model):
                 return gradients(self.network, lambda: self.task.loss(model, batch))
 
-        def own() -> Gradients:
-            with self.accelerator.autocast():
+        def own(float32: bool) -> Gradients:
+            with nullcontext() if float32 else self.accelerator.autocast():
                 return by(self.network)
 
         seed_everything(self.config.seed)
