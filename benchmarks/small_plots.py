@@ -7,20 +7,22 @@ from typing import Any
 
 from small_results import FAMILIES, asked, paper, recipe_of, runs, title_of
 
+LONGER = "_200_epochs"  # of a family whose adaptive network is still learning when the tables' time is over
 LEARNING, MAGNITUDE = "small_learning_curves.svg", "small_shift_magnitude.svg"
 PIXELS = (8, 16, 24, 32)
 _ORDINARY, _ADAPTIVE, _PAPER = "#d1495b", "#00798c", "#8a8f98"
 # texts stay texts and no date is written: the files are small, and the same as long as the numbers are
+Curves = dict[tuple[str, bool], list[list[list[float]]]]  # epochs and Top-1 of each seed, by family and adaptive
 _STYLE: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trueshift", "font.size": 9, "legend.frameon": False}
 
 
-def curves() -> dict[tuple[str, bool], list[list[list[float]]]]:
-    """Epochs and Top-1 of each seed, by family and whether it is adaptive."""
-    found = {
-        (family, adaptive): [recorded["result"]["curve"]["top1"] for recorded in runs(recipe_of(family, adaptive))]
-        for family in FAMILIES
-        for adaptive in (False, True)
-    }
+def curves(longer: bool = False) -> Curves:
+    """Those of the tables' trainings, or of the longer ones."""
+    found = {}
+    for family in FAMILIES:
+        for adaptive in (False, True):
+            recipe = recipe_of(family, adaptive) + (LONGER if longer else "")
+            found[family, adaptive] = [recorded["result"]["curve"]["top1"] for recorded in runs(recipe)]
     return {key: each for key, each in found.items() if each}
 
 
@@ -39,18 +41,21 @@ def magnitudes() -> dict[tuple[str, bool], list[float]]:
 def draw_all(folder: Path) -> None:
     """Both pictures, as far as there is something to show."""
     if found := curves():
-        _draw(folder / LEARNING, lambda axes, family: _learning(axes, family, found), "epoch", "Top-1, %")
+        longer = curves(longer=True)
+        _draw(folder / LEARNING, lambda axes, family: _learning(axes, family, found, longer), "epoch", "Top-1, %")
     if levels := magnitudes():
         told = ("largest circular shift, pixels of 32", "same answer as unshifted, %")
         _draw(folder / MAGNITUDE, lambda axes, family: _magnitude(axes, family, levels), *told)
 
 
-def _learning(axes: Any, family: str, found: dict[tuple[str, bool], list[list[list[float]]]]) -> None:
+def _learning(axes: Any, family: str, found: Curves, longer: Curves) -> None:
     for adaptive, colour in ((False, _ORDINARY), (True, _ADAPTIVE)):
-        for number, curve in enumerate(found.get((family, adaptive), [])):
-            label = title_of(family, adaptive) if not number else None
-            epochs, top1 = zip(*curve, strict=True)
-            axes.plot(epochs, [100 * rate for rate in top1], color=colour, linewidth=1.2, alpha=0.8, label=label)
+        for trainings, style, told in ((found, "-", ""), (longer, ":", ", 200 epochs")):
+            for number, curve in enumerate(trainings.get((family, adaptive), [])):
+                label = title_of(family, adaptive) + told if not number else None
+                epochs, top1 = zip(*curve, strict=True)
+                line = {"color": colour, "linestyle": style, "linewidth": 1.2, "alpha": 0.8}
+                axes.plot(epochs, [100 * rate for rate in top1], label=label, **line)
 
 
 def _magnitude(axes: Any, family: str, levels: dict[tuple[str, bool], list[float]]) -> None:
