@@ -1,8 +1,6 @@
 """Imported before any test: our package first, so that timm and torchvision find what they need."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +19,7 @@ _files = [path.relative_to(ROOT) for path in (ROOT / "trueshift").rglob("*.py") 
 install_import_hook([".".join(path.with_suffix("").parts) for path in _files], "shape_checks.checked")
 
 import torch  # noqa: E402
+import unchecked  # noqa: E402
 
 import trueshift  # noqa: E402, F401
 
@@ -34,16 +33,6 @@ def _seeded() -> None:
 
 
 @pytest.fixture
-def run_unchecked() -> Callable[[str], str]:
+def run_unchecked() -> Callable[..., str]:
     """Run a program without the shape checks, which a compiler cannot look through; its output comes back."""
-
-    def run(program: str) -> str:
-        found = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": found}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stderr[-6000:]
-        return done.stdout
-
-    return run
+    return unchecked.run_unchecked

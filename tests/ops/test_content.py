@@ -19,8 +19,8 @@ def test_keys_are_equal_exactly_where_the_content_is(name):
     x = hostile_images(16)[name].permute(1, 2, 0)[None]
     views = torch.stack([x.roll((-i, -j), (1, 2)).flatten() for i in range(16) for j in range(16)])
     same = (views[:, None, :8] == views[None, :, :8]).all(2)  # a cheap look first
-    for i, j in same.triu(1).nonzero().tolist():
-        same[i, j] = same[j, i] = torch.equal(views[i], views[j])
+    i, j = same.triu(1).nonzero().T
+    same[i, j] = same[j, i] = (views[i] == views[j]).all(1)
     keys = origin_keys(x).flatten()
     assert torch.equal(keys[:, None] == keys[None, :], same)
 
@@ -91,3 +91,22 @@ def test_no_ties_on_200000_random_images():
         best = keys.topk(2, 1).values
         ties += int((best[:, 0] == best[:, 1]).sum())
     assert ties == 0
+
+
+COMPILED = """
+import torch
+from trueshift.ops.content import origin_keys
+from trueshift.testing import hostile_images
+
+torch.set_num_threads(THREADS)
+images = torch.stack(list(hostile_images(16).values())).movedim(1, -1)
+for channels in (1, 3):
+    x = images[..., :channels]
+    assert torch.equal(torch.compile(origin_keys, fullgraph=True)(x), origin_keys(x)), channels
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_compiled_keys_are_the_same(run_unchecked, threads):
+    """With one thread the loops are others: in products that wrap around torch's compiler saw what it liked."""
+    run_unchecked(COMPILED.replace("THREADS", str(threads)))

@@ -30,13 +30,24 @@ def _mix(x: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
     return x ^ (x >> 33)
 
 
+def _scatter(x: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
+    """Scatter the bits of integers below 2**32, without a product that wraps around.
+
+    What a compiler knows before it runs, as of a range, it may compute as if nothing ever did: torch's, with one thread
+    on a CPU, had other salts than eager code, and with them other choices among equals.
+    """
+    x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 12)) * 0x297A2D39) & 0xFFFFFFFF
+    return x ^ (x >> 15)
+
+
 def fingerprint(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
     """Hash the values of all channels at each position, bit by bit; narrower types as if they were float32.
 
     Shift law: ``fingerprint(S x) == S fingerprint(x)``.
     """
     values = x if x.dtype == torch.float64 else x.to(torch.float32)
-    multipliers = _mix(torch.arange(1, x.shape[-1] + 1, device=x.device)) | 1
+    multipliers = _scatter(torch.arange(1, x.shape[-1] + 1, device=x.device)) | 1
     if exporting():
         return _mix(sum_in_halves(bits_by_arithmetic(values) * multipliers))
     return _mix((bits_by_view(values) * multipliers).sum(-1))
@@ -85,7 +96,7 @@ def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None 
 
         return keys_where(x, needed, _all_multipliers(x))
     words = fingerprint(x)
-    salts = _mix(torch.arange(1, HASHES + 1, device=x.device)).view(HASHES, 1, 1, 1)
+    salts = _scatter(torch.arange(1, HASHES + 1, device=x.device)).view(HASHES, 1, 1, 1)
     residues = (_mix(words ^ salts) % PRIME).to(torch.float64)  # HASHES B H W
     rows = _circulant(x.shape[1], 0, x.device)[:, None]
     columns = _circulant(x.shape[2], HASHES, x.device)[:, None]
@@ -96,8 +107,8 @@ def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None 
 
 def _multipliers(size: int, seed: int, device: torch.device) -> Int64[Tensor, "HASHES size"]:
     """Of the rows, or of the columns, by their distance."""
-    salts = _mix(torch.arange(seed + 1, seed + HASHES + 1, device=device))[:, None]
-    return _mix(torch.arange(size, device=device) ^ salts) % PRIME
+    salts = _scatter(torch.arange(seed + 1, seed + HASHES + 1, device=device))[:, None]
+    return _scatter(torch.arange(size, device=device) ^ salts) % PRIME
 
 
 def _circulant(size: int, seed: int, device: torch.device) -> Tensor:
@@ -113,8 +124,8 @@ def _all_multipliers(x: Tensor) -> Int64[Tensor, " all"]:
 
 
 def _make_multipliers(channels: int, rows: int, columns: int, device: torch.device) -> Tensor:
-    of_channels = _mix(torch.arange(1, channels + 1, device=device)) | 1
-    salts = _mix(torch.arange(1, HASHES + 1, device=device))
+    of_channels = _scatter(torch.arange(1, channels + 1, device=device)) | 1
+    salts = _scatter(torch.arange(1, HASHES + 1, device=device))
     lines = (_multipliers(rows, 0, device).flatten(), _multipliers(columns, HASHES, device).flatten())
     return torch.cat([of_channels, salts, *lines])
 

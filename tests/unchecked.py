@@ -1,0 +1,47 @@
+"""Programs in a process of their own, without the shape checks, which a compiler cannot look through."""
+
+import atexit
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# started once with everything imported, then copied for each program: importing takes longer than most of them;
+# with a GPU each imports for itself, since no copy may use what its original has asked of CUDA
+_CONTEXT = get_context("spawn" if Path("/dev/nvidiactl").exists() else "forkserver")
+_CONTEXT.set_forkserver_preload(["trueshift"])
+
+
+def run_unchecked(program: str | Path, *words: str) -> str:
+    """Run a program, or the file that holds it with the words of its command line; what it prints comes back."""
+    with tempfile.TemporaryDirectory() as folder:
+        child = _CONTEXT.Process(target=_run, args=(program, words, folder, dict(os.environ)))
+        child.start()
+        child.join(1800)
+        child.kill()  # one that hangs
+        printed, told = ((Path(folder) / name).read_text() for name in ("out", "err"))
+    assert child.exitcode == 0, told[-6000:]
+    return printed
+
+
+def _run(program: str | Path, words: Sequence[str], folder: str, environment: dict[str, str]) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    os.chdir(ROOT)
+    os.environ.update(environment)  # as it is now, not as it was when the first program was run
+    # for the processes that a compiler starts
+    os.environ["PYTHONPATH"] = os.pathsep.join([f"{ROOT}/tests", *filter(None, [os.environ.get("PYTHONPATH")])])
+    try:
+        if isinstance(program, Path):
+            sys.argv = [str(program), *words]
+            sys.path.insert(0, str(program.parent))
+            runpy.run_path(str(program), run_name="__main__")
+        else:
+            exec(program, {"__name__": "__main__"})
+    finally:
+        atexit._run_exitfuncs()  # a copied process would leave without
