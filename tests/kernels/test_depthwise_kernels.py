@@ -11,18 +11,12 @@ from trueshift.ops.grid import TokenGrid
 from trueshift.ops.max_pool import max_pool
 from trueshift.ops.rel_pos import circular_rows, linear_rows, position_bias, shortest_rows
 
-pytestmark = pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
+pytestmark = [
+    pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton"),
+    pytest.mark.usefixtures("quick_interpreter"),
+]
 
 OFFSET = [[1, 3], [-2, 17]]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    """The interpreter looks for overflows in every sum of integers, which takes it most of its time."""
-    if kernels.INTERPRETED:
-        from triton.runtime.interpreter import interpreter_builder
-
-        monkeypatch.setitem(interpreter_builder.options.__dict__, "sanitize_overflow", False)
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ VARIATIONS = (
     "stages, convolutional",
     "align, one window high",
     "align, p = 1",
+    "stages",  # every small Swin goes through all shifts of a photograph
 )
 
 
@@ -67,8 +68,9 @@ def test_all_shifts_of_56_pixels(name):
 
 
 @pytest.mark.parametrize("name", slow_if(lambda name: name not in VARIATIONS))
-def test_some_shifts_of_56_pixels(name):
-    assert_equivariant(build(name, 56), all_images(56), shifts=12)
+def test_some_shifts_of_40_pixels(name):
+    """As 56 no power of two, in half the time."""
+    assert_equivariant(build(name, 40), all_images(40), shifts=12)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -91,7 +93,8 @@ def test_values_do_not_move_at_all_with_an_anchor(name):
 def test_any_patch_and_channels(patch, channels):
     rows, columns = ts.ops.shift.pair(patch)
     layer = ts.AdaptiveTokenize(channels, 12, patch)
-    assert_equivariant(layer, size=(rows * 6, columns * 4), channels=channels, shifts=24 if rows < 16 else 4)
+    size = (rows * 6, columns * 4) if rows < 8 else (rows * 3, columns * 2)  # large patches, small grids
+    assert_equivariant(layer, size=size, channels=channels, shifts=24 if rows < 16 else 4)
 
 
 @pytest.mark.parametrize("kernel", [4, 5, 7, 11])

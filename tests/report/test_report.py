@@ -5,19 +5,9 @@ import re
 
 import pytest
 from PIL import Image
-from report_samples import Reader, audit_of_twins, nasty_folder
+from report_samples import Reader
 
-from trueshift.report.output import write_audit
 from trueshift.report.wording import number, percent, verdict
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("report")
-    (folder / "data").mkdir()
-    source = nasty_folder(folder / "data")
-    found = audit_of_twins(source)
-    return found, write_audit(found, source, folder)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from report_samples import NastyScenes, audit_of_segmenters, audit_of_twins, nasty_folder
+from report_samples import NastyScenes, audit_of_segmenters
 
 from trueshift.report.output import write_audit
 
@@ -26,12 +26,10 @@ CONTRASTS = """() => {
 
 @pytest.fixture(scope="module", params=["pictures", pytest.param("scenes", marks=pytest.mark.slow)])
 def address(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page")
     if request.param == "scenes":
+        folder = tmp_path_factory.mktemp("page")
         return write_audit(audit_of_segmenters(NastyScenes()), NastyScenes(), folder).as_uri()
-    (folder / "data").mkdir()
-    source = nasty_folder(folder / "data")
-    return write_audit(audit_of_twins(source), source, folder).as_uri()
+    return request.getfixturevalue("written")[1].as_uri()
 
 
 @pytest.fixture(scope="module")

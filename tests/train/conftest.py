@@ -1,4 +1,4 @@
-"""What tests of recipes share."""
+"""What tests of training share."""
 
 from functools import cache
 
@@ -7,9 +7,9 @@ import pytest
 from trueshift.train import arguments
 
 
-@pytest.fixture(scope="module")
-def one_parser():
-    """Making a parser takes longer than reading a recipe."""
+@pytest.fixture(scope="session", autouse=True)
+def _one_parser():
+    """Making a parser takes longer than reading a recipe, and as long as a step or two of a small run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "_parser", cache(arguments._parser))
         yield

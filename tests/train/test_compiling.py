@@ -18,7 +18,8 @@ from trueshift.train.compiling import (
 )
 
 # with batch norms, which move in every pass
-CHANGES = {"model__name": "cvt_mini", "model__arguments": "{}", "max_steps": 2, "batch_size": 4, "evaluate__limit": 4}
+SMALL = "{embed_dim: [16, 16, 16], depths: [1, 1, 1], num_heads: [1, 1, 1]}"
+CHANGES = {"model__name": "cvt_mini", "model__arguments": SMALL, "max_steps": 2, "batch_size": 4, "evaluate__limit": 4}
 
 
 class Compiled(nn.Module):

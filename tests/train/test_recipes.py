@@ -13,8 +13,6 @@ from trueshift.models.registry import resolve_name
 from trueshift.train import TrainConfig, list_recipes, parse_arguments
 from trueshift.train.recipe import FOLDER, about
 
-pytestmark = pytest.mark.usefixtures("one_parser")
-
 FAMILIES = ("swin_tiny", "swinv2_tiny", "cvt_13", "mvitv2_tiny")
 MODELS = [prefix + family for family in FAMILIES for prefix in ("", "a_")]
 SETTINGS = list(product(("cifar10", "cifar100", "imagenet"), ("circular", "standard")))

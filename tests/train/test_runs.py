@@ -32,6 +32,22 @@ from trueshift.train.task import Surroundings
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing happened to."""
+    output = tmp_path_factory.mktemp("whole")
+    assert run_here(output) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def random_whole(tmp_path_factory):
+    """The same with all that makes a run random."""
+    output = tmp_path_factory.mktemp("random_whole")
+    assert run_here(output, **EVERYTHING) == 0
+    return output
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_run_ends_with_the_same_bits(tmp_path, processes):
     often = {"checkpoint__every_steps": 3, "evaluate__every_epochs": 2, **EVERYTHING}
@@ -116,8 +132,7 @@ def test_a_finished_run_started_again_changes_nothing(tmp_path):
     assert losses(tmp_path) == before[1]
 
 
-def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, monkeypatch):
-    run_here(tmp_path / "whole", **EVERYTHING)
+def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, random_whole, monkeypatch):
     read = classification.read_batches
 
     def interrupted(*arguments):
@@ -129,12 +144,11 @@ def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, monke
         assert run_here(tmp_path / "stopped", **EVERYTHING) == PREEMPTED
     assert not [entry for entry in log(tmp_path / "stopped") if entry["kind"] == "test"]
     assert run_here(tmp_path / "stopped", **EVERYTHING) == 0
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+    assert same(weights(random_whole), weights(tmp_path / "stopped"))
     assert [entry["epoch"] for entry in log(tmp_path / "stopped") if entry["kind"] == "test"] == [0, 1]
 
 
-def test_a_full_disk_costs_nothing_that_was_saved(tmp_path, monkeypatch):
-    run_here(tmp_path / "whole")
+def test_a_full_disk_costs_nothing_that_was_saved(tmp_path, whole, monkeypatch):
     from trueshift.train import checkpoint
 
     write, calls = checkpoint.save_file, []
@@ -151,7 +165,7 @@ def test_a_full_disk_costs_nothing_that_was_saved(tmp_path, monkeypatch):
             run_here(tmp_path / "full")
     assert [path.name for path in (tmp_path / "full" / "checkpoints").iterdir()] == ["step_00000006"]
     assert run_here(tmp_path / "full") == 0
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "full"))
+    assert same(weights(whole), weights(tmp_path / "full"))
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path):
@@ -190,15 +204,14 @@ def test_the_same_command_goes_on_from_where_it_stopped_not_from_where_it_began(
         run_here(tmp_path / "third", resume=start)
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, capsys):
-    run_here(tmp_path / "whole")
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, whole, capsys):
     run_here(tmp_path / "damaged", checkpoint__every_steps=3, checkpoint__keep=4)
     newest = CheckpointFolder(tmp_path / "damaged" / "checkpoints").all()[-1]
     (newest / "model.safetensors").write_bytes(b"cut off")
     config = tiny(tmp_path / "damaged", checkpoint__every_steps=3, checkpoint__keep=4)
     assert train(config) == 0
     assert "not a whole checkpoint" in capsys.readouterr().out
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "damaged"))
+    assert same(weights(whole), weights(tmp_path / "damaged"))
 
 
 def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path, monkeypatch, capsys):
@@ -336,10 +349,9 @@ def test_all_processes_of_a_run_are_refused_together(tmp_path):
     assert ".lock" not in os.listdir(tmp_path)
 
 
-def test_activations_computed_again_learn_the_same(tmp_path):
-    run_here(tmp_path / "kept", **EVERYTHING)
+def test_activations_computed_again_learn_the_same(tmp_path, random_whole):
     run_here(tmp_path / "again", grad_checkpointing="true", **EVERYTHING)
-    assert losses(tmp_path / "again") == pytest.approx(losses(tmp_path / "kept"), rel=1e-5)
+    assert losses(tmp_path / "again") == pytest.approx(losses(random_whole), rel=1e-5)
 
 
 def test_pixels_that_stay_on_the_device_learn_the_same(tmp_path):

@@ -6,7 +6,6 @@ of, takes its statistics from the images of one pass, and a loss is the mean ove
 
 import json
 import signal
-from functools import cache
 from random import Random
 
 import numpy as np
@@ -20,20 +19,12 @@ import trueshift
 from trueshift.cli import main
 from trueshift.data.scene_preparation import ScenePreparation
 from trueshift.eval.loading import load_subject
-from trueshift.train import Diverged, arguments, loop, segmentation, train
+from trueshift.train import Diverged, loop, segmentation, train
 from trueshift.train.network import build_segmenter
 from trueshift.train.stopping import PREEMPTED
 from trueshift.train.task import Task
 
 RANDOM = {"model__drop_path_rate": 0.3}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_parser():
-    """Making a parser takes as long as a step or two."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "_parser", cache(arguments._parser))
-        yield
 
 
 @pytest.fixture(scope="module")

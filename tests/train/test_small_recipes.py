@@ -12,8 +12,6 @@ from trueshift.eval.protocols import find_protocols
 from trueshift.train import list_recipes, parse_arguments
 from trueshift.train.recipe import about
 
-pytestmark = pytest.mark.usefixtures("one_parser")
-
 FAMILIES = ("swin", "swinv2", "cvt", "mvitv2")
 MODELS = [f"{prefix}{family}_mini" for family in FAMILIES for prefix in ("", "a_")]
 TWICE = ("cvt_mini", "mvitv2_mini")  # padded convolutions that are not circular anyway

@@ -3,12 +3,11 @@
 import inspect
 import re
 from dataclasses import asdict, fields, is_dataclass, replace
-from functools import cache
 from typing import get_args, get_type_hints
 
 import pytest
 
-from trueshift.train import TrainConfig, arguments, config, list_recipes, parse_arguments
+from trueshift.train import TrainConfig, config, list_recipes, parse_arguments
 from trueshift.train.config import (
     SCENES,
     AugmentConfig,
@@ -21,14 +20,6 @@ from trueshift.train.config import (
 from trueshift.train.recipe import about, overlaid, read_recipe
 
 DATACLASSES = [kind for kind in vars(config).values() if inspect.isclass(kind) and is_dataclass(kind)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_parser():
-    """Making a parser takes longer than using it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "_parser", cache(arguments._parser))
-        yield
 
 
 @pytest.fixture(autouse=True)
