@@ -50,9 +50,9 @@ def draw_all(folder: Path) -> None:
 
 def _learning(axes: Any, family: str, found: Curves, longer: Curves) -> None:
     for adaptive, colour in ((False, _ORDINARY), (True, _ADAPTIVE)):
-        for trainings, style, told in ((found, "-", ""), (longer, ":", ", 200 epochs")):
+        for trainings, style, told in ((found, "-", title_of(family, adaptive)), (longer, ":", "200 epochs")):
             for number, curve in enumerate(trainings.get((family, adaptive), [])):
-                label = title_of(family, adaptive) + told if not number else None
+                label = told if not number else None
                 epochs, top1 = zip(*curve, strict=True)
                 line = {"color": colour, "linestyle": style, "linewidth": 1.2, "alpha": 0.8}
                 axes.plot(epochs, [100 * rate for rate in top1], label=label, **line)
