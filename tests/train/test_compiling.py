@@ -202,6 +202,17 @@ def test_one_parameter_that_is_wrong_is_found_among_many():
     assert disagreement(of(1.0, 0.02, 0.00001), plain, [plain, of(1.0, 0.009, 0.00001)]) is None  # rounding does it
 
 
+def test_where_float32_does_not_fit_the_others_are_compared():
+    def own(float32):
+        if float32:
+            raise torch.OutOfMemoryError
+        return of(1.0)
+
+    network = nn.Linear(1, 1)
+    assert fault_of_compiler(network, lambda: of(1.1), own, pytest.fail) is None
+    assert "of size 10 instead of 1" in fault_of_compiler(network, lambda: of(10.0), own, pytest.fail)
+
+
 def test_gradients_that_are_missing_are_wrong():
     assert "weight1, of size 0 instead of 0.5" in disagreement(of(1.0), of(1.0, 0.5), [of(1.0, 0.5)])
 
