@@ -6,13 +6,14 @@ import runpy
 import sys
 import tempfile
 from collections.abc import Sequence
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # started once with everything imported, then copied for each program: importing takes longer than most of them;
-# with a GPU each imports for itself, since no copy may use what its original has asked of CUDA
-_CONTEXT = get_context("spawn" if Path("/dev/nvidiactl").exists() else "forkserver")
+# with a GPU each imports for itself, since no copy may use what its original has asked of CUDA; on Windows, too
+_COPIED = "forkserver" in get_all_start_methods() and not Path("/dev/nvidiactl").exists()
+_CONTEXT = get_context("forkserver" if _COPIED else "spawn")
 _CONTEXT.set_forkserver_preload(["trueshift"])
 
 

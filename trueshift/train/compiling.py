@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-ALLOWED = 0.5  # of a parameter's gradient (an adaptive network may choose other grids for an image or two), and
+ALLOWED = 0.45  # of a parameter's gradient (an adaptive network may choose other grids for an image or two), and
 CHANCE = 10.0  # so many times what its rounding explains, and
 SHARE = 1e-4  # of all gradients: where one should be nothing, what is left of it is rounding alone
 BF16 = 2.0**-8  # what a weight in bf16 may be off by
