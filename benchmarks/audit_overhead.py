@@ -19,9 +19,10 @@ import torch
 from PIL import Image
 
 from trueshift.data import ImageFolder, read_ahead
-from trueshift.eval import Request, find_protocols, load_subject, margin_of, measure
-from trueshift.eval.settings import on_gpu
-from trueshift.eval.tally import Tally
+from trueshift.eval import Request, find_protocols, load_subject, margin_of
+from trueshift.eval.metrics.aggregate import Tally
+from trueshift.eval.runner import classify as measure
+from trueshift.eval.runner.settings import on_gpu
 from trueshift.testing.images import PHOTOS
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trueshift
-from trueshift.train.compiling import compiled, otherwise_if_constant, weights_moved
+from trueshift.train.compile_check import compiled, otherwise_if_constant, weights_moved
 
 KINDS: dict[str, Callable[[nn.Module], Any]] = {
     "eager": lambda model: model,

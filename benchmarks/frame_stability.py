@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 
 import trueshift as ts
-from trueshift.ops.content import origin_keys
-from trueshift.ops.seam import seam_scores
-from trueshift.ops.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.selection.content_hash import origin_keys
+from trueshift.ops.selection.seam import seam_scores
 from trueshift.testing.images import PHOTOS
 
 PATCH = 4

@@ -34,7 +34,7 @@ from contestants import FAMILIES, LABELS, REFERENCE, contestant, labels_for
 from timing import device_is_lost, graphed, in_words, interleaved, peak_memory, ratio, set_precision, settle, spread
 from torch import Tensor, nn
 
-from trueshift.train.compiling import SAFE
+from trueshift.train.compile_check import SAFE
 
 PRECISIONS = ("bf16", "bf16_weights", "tf32", "float32")
 MODES = ("eager", "compiled", "graph", "compiled_graph")

@@ -20,8 +20,8 @@ from contestants import ADAPTIVE, FIXED, REFERENCE, contestant
 from timing import difference, graphed, in_words, interleaved, ratio, set_precision, spread
 from torch import Tensor, nn
 
-from trueshift.ops.polyphase import coset_sum
-from trueshift.ops.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.geometry.polyphase import coset_sum
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.testing import photographs
 
 BLOCK, NETWORK = "one block of Swin-T's stage 1", "Swin-T"

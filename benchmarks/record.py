@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trueshift.provenance import circumstances, processor
+from trueshift.utils.provenance import circumstances, processor
 
 __all__ = ["RESULTS", "ROOT", "machine", "processor", "write"]
 

@@ -13,7 +13,7 @@ import record
 import torch
 
 import trueshift as ts
-from trueshift.ops.shift import IMAGE_DIMS
+from trueshift.ops.geometry.shift import IMAGE_DIMS
 from trueshift.testing import hostile_images, photographs
 
 sys.path.insert(0, str(record.ROOT / "tests"))

@@ -17,7 +17,7 @@ from timing import interleaved, peak_memory, ratio, set_precision, spread
 from torch import Tensor, nn
 
 import trueshift as ts
-from trueshift.ops.grid import Tokens
+from trueshift.ops.geometry.grid import Tokens
 
 BACKBONES = {"swin": ("swin_tiny", 448), "swinv2": ("swinv2_tiny", 512)}
 

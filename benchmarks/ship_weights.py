@@ -24,10 +24,11 @@ from torch import Tensor
 
 import trueshift
 from trueshift.data import EmbeddedSample, Preparation
-from trueshift.files import json_text, write_whole
-from trueshift.models import Backbone, from_pretrained, shipped
+from trueshift.models import Backbone, from_pretrained
+from trueshift.models import bundled_weights as shipped
+from trueshift.models.hub import CONFIG, arguments_of, read_json
 from trueshift.models.registry import name_of
-from trueshift.models.saving import CONFIG, arguments_of, read_json
+from trueshift.utils.files import json_text, write_whole
 
 LIMIT = 6_000_000  # bytes
 BATCH = 50

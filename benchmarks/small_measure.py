@@ -10,11 +10,11 @@ from small_runs import ERASED, SMALL, Run, adaptive, configuration, of_the_main_
 
 from trueshift.data import open_data
 from trueshift.eval import EvalSettings, run_evaluation
-from trueshift.eval.loading import load_subject
-from trueshift.eval.protocols import find_protocols
-from trueshift.eval.subject import Request, Subject, adapted_twin, canonical_twin, subject_of
+from trueshift.eval.models.eval_model import Request, Subject, adapted_twin, canonical_twin, subject_of
+from trueshift.eval.models.load import load_subject
+from trueshift.eval.protocols.registry import find_protocols
 from trueshift.models import create_model
-from trueshift.provenance import circumstances
+from trueshift.utils.provenance import circumstances
 
 SWITCHED = (f"{SMALL}/a_swin_mini", f"{SMALL}/shipped/a_swin_mini")  # of which modules are switched off
 MODULES = {"a_token": "tokenize", "a_wsa": "align", "a_pmerge": "merge"}

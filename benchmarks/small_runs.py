@@ -13,9 +13,9 @@ from typing import Any
 
 from small_weights import restore_weights
 
-from trueshift.files import json_text, write_whole
 from trueshift.train import TrainConfig, list_recipes, parse_arguments
 from trueshift.train.recipe import about
+from trueshift.utils.files import json_text, write_whole
 
 SMALL = "cifar10_small"
 FOLDERS = (SMALL, "cifar10")  # of the small models, and of the paper's

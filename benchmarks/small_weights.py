@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from trueshift.models.saving import CONFIG, WEIGHTS
+from trueshift.models.hub import CONFIG, WEIGHTS
 
 
 def keep_weights(folder: Path, file: Path, **about: str) -> Path:

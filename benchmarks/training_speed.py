@@ -19,10 +19,10 @@ import record
 import torch
 from rich.console import Console
 
-from trueshift.eval.settings import inference_device
+from trueshift.eval.runner.settings import inference_device
 from trueshift.train import parse_arguments
-from trueshift.train.loop import Trainer
-from trueshift.train.stopping import StopRequest
+from trueshift.train.preemption import StopRequest
+from trueshift.train.trainer import Trainer
 
 STEPS_PER_ROUND = 20
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(record.ROOT / "tests"))
 from model_checks import perturb_norms, random_shifts
 
 import trueshift as ts
-from trueshift.ops.content import origin_keys
+from trueshift.ops.selection.content_hash import origin_keys
 
 CLEAR = 1e-5
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from trueshift import AdaptiveMerge, Tokens, circular_shift
-from trueshift.ops.shift import IMAGE_DIMS
+from trueshift.ops.geometry.shift import IMAGE_DIMS
 
 
 class MergeClassifier(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trueshift import AdaptiveMerge, AlignWindows, Tokens, WindowAttention, circular_shift, place
-from trueshift.ops.shift import IMAGE_DIMS
+from trueshift.ops.geometry.shift import IMAGE_DIMS
 
 
 class EncoderDecoder(nn.Module):

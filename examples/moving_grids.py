@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trueshift import AdaptiveTokenize, AlignWindows, Criterion, FixedOffset, MaxNorm, TokenGrid, circular_shift
-from trueshift.ops.shift import IMAGE_DIMS
+from trueshift.ops.geometry.shift import IMAGE_DIMS
 from trueshift.testing import photographs
 
 SIZE, PATCH, WINDOW = 112, 8, 7

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift import circular_shift
-from trueshift.ops.shift import IMAGE_DIMS
+from trueshift.ops.geometry.shift import IMAGE_DIMS
 
 Forward = Callable[[Tensor], tuple[Tensor, list[Tensor], list[Tensor]]]
 

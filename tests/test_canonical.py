@@ -6,7 +6,7 @@ from torch import nn
 
 import trueshift as ts
 from trueshift.canonical import canonical_origin
-from trueshift.ops.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.testing import assert_equivariant, assert_invariant, photographs
 
 

@@ -8,9 +8,9 @@ import torch
 from trueshift.cli import main
 from trueshift.commands import command_line
 from trueshift.data.sample import FOLDER
-from trueshift.eval.settings import inference_device
-from trueshift.files import writable_folder
-from trueshift.locks import sole_writer
+from trueshift.eval.runner.settings import inference_device
+from trueshift.utils.files import writable_folder
+from trueshift.utils.locks import sole_writer
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import trueshift as ts
-from trueshift.ops.exact import exact_sum
+from trueshift.ops.selection.exact import exact_sum
 from trueshift.testing import assert_equivariant, photographs
 
 

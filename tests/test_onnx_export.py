@@ -32,7 +32,7 @@ warnings.simplefilter("ignore")
 import onnx, onnxruntime, torch
 from trueshift.models.registry import create_model
 from trueshift.onnx_export import _as_onnx, export_onnx
-from trueshift.ops.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.testing import hostile_images, photographs
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -161,8 +161,8 @@ print("ok")
 """
 
 PRIMITIVES = """
-from trueshift.ops.content import fingerprint, origin_keys
-from trueshift.ops.exact import power_of_two_above
+from trueshift.ops.selection.content_hash import fingerprint, origin_keys
+from trueshift.ops.selection.exact import power_of_two_above
 
 class Primitives(torch.nn.Module):
     def forward(self, x):

@@ -10,9 +10,9 @@ from trueshift import UperNet
 from trueshift.cli import main
 from trueshift.data.masks import Labels, read_mask
 from trueshift.data.scene_preparation import ScenePreparation
-from trueshift.eval.subject import Request, dense_subject_of, subject_of
+from trueshift.eval.models.eval_model import Request, dense_subject_of, subject_of
 from trueshift.report.masks import class_colours, legend, mask_png, overlay, shares
-from trueshift.report.segmenting import PixelLabels, Sliding, find_pictures, usual_sliding
+from trueshift.segment_command import PixelLabels, Sliding, find_pictures, usual_sliding
 
 NAMES = ["red", "green", "blue"]
 
@@ -225,7 +225,7 @@ def test_a_photograph_is_labelled_upright(tmp_path):
     exif[0x0112] = 3  # held upside down
     with Image.open("a.png") as image:
         image.transpose(Image.Transpose.ROTATE_180).save("a.png", exif=exif)
-    from trueshift.report.segmenting import segment_files
+    from trueshift.segment_command import segment_files
 
     model = PixelLabels(dense_subject_of(StrongestColour(), "any", "none", Request()))
     list(segment_files(find_pictures(["a.png"], tmp_path / "out"), model, tmp_path))

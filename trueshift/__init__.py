@@ -22,10 +22,10 @@ from .layers import (  # noqa: E402
 )
 from .models import create_model, list_models  # noqa: E402
 from .onnx_export import export_onnx  # noqa: E402
-from .ops.grid import TokenGrid, Tokens, place  # noqa: E402
-from .ops.resample import resample  # noqa: E402
-from .ops.select import Choice  # noqa: E402
-from .ops.shift import circular_shift  # noqa: E402
+from .ops.geometry.grid import TokenGrid, Tokens, place  # noqa: E402
+from .ops.geometry.resample import resample  # noqa: E402
+from .ops.geometry.shift import circular_shift  # noqa: E402
+from .ops.selection.choose import Choice  # noqa: E402
 from .tasks import UperNet, adapt, from_pretrained, revert  # noqa: E402
 
 __version__ = "0.1.0.dev0"

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from .layers.tokenize import check_image
-from .ops.content import origin_keys
-from .ops.precision import without_autocast
-from .ops.seam import seam_scores, start_on_seam
-from .ops.shift import IMAGE_DIMS, circular_shift
+from .ops.geometry.shift import IMAGE_DIMS, circular_shift
+from .ops.nn.autocast import without_autocast
+from .ops.selection.content_hash import origin_keys
+from .ops.selection.seam import seam_scores, start_on_seam
 
 
 @torch.no_grad()

@@ -12,20 +12,19 @@ import torch
 from rich.console import Console
 
 from .commands import command_line
-from .data import ImageSource, open_data
-from .data.scenes import SceneSource
-from .eval.audit import run_audit
-from .eval.evaluate import run_evaluation
-from .eval.loading import WeightsUnavailable, load_subject
-from .eval.processes import joined_processes, sole_run
-from .eval.protocols import find_protocols
+from .data import Source, open_data
+from .eval.audit.run import run_audit
+from .eval.models.eval_model import Request, Subject, adapted_twin, canonical_twin
+from .eval.models.load import WeightsUnavailable, load_subject
+from .eval.protocols.registry import find_protocols
+from .eval.runner.evaluate import run_evaluation
+from .eval.runner.settings import AuditSettings, EvalSettings, inference_device, usual_batch_size
 from .eval.scene_source import open_scenes_or_pictures
-from .eval.settings import AuditSettings, EvalSettings, inference_device, usual_batch_size
-from .eval.subject import Request, Subject, adapted_twin, canonical_twin
-from .files import json_text, writable_folder, write_whole
 from .report.console import print_audit, print_evaluation, progress_bars
 from .report.output import write_audit
-from .report.segmenting import PixelLabels, Segmented, check_free, find_pictures, segment_files, usual_sliding
+from .segment_command import PixelLabels, Segmented, check_free, find_pictures, segment_files, usual_sliding
+from .utils.distributed import joined_processes, sole_run
+from .utils.files import json_text, writable_folder, write_whole
 
 INCOMPLETE = 1  # something could not be read, all else is done
 INTERRUPTED = 130  # what a shell expects of a program ended by Ctrl-C
@@ -104,7 +103,7 @@ def audit(
     return INTERRUPTED if result["partial"] else 0
 
 
-def _source(data: str, split: str, dense: bool) -> ImageSource | SceneSource:
+def _source(data: str, split: str, dense: bool) -> Source:
     return open_scenes_or_pictures(data, split) if dense else open_data(data, split)
 
 

@@ -1,6 +1,6 @@
 r"""How one of s x s grids is chosen. Baseline, ablations and adaptive network differ in nothing but their criteria.
 
-A criterion sees :class:`Candidates` and returns a :class:`~trueshift.ops.select.Choice`. To write your own, score
+A criterion sees :class:`Candidates` and returns a :class:`.Choice`. To write your own, score
 single positions, and let the base class add up the scores of each grid exactly and break ties by content::
 
     class Busiest(Criterion):
@@ -17,14 +17,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from .ops import kernels
-from .ops.arithmetic import EXACT, PLAIN
-from .ops.content import origin_keys
-from .ops.exact import exact_linear
-from .ops.pixels import Pixels
-from .ops.polyphase import coset_max, coset_sum, polyphase
-from .ops.precision import without_autocast
-from .ops.select import ROUNDING, Choice, choose
-from .ops.shift import Pair
+from .ops.geometry.polyphase import coset_max, coset_sum, polyphase
+from .ops.geometry.shift import Pair
+from .ops.nn.autocast import without_autocast
+from .ops.selection.arithmetic import EXACT, PLAIN
+from .ops.selection.choose import ROUNDING, Choice, choose, drop_grids
+from .ops.selection.content_hash import origin_keys
+from .ops.selection.exact import exact_linear
+from .ops.selection.quantised_image import Pixels
 
 
 class Candidates(ABC):
@@ -109,6 +109,14 @@ class Criterion(nn.Module):
     """
 
     adaptive = True  # the choice looks at the content
+    grid_drop_rate = 0.0  # share of the images that get a random grid while training
+
+    def choose(self, candidates: Candidates) -> Choice:
+        """What a layer follows: :meth:`forward`, and random grids while training (see :func:`drop_grids`)."""
+        choice = self(candidates)
+        if not (self.training and self.adaptive and self.grid_drop_rate):
+            return choice
+        return drop_grids(choice, candidates.stride, self.grid_drop_rate)
 
     def forward(self, candidates: Candidates) -> Choice:
         """Score without gradient and in full precision, whatever surrounds the call, and choose."""

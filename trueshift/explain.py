@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from .criteria import Candidates, Criterion
-from .evaluation_mode import in_evaluation
 from .models.backbone import Backbone
-from .ops.grid import TokenGrid
-from .ops.select import Choice
-from .ops.shift import Pair
+from .ops.geometry.grid import TokenGrid
+from .ops.geometry.shift import Pair
+from .ops.selection.choose import Choice
 from .tasks import UperNet
+from .utils.evaluation_mode import in_evaluation
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Decision:
     Attributes:
         layer: where in the model.
         stride: between how many grids, in rows and columns.
-        offset, margin, tied: see :class:`~trueshift.ops.select.Choice`. The offset counts from the first token (pixel)
+        offset, margin, tied: see :class:`.Choice`. The offset counts from the first token (pixel)
             the layer was given; a tokenizer's is before the anchor.
     """
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .models.backbone import Backbone
-from .ops.shift import Pair, pair
+from .ops.geometry.shift import Pair, pair
 from .tasks import UperNet
 
 WAYS = ("resize", "crop", "pad")

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from .evaluation_mode import in_evaluation
-from .files import write_whole
 from .layers.tokenize import check_size
 from .models.backbone import Backbone
-from .ops.shift import Pair, pair
+from .ops.geometry.shift import Pair, pair
 from .tasks import UperNet
+from .utils.evaluation_mode import in_evaluation
+from .utils.files import write_whole
 
 OPSET = 18  # the first with BitwiseXor, of which the content keys are made
 

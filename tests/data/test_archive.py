@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trueshift.data import CompactArchive, EmbeddedSample, ImageSource, Picture, write_archive
+from trueshift.data import CompactArchive, EmbeddedSample, Sample, Source, write_archive
 from trueshift.data import archive as archive_module
 
 
@@ -31,11 +31,11 @@ class Made:
         return f"made {index}"
 
     def __getitem__(self, index):
-        return Picture(Image.fromarray(self.pixels[index]), self.name(index), int(self.labels[index]))
+        return Sample(Image.fromarray(self.pixels[index]), self.name(index), int(self.labels[index]))
 
 
 def assert_same(read, written):
-    assert isinstance(read, ImageSource)
+    assert isinstance(read, Source)
     assert (read.pixels.dtype, read.labels.dtype) == (np.uint8, np.int64)
     assert np.array_equal(read.pixels, written.pixels)
     assert np.array_equal(read.labels, written.labels)
@@ -62,7 +62,7 @@ def test_pictures_have_names_and_labels(tmp_path):
     for index in range(4):
         picture = source[index]
         assert picture.name == source.name(index) == f"test {index}"
-        assert picture.label == written.labels[index]
+        assert picture.target == written.labels[index]
         assert np.array_equal(np.asarray(picture.image), written.pixels[index])
     with pytest.raises(IndexError):
         source[4]
@@ -87,7 +87,7 @@ def test_a_single_class_keeps_its_name(tmp_path):
 def test_the_sample_is_packed_and_comes_back(tmp_path):
     sample = EmbeddedSample()
     assert sample.labels.dtype == np.int64
-    assert type(sample[0].label) is int
+    assert type(sample[0].target) is int
     assert_same(CompactArchive(write_archive(tmp_path / "a.zip", {"test": sample})), sample)
 
 
@@ -123,12 +123,12 @@ def changed(source, **changes):
 
 class Unlabelled(Made):
     def __getitem__(self, index):
-        return Picture(Image.new("RGB", (8, 8)), self.name(index), None)
+        return Sample(Image.new("RGB", (8, 8)), self.name(index), None)
 
 
 class Oblong(Made):
     def __getitem__(self, index):
-        return Picture(Image.new("RGB", (8, 8 - index)), self.name(index), 0)
+        return Sample(Image.new("RGB", (8, 8 - index)), self.name(index), 0)
 
 
 @pytest.mark.parametrize(

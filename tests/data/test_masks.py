@@ -12,7 +12,7 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 
 from trueshift.data.masks import Labels, decode_mask, read_mask
-from trueshift.data.scenes import IGNORED
+from trueshift.data.source import IGNORED
 
 VALUES = np.array([[0, 1, 2], [3, 3, 255]], np.uint8)
 FOUR = Labels.numbered(4)

@@ -146,4 +146,4 @@ def test_classes_that_would_get_other_numbers_are_refused(tmp_path):
 def test_images_to_measure_on_may_have_no_classes(tmp_path):
     save(tmp_path, "train/cat/1.png", "train/dog/2.png", "test/1.png")
     source = open_data(tmp_path, "test")
-    assert (source.classes, source[0].label) == (None, None)
+    assert (source.classes, source[0].target) == (None, None)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from trueshift.data import ImageSource, ParquetImages
+from trueshift.data import ParquetImages, Source
 from trueshift.data import parquet as parquet_module
 
 pa = pytest.importorskip("pyarrow")
@@ -57,10 +57,10 @@ def values(source):
 def test_rows_come_in_order_with_labels_and_names(tmp_path, inside, struct):
     write_set(tmp_path / inside, struct=struct)
     source = ParquetImages(tmp_path, "train")
-    assert isinstance(source, ImageSource)
+    assert isinstance(source, Source)
     assert len(source) == 21
     assert values(source) == list(range(21))
-    assert [source[index].label for index in range(21)] == source.labels.tolist() == [i % 5 for i in range(21)]
+    assert [source[index].target for index in range(21)] == source.labels.tolist() == [i % 5 for i in range(21)]
     assert source.labels.dtype == np.int64
     assert source.classes == NAMES
     assert source.title == f"{tmp_path.name} train"
@@ -110,10 +110,10 @@ def test_without_names_classes_are_numbers(tmp_path):
 def test_labels_may_be_missing(tmp_path):
     write_file(tmp_path / "a" / "train.parquet", range(3), labels=None, names=None)
     source = ParquetImages(tmp_path / "a", "train")
-    assert (source.classes, source[0].label) == (None, None)
+    assert (source.classes, source[0].target) == (None, None)
     write_file(tmp_path / "b" / "train.parquet", range(3), labels=[1, None, -1], kind="int8")
     source = ParquetImages(tmp_path / "b", "train")
-    assert [source[index].label for index in range(3)] == [1, None, None]
+    assert [source[index].target for index in range(3)] == [1, None, None]
     assert source.labels.tolist() == [1, -1, -1]
     write_file(tmp_path / "c" / "train.parquet", range(2), labels=[None, 4], kind="uint8")
     assert ParquetImages(tmp_path / "c", "train").labels.tolist() == [-1, 4]

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
-from trueshift.data import ImageFolder, Picture, Preparation, Prepared, Unreadable, read_ahead
+from trueshift.data import ImageFolder, Preparation, Prepared, Sample, Unreadable, read_ahead
 
 
 def photo(width, height, seed=0):
@@ -180,7 +180,7 @@ class Counted:
         self.threads.add(threading.current_thread())
         if index in self.holds:
             assert self.go.wait(20)
-        return Picture(Image.new("RGB", (4, 4), (index % 256, 0, 0)), self.name(index), index)
+        return Sample(Image.new("RGB", (4, 4), (index % 256, 0, 0)), self.name(index), index)
 
 
 def wait_for(condition):

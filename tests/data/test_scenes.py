@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader
 
 from trueshift.data import EmbeddedSample
 from trueshift.data.scene_folders import CAMVID, CITYSCAPES, open_scenes
-from trueshift.data.scenes import IGNORED, Pictures, Scene, SceneSource
+from trueshift.data.scenes import Pictures
+from trueshift.data.source import IGNORED, Sample, Source
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -105,16 +106,16 @@ def test_every_layout_gives_pictures_and_classes(tmp_path, layout, split, how):
         (tmp_path / "zips").mkdir()
         folder = zipped(folder, tmp_path / "zips" / "mine.zip", "release/" if "wrapped" in how else "")
     source = open_scenes(folder, split)
-    assert isinstance(source, SceneSource)
+    assert isinstance(source, Source)
     assert source.title.split()[0] == layout
     assert [source.name(index) for index in range(len(source))] == NAMES[layout, split]
     for index in range(len(source)):
         scene = source[index]
         assert scene.name == source.name(index)
         assert (scene.image.mode, scene.image.size) == ("RGB", (6, 4))
-        assert scene.mask.dtype == np.int32
-        assert np.array_equal(scene.mask, np.resize(FIRST_ROWS[layout], (4, 6)))
-        assert scene.mask.max() < len(source.classes)
+        assert scene.target.dtype == np.int32
+        assert np.array_equal(scene.target, np.resize(FIRST_ROWS[layout], (4, 6)))
+        assert scene.target.max() < len(source.classes)
 
 
 def test_names_of_classes(tmp_path):
@@ -140,11 +141,11 @@ def test_cityscapes_by_the_numbers_of_training(tmp_path):
     assert only.pairs[0][1].endswith("_labelIds.png")
     first, second = (tmp_path / mask.replace("labelIds", "labelTrainIds") for _, mask in only.pairs)
     labels(first, [0, 18, 255])
-    assert np.array_equal(open_scenes(tmp_path, "train")[0].mask, only[0].mask)  # not all are converted yet
+    assert np.array_equal(open_scenes(tmp_path, "train")[0].target, only[0].target)  # not all are converted yet
     labels(second, [0, 18, 255])
     source = open_scenes(tmp_path, "train")
     assert source.pairs[0][1].endswith("_labelTrainIds.png")
-    assert np.array_equal(source[0].mask, np.resize([0, 18, IGNORED], (4, 6)))
+    assert np.array_equal(source[0].target, np.resize([0, 18, IGNORED], (4, 6)))
     assert len(CITYSCAPES) == 19
 
 
@@ -203,7 +204,7 @@ def test_damaged_files_are_named_and_others_read(tmp_path):
         source[0]
     with pytest.raises(ValueError, match=r"train/b\.png is not an image that Pillow knows"):
         source[1]
-    assert open_scenes(tmp_path / "data", "test")[0].mask is not None
+    assert open_scenes(tmp_path / "data", "test")[0].target is not None
 
 
 def test_a_damaged_zip_is_named(tmp_path):
@@ -220,7 +221,7 @@ def test_a_damaged_zip_is_named(tmp_path):
     source = open_scenes(tmp_path / "holes.zip")
     with pytest.raises(ValueError, match=r"holes\.zip/testannot/d\.png cannot be read from its zip .*: copy it again"):
         source[0]
-    assert open_scenes(tmp_path / "holes.zip", "val")[0].mask is not None
+    assert open_scenes(tmp_path / "holes.zip", "val")[0].target is not None
 
 
 def test_a_source_travels_to_other_processes(tmp_path):
@@ -229,7 +230,7 @@ def test_a_source_travels_to_other_processes(tmp_path):
         source = open_scenes(where)
         scene = source[0]  # whatever is open now stays behind
         there = pickle.loads(pickle.dumps(source))[0]
-        assert np.array_equal(there.mask, scene.mask)
+        assert np.array_equal(there.target, scene.target)
         assert np.array_equal(there.image, scene.image)
 
 
@@ -245,9 +246,9 @@ def test_processes_read_the_same_as_one(tmp_path, how):
     assert [scene.name for scene in here] == [f"images/{number}.png" for number in range(24)]
     there = list(DataLoader(source, batch_size=None, num_workers=2, collate_fn=lambda scene: scene))
     for one, other in zip(here, there, strict=True):
-        assert isinstance(other, Scene)
+        assert isinstance(other, Sample)
         assert np.array_equal(one.image, other.image)
-        assert np.array_equal(one.mask, other.mask)
+        assert np.array_equal(one.target, other.target)
 
 
 def test_a_photograph_lies_as_its_label_file_does(tmp_path):
@@ -257,7 +258,7 @@ def test_a_photograph_lies_as_its_label_file_does(tmp_path):
     written = labels(tmp_path / "masks" / "a.png", [0, 1, 0, 0, 1])
     scene = open_scenes(tmp_path, classes=["a", "b"])[0]
     assert np.array_equal(scene.image, pixels)
-    assert np.array_equal(scene.mask, written)
+    assert np.array_equal(scene.target, written)
 
 
 def test_what_is_in_no_layout_is_told_with_those_there_are(tmp_path):
@@ -278,10 +279,10 @@ def test_what_is_in_no_layout_is_told_with_those_there_are(tmp_path):
 def test_pictures_are_scenes_of_which_nothing_is_known():
     sample = EmbeddedSample()
     scenes = Pictures(sample)
-    assert isinstance(scenes, SceneSource)
+    assert isinstance(scenes, Source)
     assert (len(scenes), scenes.title, scenes.classes) == (400, sample.title, None)
     assert scenes[3].name == scenes.name(3) == sample.name(3)
-    assert scenes[3].mask is None
+    assert scenes[3].target is None
     assert np.array_equal(scenes[3].image, sample[3].image)
 
 
@@ -293,9 +294,9 @@ def test_real_scenes_are_read():
         assert (len(source), source.title) == (count, f"CamVid {split}")
         scene = source[count // 2]
         assert scene.image.size == (480, 360)
-        assert set(np.unique(scene.mask)) <= {IGNORED, *range(11)}
-        assert (scene.mask[-1] == CAMVID.index("Road")).mean() > 0.3  # cars drive on it
+        assert set(np.unique(scene.target)) <= {IGNORED, *range(11)}
+        assert (scene.target[-1] == CAMVID.index("Road")).mean() > 0.3  # cars drive on it
     source = open_scenes(SHARED / "ade20k_samples.zip")
     assert (len(source), source.classes[:3], source.classes[149]) == (4, ["wall", "building", "sky"], "flag")
     for index in range(4):
-        assert (source[index].mask != IGNORED).mean() > 0.5
+        assert (source[index].target != IGNORED).mean() > 0.5

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from trueshift.data import ImageSource, Preparation, TarShards, Unreadable, read_ahead
+from trueshift.data import Preparation, Source, TarShards, Unreadable, read_ahead
 from trueshift.data import packed as packed_module
 from trueshift.data import shards as shards_module
 
@@ -55,13 +55,13 @@ def values(source):
 
 
 def labels(source):
-    return [source[index].label for index in range(len(source))]
+    return [source[index].target for index in range(len(source))]
 
 
 def test_pictures_come_in_order_with_labels_and_names(tmp_path):
     write_shards(tmp_path)
     source = TarShards(tmp_path, "train")
-    assert isinstance(source, ImageSource)
+    assert isinstance(source, Source)
     assert len(source) == 9
     assert values(source) == list(range(9))
     assert labels(source) == source.labels.tolist() == [number % 5 for number in range(9)]
@@ -104,7 +104,7 @@ def test_names_are_read_as_webdataset_reads_them(tmp_path):
     }
     write_tar(tmp_path / "train.tar", members)
     source = TarShards(tmp_path, "train")
-    assert {source.name(index).split("/", 1)[1]: source[index].label for index in range(len(source))} == {
+    assert {source.name(index).split("/", 1)[1]: source[index].target for index in range(len(source))} == {
         "v1.0/dog.jpg": 3,
         "cat.webp": 2,
         "cow.PNG": 1,

@@ -33,7 +33,7 @@ def random_pixels(count, seed=0):
 def test_the_sample_has_40_images_of_each_class():
     sample = EmbeddedSample()
     pictures = [sample[index] for index in range(len(sample))]
-    assert Counter(picture.label for picture in pictures) == dict.fromkeys(range(10), 40)
+    assert Counter(picture.target for picture in pictures) == dict.fromkeys(range(10), 40)
     assert all(picture.image.size == (32, 32) for picture in pictures)
     assert len({pixels_of(picture).tobytes() for picture in pictures}) == 400
     assert len({picture.name for picture in pictures}) == 400
@@ -51,7 +51,7 @@ def test_the_sample_has_40_images_of_each_class():
 )
 def test_images_of_the_sample_are_cut_from_the_right_place(index, name, label, checksum):
     picture = EmbeddedSample()[index]
-    assert (picture.name, picture.label) == (name, label)
+    assert (picture.name, picture.target) == (name, label)
     assert zlib.crc32(pixels_of(picture).tobytes()) == checksum
 
 
@@ -64,7 +64,7 @@ def test_the_sample_is_part_of_cifar_10s_test_set():
     sample = EmbeddedSample()
     for index, original in enumerate(sample.indices):
         assert np.array_equal(pixels_of(sample[index]), test_set[original])
-        assert sample[index].label == labels[original]
+        assert sample[index].target == labels[original]
 
 
 # folders
@@ -79,7 +79,7 @@ def labels_by_name(folder):
     source = ImageFolder(folder)
     pictures = [source[index] for index in range(len(source))]
     assert [picture.name for picture in pictures] == [source.name(index) for index in range(len(source))]
-    return {picture.name: picture.label for picture in pictures}
+    return {picture.name: picture.target for picture in pictures}
 
 
 def test_folders_inside_are_classes(tmp_path):
@@ -285,7 +285,7 @@ def test_every_published_layout_gives_the_same_pixels(tmp_path, layout, dump, sp
     for index in range(IMAGES):
         picture = source[index]
         assert np.array_equal(pixels_of(picture), pixels[index])
-        assert picture.label == labels[index]
+        assert picture.target == labels[index]
         assert picture.name == source.name(index) == f"{split} {index}"
 
 

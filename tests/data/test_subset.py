@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from trueshift.data import EmbeddedSample
-from trueshift.data.source import ImageSource, Picture
+from trueshift.data.source import Sample, Source
 from trueshift.data.subset import Subset, evenly_spread, hold_out
 
 
@@ -26,7 +26,7 @@ class Numbered:
         return f"number {index}"
 
     def __getitem__(self, index):
-        return Picture(Image.new("RGB", (1, 1), (index,) * 3), self.name(index), index % 2)
+        return Sample(Image.new("RGB", (1, 1), (index,) * 3), self.name(index), index % 2)
 
 
 def numbers(source):
@@ -70,9 +70,9 @@ def test_holding_out_everything_is_refused():
 
 def test_a_picture_keeps_its_name_and_class():
     part = Subset(Numbered(10), [7, 2])
-    assert isinstance(part, ImageSource)
+    assert isinstance(part, Source)
     assert part.classes == ["even", "odd"]
-    assert [(part[index].name, part[index].label) for index in range(2)] == [("number 7", 1), ("number 2", 0)]
+    assert [(part[index].name, part[index].target) for index in range(2)] == [("number 7", 1), ("number 2", 0)]
     assert [part.name(index) for index in range(2)] == ["number 7", "number 2"]
     assert not hasattr(part, "pixels")
 
@@ -84,7 +84,7 @@ def test_pixels_in_memory_stay_in_memory():
     assert part.labels.tolist() == sample.labels[[5, 399, 0]].tolist()
     for index in range(3):
         assert np.array_equal(np.asarray(part[index].image), part.pixels[index])
-        assert part[index].label == part.labels[index]
+        assert part[index].target == part.labels[index]
 
 
 def test_it_can_be_sent_to_another_process():

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from trueshift.data import EmbeddedSample, Preparation, read_ahead
-from trueshift.eval import Subject, find_protocols, margin_of, measure
+from trueshift.eval import Subject, find_protocols, margin_of
+from trueshift.eval.runner import classify as measure
 from trueshift.layers import CircularConv2d
 
 TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

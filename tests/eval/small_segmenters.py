@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from trueshift.data import Preparation
 from trueshift.data.scene_preparation import ScenePreparation
-from trueshift.data.scenes import Scene
+from trueshift.data.source import Sample
 from trueshift.eval import Subject
-from trueshift.eval.pixel_logits import PixelLogits
-from trueshift.eval.subject import Request, pixel_forward
+from trueshift.eval.models.dense import PixelLogits
+from trueshift.eval.models.eval_model import Request, pixel_forward
 
 SMALL = ScenePreparation((64, 16), (8, 8), "resize", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
@@ -59,7 +59,7 @@ class Scenes:
         image, mask = self.scenes[index]
         if isinstance(image, Exception):
             raise image
-        return Scene(image, self.name(index), mask)
+        return Sample(image, self.name(index), mask)
 
 
 def noise(count=4, size=(16, 24), seed=0):

@@ -6,7 +6,7 @@ from known_models import TINY, Constant, ConvolveAndPool, ReadsOnePixel, answers
 
 import trueshift
 from trueshift.data import EmbeddedSample
-from trueshift.eval.tally import Tally
+from trueshift.eval.metrics.aggregate import Tally
 from trueshift.models.registry import CIFAR_MEAN, CIFAR_STD
 
 FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")

@@ -5,7 +5,7 @@ import torch
 
 import trueshift as ts
 from trueshift.ops import kernels
-from trueshift.ops.attention import attention
+from trueshift.ops.nn.attention import attention
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

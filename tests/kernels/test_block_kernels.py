@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from trueshift.ops import kernels
-from trueshift.ops.blocks import cut_blocks, join_blocks
-from trueshift.ops.shift import circular_pad
+from trueshift.ops.geometry.blocks import cut_blocks, join_blocks
+from trueshift.ops.geometry.shift import circular_pad
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

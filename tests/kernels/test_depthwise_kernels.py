@@ -6,10 +6,10 @@ from torch import nn
 
 import trueshift as ts
 from trueshift.ops import kernels
-from trueshift.ops.depthwise import depthwise, depthwise_energy, depthwise_sequences
-from trueshift.ops.grid import TokenGrid
-from trueshift.ops.max_pool import max_pool
-from trueshift.ops.rel_pos import circular_rows, linear_rows, position_bias, shortest_rows
+from trueshift.ops.geometry.grid import TokenGrid
+from trueshift.ops.geometry.rel_pos import circular_rows, linear_rows, position_bias, shortest_rows
+from trueshift.ops.nn.depthwise import depthwise, depthwise_energy, depthwise_sequences
+from trueshift.ops.nn.max_pool import max_pool
 
 pytestmark = [
     pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton"),

@@ -5,12 +5,12 @@ import torch
 
 import trueshift as ts
 from trueshift.ops import kernels
-from trueshift.ops.content import origin_keys
-from trueshift.ops.energy import patch_energy
-from trueshift.ops.pixels import Pixels
-from trueshift.ops.seam import seam_scores, start_on_seam
-from trueshift.ops.select import choose
-from trueshift.ops.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.selection.choose import choose
+from trueshift.ops.selection.content_hash import origin_keys
+from trueshift.ops.selection.gram_energy import patch_energy
+from trueshift.ops.selection.quantised_image import Pixels
+from trueshift.ops.selection.seam import seam_scores, start_on_seam
 from trueshift.testing import hostile_images
 
 pytestmark = pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")

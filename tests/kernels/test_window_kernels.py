@@ -8,9 +8,9 @@ from trueshift.layers import CosineWindowAttention, WindowAttention
 from trueshift.layers.align import WindowCandidates
 from trueshift.layers.tokenize import PatchCandidates
 from trueshift.ops import kernels
-from trueshift.ops.polyphase import coset_sum
-from trueshift.ops.select import choose
-from trueshift.ops.windows import window_energy
+from trueshift.ops.geometry.polyphase import coset_sum
+from trueshift.ops.geometry.windows import window_energy
+from trueshift.ops.selection.choose import choose
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import trueshift as ts
-from trueshift.ops.shift import circular_shift
+from trueshift.ops.geometry.shift import circular_shift
 
 
 @pytest.fixture(autouse=True)

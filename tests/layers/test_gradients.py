@@ -6,7 +6,7 @@ from layer_zoo import make_layers
 from torch import nn
 
 import trueshift as ts
-from trueshift.ops.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 
 LAYERS = {
     "tokenize": lambda: ts.AdaptiveTokenize(2, 3, 2, norm_layer=nn.LayerNorm),

@@ -7,7 +7,7 @@ from torch import nn
 import trueshift as ts
 from trueshift.layers.anchor import Anchor
 from trueshift.layers.merge import AdaptiveConvMerge, AdaptiveMerge
-from trueshift.ops import all_phases
+from trueshift.ops.nn import dense_conv as all_phases
 
 MERGES = {
     "norm before": lambda: AdaptiveMerge(24, bias=True),

@@ -7,7 +7,7 @@ from torch import nn
 
 import trueshift as ts
 from trueshift.layers.pool import max_pool, pool, pool_together
-from trueshift.ops.depthwise import depthwise_sequences, finish, plain_depthwise
+from trueshift.ops.nn.depthwise import depthwise_sequences, finish, plain_depthwise
 from trueshift.testing import assert_equivariant
 
 STRIDE = (2, 2)

@@ -8,6 +8,7 @@ from layer_zoo import LAYERS, make_layers
 from torch import nn
 
 import trueshift as ts
+from trueshift.ops.geometry.shift import pair
 from trueshift.testing import assert_equivariant, assert_invariant, hostile_images, photographs
 
 
@@ -91,7 +92,7 @@ def test_values_do_not_move_at_all_with_an_anchor(name):
 @pytest.mark.parametrize("patch", [2, 3, 5, 8, pytest.param(16, marks=pytest.mark.slow), (4, 2), (3, 6)])
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_any_patch_and_channels(patch, channels):
-    rows, columns = ts.ops.shift.pair(patch)
+    rows, columns = pair(patch)
     layer = ts.AdaptiveTokenize(channels, 12, patch)
     size = (rows * 6, columns * 4) if rows < 8 else (rows * 3, columns * 2)  # large patches, small grids
     assert_equivariant(layer, size=size, channels=channels, shifts=24 if rows < 16 else 4)

@@ -10,9 +10,9 @@ from model_checks import perturb_norms, random_shifts
 from test_model_shift_laws import narrow, some_images
 
 from trueshift import CircularConv2d, UperNet, circular_shift
-from trueshift.ops.enlarge import enlarge
-from trueshift.ops.grid import Tokens
-from trueshift.ops.shift import IMAGE_DIMS, circular_pad
+from trueshift.ops.geometry.grid import Tokens
+from trueshift.ops.geometry.interpolate import enlarge
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_pad
 from trueshift.tasks import pyramid
 from trueshift.tasks.pyramid import PyramidPooling, UperNetDecoder
 from trueshift.testing import photographs

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from test_upernet import moved_wrongly, small
 
 import trueshift as ts
-from trueshift.models import saving
+from trueshift.models import hub as saving
 from trueshift.tasks import from_smp
 from trueshift.tasks.convert import rename_smp_keys
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from trueshift.train import arguments
+from trueshift.train import cli as arguments
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from training_runs import run_here
 
-from trueshift.train import loop
-from trueshift.train.determinism import WORKSPACE
+from trueshift.train import trainer as loop
+from trueshift.utils.determinism import WORKSPACE
 
 
 class Joining(Exception):

@@ -5,10 +5,10 @@ from rich.console import Console
 
 from trueshift.data import open_data
 from trueshift.data.scene_folders import open_scenes
-from trueshift.data.scenes import IGNORED
+from trueshift.data.source import IGNORED
 from trueshift.train import dry_run, list_recipes, parse_arguments
 from trueshift.train.config import SCENES
-from trueshift.train.made_up import write_cifar, write_image_folders, write_scenes
+from trueshift.train.data.synthetic import write_cifar, write_image_folders, write_scenes
 
 
 def tried(*words: str) -> int:
@@ -56,8 +56,8 @@ def test_made_up_scenes_are_read_as_the_real_ones(tmp_path, kind):
         assert source.classes is not None
         assert len(source.classes) == SCENES[kind]
         assert len(source) == 16
-        assert source[0].mask.min() != IGNORED
-        assert source[0].mask.max() < SCENES[kind]
+        assert source[0].target.min() != IGNORED
+        assert source[0].target.max() < SCENES[kind]
         names |= {source.name(index) for index in range(16)}
     assert len(names) == 32
 

@@ -9,7 +9,7 @@ import torch
 
 import trueshift
 from trueshift.data import Preparation
-from trueshift.eval.loading import load_subject
+from trueshift.eval.models.load import load_subject
 from trueshift.models.backbone import Backbone
 from trueshift.models.registry import name_of, resolve_name
 from trueshift.train.config import DataConfig, ModelConfig, TrainConfig

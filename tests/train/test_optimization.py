@@ -11,9 +11,9 @@ from torch import nn
 
 from trueshift import create_model
 from trueshift.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
-from trueshift.train.loop import Trainer
+from trueshift.train.data.sampler import BatchOrder
 from trueshift.train.optimization import build_optimizer, build_schedule, rate_scale
-from trueshift.train.order import BatchOrder
+from trueshift.train.trainer import Trainer
 
 STEPS = 10  # in an epoch
 CURVES = ["cosine", "tanh", "poly", "step"]

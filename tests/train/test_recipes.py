@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trueshift import create_model
-from trueshift.eval.protocols import find_protocols
+from trueshift.eval.protocols.registry import find_protocols
 from trueshift.models.registry import resolve_name
 from trueshift.train import TrainConfig, list_recipes, parse_arguments
 from trueshift.train.recipe import FOLDER, about

@@ -19,15 +19,16 @@ from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_w
 
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
-from trueshift.eval.loading import load_subject
-from trueshift.locks import sole_writer
-from trueshift.train import Diverged, classification, loop, train
+from trueshift.eval.models.load import load_subject
+from trueshift.train import Diverged, classification, train
+from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
-from trueshift.train.feed import Share
-from trueshift.train.loop import open_task
-from trueshift.train.made_up import write_image_folders
-from trueshift.train.stopping import PREEMPTED
+from trueshift.train.data.batch import Share
+from trueshift.train.data.synthetic import write_image_folders
+from trueshift.train.preemption import PREEMPTED
 from trueshift.train.task import Surroundings
+from trueshift.train.trainer import open_task
+from trueshift.utils.locks import sole_writer
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
 

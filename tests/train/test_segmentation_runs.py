@@ -18,10 +18,11 @@ from training_runs import Run, log, losses, run_here, same, tiny, tiny_words, we
 import trueshift
 from trueshift.cli import main
 from trueshift.data.scene_preparation import ScenePreparation
-from trueshift.eval.loading import load_subject
-from trueshift.train import Diverged, loop, segmentation, train
+from trueshift.eval.models.load import load_subject
+from trueshift.train import Diverged, segmentation, train
+from trueshift.train import trainer as loop
 from trueshift.train.network import build_segmenter
-from trueshift.train.stopping import PREEMPTED
+from trueshift.train.preemption import PREEMPTED
 from trueshift.train.task import Task
 
 RANDOM = {"model__drop_path_rate": 0.3}

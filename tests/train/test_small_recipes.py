@@ -8,7 +8,7 @@ import torch
 from training_runs import run_here, same, weights
 
 from trueshift import create_model
-from trueshift.eval.protocols import find_protocols
+from trueshift.eval.protocols.registry import find_protocols
 from trueshift.train import list_recipes, parse_arguments
 from trueshift.train.recipe import about
 

@@ -53,6 +53,7 @@ TINY_SCENES = {
 }
 RANDOM = {
     "model.drop_path_rate": "0.3",
+    "model.grid_drop_rate": "0.5",
     "augment.auto_augment": "rand-m9-mstd0.5-inc1",
     "augment.erasing": "0.5",
     "augment.mixup": "0.8",

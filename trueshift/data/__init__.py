@@ -10,18 +10,18 @@ from .prepare import Preparation
 from .reading import Prepared, Unreadable, read_ahead
 from .sample import EmbeddedSample
 from .shards import TarShards
-from .source import ImageSource, Picture
+from .source import Sample, Source
 
 __all__ = [
     "CifarFiles",
     "CompactArchive",
     "EmbeddedSample",
     "ImageFolder",
-    "ImageSource",
     "ParquetImages",
-    "Picture",
     "Preparation",
     "Prepared",
+    "Sample",
+    "Source",
     "TarShards",
     "Unreadable",
     "download",

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from ..files import write_whole
+from ..utils.files import write_whole
 from .packed import check_split, class_names, decoded, natural_order
-from .source import ImageSource, Picture
+from .source import Sample, Source
 
 _MOST_TILES = 10_000  # of a mosaic that we write
 _LONGEST_SIDE = 16_383  # of a WebP
@@ -55,11 +55,11 @@ class CompactArchive:
         """The split and the index in it."""
         return f"{self.split} {index}"
 
-    def __getitem__(self, index: int) -> Picture:
-        return Picture(Image.fromarray(self.pixels[index]), self.name(index), int(self.labels[index]))
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(Image.fromarray(self.pixels[index]), self.name(index), int(self.labels[index]))
 
 
-def write_archive(path: str | Path, splits: Mapping[str, ImageSource]) -> Path:
+def write_archive(path: str | Path, splits: Mapping[str, Source]) -> Path:
     """Pack pictures so that :class:`CompactArchive` gives them back bit by bit, with their labels and classes.
 
     Args:
@@ -226,7 +226,7 @@ def _read_arrays(path: Path, split: str) -> _Read:
 # writing
 
 
-def _shared_classes(splits: Mapping[str, ImageSource]) -> list[str]:
+def _shared_classes(splits: Mapping[str, Source]) -> list[str]:
     classes: list[str] | None = None
     for split, source in splits.items():
         check_split(split)
@@ -253,7 +253,7 @@ def _grids(count: int, side: int) -> Iterator[tuple[int, int]]:
         count -= rows * columns
 
 
-def _stacked(source: ImageSource, indices: range, side: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+def _stacked(source: Source, indices: range, side: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     pixels = np.empty((len(indices), side, side, 3), np.uint8)
     labels = np.empty(len(indices), "<u1" if classes <= 2**8 else "<u2")
     for at, index in enumerate(indices):
@@ -261,9 +261,9 @@ def _stacked(source: ImageSource, indices: range, side: int, classes: int) -> tu
         if picture.image.size != (side, side):
             size = f"{picture.image.width} x {picture.image.height}"
             raise ValueError(f"{picture.name} has {size} pixels: needs {side} x {side}, as the first picture")
-        if picture.label is None or not 0 <= picture.label < classes:
-            raise ValueError(f"{picture.name} has the label {picture.label}: needs 0 to {classes - 1}")
-        pixels[at], labels[at] = np.asarray(picture.image.convert("RGB")), picture.label
+        if picture.target is None or not 0 <= picture.target < classes:
+            raise ValueError(f"{picture.name} has the label {picture.target}: needs 0 to {classes - 1}")
+        pixels[at], labels[at] = np.asarray(picture.image.convert("RGB")), picture.target
     return pixels, labels
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from .source import Picture
+from .source import Sample
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _PIXELS = 3 * 32 * 32
@@ -77,9 +77,9 @@ class CifarFiles:
         """The split and the index in it."""
         return f"{self.split} {index}"
 
-    def __getitem__(self, index: int) -> Picture:
+    def __getitem__(self, index: int) -> Sample:
         image = Image.fromarray(np.ascontiguousarray(self.pixels[index]))
-        return Picture(image, self.name(index), int(self.labels[index]))
+        return Sample(image, self.name(index), int(self.labels[index]))
 
 
 def _find(path: Path) -> tuple[Path, _Layout] | None:

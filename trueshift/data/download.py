@@ -18,7 +18,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from ..files import writable_folder
+from ..utils.files import writable_folder
 
 Report = Callable[[int, int], None]
 _PIECE = 2**18

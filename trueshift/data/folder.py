@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from .source import Picture
+from .source import Sample
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif")
 
@@ -37,12 +37,12 @@ class ImageFolder:
         """The path inside the folder."""
         return _as_text(self.files[index].relative_to(self.path).as_posix())
 
-    def __getitem__(self, index: int) -> Picture:
+    def __getitem__(self, index: int) -> Sample:
         file = self.files[index]
         with Image.open(file) as image:
             # a photograph lies as its camera was held
             upright = rgb(ImageOps.exif_transpose(image))
-        return Picture(upright, self.name(index), self._labels.get(file.relative_to(self.path).parts[0]))
+        return Sample(upright, self.name(index), self._labels.get(file.relative_to(self.path).parts[0]))
 
 
 def _as_text(name: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int32
 from PIL import Image, UnidentifiedImageError
 
-from .scenes import IGNORED
+from .source import IGNORED
 
 Colour = tuple[int, int, int]
 

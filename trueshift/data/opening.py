@@ -9,10 +9,10 @@ from .packed import SPLITS, check_split
 from .parquet import ParquetImages
 from .sample import EmbeddedSample
 from .shards import TarShards
-from .source import ImageSource
+from .source import Source
 
 
-def open_data(where: str | Path = "sample", split: str = "test") -> ImageSource:
+def open_data(where: str | Path = "sample", split: str = "test") -> Source:
     """Pictures by a word or a path.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .packed import Shard, decoded, find_shards, numbered_classes, shards_of
-from .source import Picture
+from .source import Sample
 
 KEPT_CHUNKS = 16  # of one process; a chunk is usually 100 pictures
 
@@ -61,14 +61,14 @@ class ParquetImages:
         shard, group = self._groups[chunk]
         return f"{shard.path.name} {row + self._starts[chunk] - self._starts[chunk - group]}"
 
-    def __getitem__(self, index: int) -> Picture:
+    def __getitem__(self, index: int) -> Sample:
         chunk, row = self._place(index)
         name, label = self.name(index), int(self.labels[index])
         image = _row_group(*self._groups[chunk])[row].as_py()
         data = image.get("bytes") if isinstance(image, dict) else image
         if data is None:
             raise ValueError(f"{name} has no bytes of an image: needs files with their images embedded")
-        return Picture(decoded(data, name), name, label if label >= 0 else None)
+        return Sample(decoded(data, name), name, label if label >= 0 else None)
 
     def _place(self, index: int) -> tuple[int, int]:
         index = range(len(self))[index]

@@ -12,7 +12,7 @@ from PIL import Image
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
-from ..ops.shift import Pair
+from ..ops.geometry.shift import Pair
 
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,

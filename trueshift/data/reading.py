@@ -11,9 +11,9 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..ops.shift import Pair
+from ..ops.geometry.shift import Pair
 from .prepare import Preparation
-from .source import ImageSource
+from .source import Source
 
 Read = TypeVar("Read")
 
@@ -41,7 +41,7 @@ class Unreadable:
 class _Pictures(Dataset[Any]):
     """The pictures asked for, read one at a time."""
 
-    source: ImageSource
+    source: Source
     indices: Sequence[int]
     preparation: Preparation
     margin: Pair
@@ -54,13 +54,13 @@ class _Pictures(Dataset[Any]):
         try:
             picture = self.source[index]
             canvas = self.preparation.canvas(picture.image, self.margin)
-            return Prepared(index, picture.name, picture.label, canvas)
+            return Prepared(index, picture.name, picture.target, canvas)
         except Exception as error:  # decoders raise many kinds; whichever it is, the others can go on
             return Unreadable(index, self.source.name(index), f"{type(error).__name__}: {error}")
 
 
 def read_ahead(
-    source: ImageSource,
+    source: Source,
     indices: Sequence[int],
     preparation: Preparation,
     margin: Pair = (0, 0),

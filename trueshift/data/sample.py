@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from .cifar import CIFAR10_CLASSES
-from .source import Picture
+from .source import Sample
 
 FOLDER = Path(__file__).parent / "sample_images"
 _SIDE = 32
@@ -35,5 +35,5 @@ class EmbeddedSample:
         """The class and the index in CIFAR-10's test set."""
         return f"{CIFAR10_CLASSES[self.labels[index]]} {self.indices[index]}"
 
-    def __getitem__(self, index: int) -> Picture:
-        return Picture(Image.fromarray(self.pixels[index]), self.name(index), int(self.labels[index]))
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(Image.fromarray(self.pixels[index]), self.name(index), int(self.labels[index]))

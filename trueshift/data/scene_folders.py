@@ -8,7 +8,7 @@ from .file_tree import FileTree
 from .folder import EXTENSIONS
 from .masks import Labels, decode_mask
 from .packed import decoded
-from .scenes import IGNORED, Scene, SceneSource
+from .source import IGNORED, Sample, Source
 
 # what folders of a split may be called, the best first; where nothing is kept for testing, validation is
 SCENE_SPLITS = {
@@ -61,7 +61,7 @@ class SceneFiles:
         """The path of the picture inside the folder."""
         return self.pairs[index][0]
 
-    def __getitem__(self, index: int) -> Scene:
+    def __getitem__(self, index: int) -> Sample:
         picture, label_file = self.pairs[index]
         where = self.files.where(picture)
         # not turned upright as a photograph by itself is: a label file has no note of how the camera was held, its
@@ -73,10 +73,10 @@ class SceneFiles:
                 f"{where} has {image.height} x {image.width} pixels, its label file {label_file} has "
                 f"{mask.shape[0]} x {mask.shape[1]}: needs the same size"
             )
-        return Scene(image, picture, mask)
+        return Sample(image, picture, mask)
 
 
-def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] | None = None) -> SceneSource:
+def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] | None = None) -> Source:
     """Pictures with the class of each pixel, from a folder or a zip.
 
     Args:

@@ -8,7 +8,7 @@ from PIL import Image
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
-from ..ops.shift import Pair
+from ..ops.geometry.shift import Pair
 from .prepare import Colours, pixels_of
 
 FITS = ("resize", "pad")

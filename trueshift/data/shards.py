@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import write_whole
+from ..utils.files import write_whole
 from .folder import EXTENSIONS
 from .packed import Shard, class_names, decoded, find_shards, numbered_classes, shards_of
-from .source import Picture
+from .source import Sample
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _MOST_CLASSES = 10**6  # a label beyond is damage, and names for so many would fill the memory
@@ -63,11 +63,11 @@ class TarShards:
         """The shard, and the name inside it."""
         return f"{self._names[self._index.shard[index]]}/{self._index.name[index].decode()}"
 
-    def __getitem__(self, index: int) -> Picture:
+    def __getitem__(self, index: int) -> Sample:
         where, name = self._index, self.name(index)
         data = self.shards[where.shard[index]].read(int(where.offset[index]), int(where.size[index]))
         label = int(self.labels[index])
-        return Picture(decoded(data, name), name, label if label >= 0 else None)
+        return Sample(decoded(data, name), name, label if label >= 0 else None)
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,38 @@
-"""What images are read from: numbered pictures with names, labels where they are known, and names of classes."""
+"""What images are read from: numbered samples with names, targets where they are known, and names of classes."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
+IGNORED = -100  # torch's own ignore_index: a mask goes into cross_entropy as it is
+
 
 @dataclass(frozen=True)
-class Picture:
-    """A decoded image with its name and, where known, its class."""
+class Sample:
+    """A decoded image, its name and, where known, its target.
+
+    Args:
+        target: the class of the image, an int; for segmentation the class of each pixel, an int32 array as high and
+            wide as the image, with classes from 0 on or :data:`IGNORED`; None if unknown.
+    """
 
     image: Image.Image
     name: str
-    label: int | None
+    target: Any
 
 
 @runtime_checkable
-class ImageSource(Protocol):
-    """A numbered collection of pictures. Reading one may fail; its name is known without reading."""
+class Source(Protocol):
+    """A numbered collection of samples. Reading one may fail; its name is known without reading."""
 
     title: str
     classes: list[str] | None
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Picture: ...
+    def __getitem__(self, index: int) -> Sample: ...
 
     def name(self, index: int) -> str:
-        """What a picture is called."""
+        """What a sample is called."""
         ...

@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from .scenes import SceneSource
-from .source import ImageSource
-
-Source = TypeVar("Source", ImageSource, SceneSource)
+from .source import Source
 
 
 class Subset:
     """The pictures, or scenes, of a source at some indices, in that order."""
 
-    def __init__(self, source: ImageSource | SceneSource, indices: Sequence[int] | np.ndarray) -> None:
+    def __init__(self, source: Source, indices: Sequence[int] | np.ndarray) -> None:
         self.source, self.indices = source, np.asarray(indices, np.int64)
         if not len(self.indices):
             raise ValueError(f"no images of {source.title} are left: needs at least one")
@@ -23,7 +20,7 @@ class Subset:
         self.classes = source.classes
         if hasattr(source, "pixels"):  # held in memory: so are these
             self.pixels = source.pixels[self.indices]
-            self.labels = np.asarray(source.labels)[self.indices]  # type: ignore[union-attr]
+            self.labels = np.asarray(source.labels)[self.indices]  # type: ignore[attr-defined]
         if hasattr(source, "chunks") and (np.diff(self.indices) > 0).all():  # cheap to read together: so are these
             ends = [0, *np.searchsorted(self.indices, [chunk.stop for chunk in source.chunks]).tolist()]
             self.chunks = [range(*each) for each in pairwise(ends) if range(*each)]

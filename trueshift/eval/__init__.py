@@ -1,11 +1,8 @@
 """Measure how much a model's answers depend on where the image lies."""
 
-from .audit import run_audit
-from .evaluate import run_evaluation
-from .intervals import wilson_interval
-from .loading import WeightsUnavailable, load_subject
-from .measure import measure
-from .metrics import (
+from .audit.run import run_audit
+from .metrics.aggregate_dense import SceneTally
+from .metrics.consistency import (
     BitExactFraction,
     FlickerRate,
     LargestLogitChange,
@@ -16,16 +13,19 @@ from .metrics import (
     WorstCaseAccuracy,
     WorstCaseConsistency,
 )
-from .motions import Circular, Cropped, ZeroPadded
-from .protocols import PROTOCOLS, SUITES, Protocol, find_protocols
-from .records import Answers, ImageRecord, PixelAnswers, SceneRecord
-from .scene_reading import read_scenes
-from .scene_tally import SceneTally
-from .segmentation import measure_segmentation
-from .settings import AuditSettings, EvalSettings
-from .stages import token_errors
-from .subject import Request, Subject, adapted_twin, canonical_twin, subject_of
-from .views import margin_of
+from .metrics.intervals import wilson_interval
+from .models.eval_model import Request, Subject, adapted_twin, canonical_twin, subject_of
+from .models.feature_maps import token_errors
+from .models.load import WeightsUnavailable, load_subject
+from .protocols.registry import PROTOCOLS, SUITES, Protocol, find_protocols
+from .protocols.shifts import Circular, Cropped, ZeroPadded
+from .runner.classify import measure
+from .runner.evaluate import run_evaluation
+from .runner.read_scenes import read_scenes
+from .runner.records import Answers, ImageRecord, PixelAnswers, SceneRecord
+from .runner.segment import measure_segmentation
+from .runner.settings import AuditSettings, EvalSettings
+from .runner.view_batches import margin_of
 
 __all__ = [
     "PROTOCOLS",

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from ..data import open_data
 from ..data.scene_folders import UnknownLayout, open_scenes
-from ..data.scenes import Pictures, SceneSource
+from ..data.scenes import Pictures
+from ..data.source import Source
 
 
-def open_scenes_or_pictures(where: str | Path, split: str = "test") -> SceneSource:
+def open_scenes_or_pictures(where: str | Path, split: str = "test") -> Source:
     """Pictures with masks where the folder is in the layout of such; pictures alone otherwise.
 
     Args:

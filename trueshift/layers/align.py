@@ -9,10 +9,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, follow
-from ..ops.grid import Tokens
-from ..ops.polyphase import coset_sum
-from ..ops.select import ROUNDING, Choice
-from ..ops.shift import Pair, circular_pad, circular_shift, pair, shifted_views
+from ..ops.geometry.grid import Tokens
+from ..ops.geometry.polyphase import coset_sum
+from ..ops.geometry.shift import Pair, circular_pad, circular_shift, pair, shifted_views
+from ..ops.selection.choose import ROUNDING, Choice
 from .tokenize import check_size
 
 
@@ -90,7 +90,7 @@ class AlignWindows(nn.Module):
     def choose(self, tokens: Tokens) -> Choice:
         """Where the first window starts, counted in tokens."""
         scored = tokens.values if tokens.before_norm is None else tokens.before_norm
-        return self.criterion(WindowCandidates(scored, self.window_size, self.p, tokens.grid.anchored))
+        return self.criterion.choose(WindowCandidates(scored, self.window_size, self.p, tokens.grid.anchored))
 
     def start(self, tokens: Tokens) -> tuple[Tokens, Int64[Tensor, "B 2"] | None]:
         """Tokens in which nothing was moved, and where the first window starts: for an attention that cuts there.

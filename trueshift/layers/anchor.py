@@ -10,14 +10,14 @@ from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates
-from ..ops.content import origin_keys
-from ..ops.grid import Tokens
-from ..ops.plain import plain_norm
-from ..ops.precision import without_autocast
-from ..ops.seam import seam_scores, start_on_seam
-from ..ops.select import Choice, choose
-from ..ops.shift import circular_shift, circular_take
-from ..ops.windows import token_norm
+from ..ops.geometry.grid import Tokens
+from ..ops.geometry.shift import circular_shift, circular_take
+from ..ops.geometry.windows import token_norm
+from ..ops.nn.autocast import without_autocast
+from ..ops.selection.choose import Choice, choose
+from ..ops.selection.content_hash import origin_keys
+from ..ops.selection.plain import plain_norm
+from ..ops.selection.seam import seam_scores, start_on_seam
 
 
 def anchor_on_seam(choice: Choice, candidates: Candidates) -> Choice:
@@ -50,7 +50,7 @@ class Anchor(nn.Module):
 
     Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid.
 
-    Tokens that are anchored already need no exact scores (:mod:`trueshift.ops.plain`).
+    Tokens that are anchored already need no exact scores (:mod:`trueshift.ops.selection.plain`).
     """
 
     def choose(self, tokens: Tokens) -> Choice:

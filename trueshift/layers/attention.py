@@ -11,12 +11,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..ops import kernels
-from ..ops.blocks import cut_blocks, join_blocks
-from ..ops.grid import TokenGrid, Tokens
-from ..ops.linear import linear
-from ..ops.rel_pos import circular_distance
-from ..ops.shift import Pair, circular_shift, pair
-from ..ops.windows import border_mask, window_partition, window_reverse
+from ..ops.geometry.blocks import cut_blocks, join_blocks
+from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.rel_pos import circular_distance
+from ..ops.geometry.shift import Pair, circular_shift, pair
+from ..ops.geometry.windows import border_mask, window_partition, window_reverse
+from ..ops.nn.linear import linear
 from .linear import Linear, operands
 
 

@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..ops.precision import network_precision
-from ..ops.shift import Pair, circular_pad, circular_shift, pair
+from ..ops.geometry.shift import Pair, circular_pad, circular_shift, pair
+from ..ops.nn.autocast import network_precision
 
 PADDINGS = ("circular", "zeros")
 

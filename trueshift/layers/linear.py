@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..ops.linear import linear
+from ..ops.nn.linear import linear
 
 ALIGNED = 8  # numbers of two bytes: each tensor begins where the fastest products want it
 

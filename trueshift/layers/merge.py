@@ -12,15 +12,16 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, ScoringLinear, follow
-from ..ops import all_phases, kernels
-from ..ops.blocks import cut_blocks
-from ..ops.folded import fold_norm, patch_variance
-from ..ops.grid import Tokens
-from ..ops.polyphase import polyphase, take_phase
-from ..ops.precision import network_precision
-from ..ops.projected import projected_energy
-from ..ops.select import Choice
-from ..ops.shift import Pair, pair, shifted_views
+from ..ops import kernels
+from ..ops.geometry.blocks import cut_blocks
+from ..ops.geometry.grid import Tokens
+from ..ops.geometry.polyphase import polyphase, take_phase
+from ..ops.geometry.shift import Pair, pair, shifted_views
+from ..ops.nn import dense_conv as all_phases
+from ..ops.nn.autocast import network_precision
+from ..ops.nn.fold_layernorm import fold_norm, patch_variance
+from ..ops.selection.choose import Choice
+from ..ops.selection.projection_energy import projected_energy
 from .anchor import anchor_on_norm
 from .conv import conv_tokens
 from .tokenize import PatchCandidates, check_size, strided_conv
@@ -58,7 +59,7 @@ class _Merge(nn.Module):
         return self._choose(self.candidates(tokens))
 
     def _choose(self, candidates: Candidates) -> Choice:
-        choice = self.criterion(candidates)
+        choice = self.criterion.choose(candidates)
         return anchor_on_norm(choice, candidates) if self.anchor else choice
 
     def forward(self, tokens: Tokens) -> Tokens:

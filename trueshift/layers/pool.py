@@ -7,7 +7,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, FixedOffset, follow
-from ..ops.depthwise import (
+from ..ops.geometry.polyphase import polyphase, take_phase
+from ..ops.geometry.shift import Pair
+from ..ops.nn.autocast import network_precision
+from ..ops.nn.depthwise import (
     depthwise,
     depthwise_sequences,
     energy_by_kernel,
@@ -16,11 +19,8 @@ from ..ops.depthwise import (
     pooled_shape,
     scored_by_a_kernel,
 )
-from ..ops.max_pool import max_pool as largest
-from ..ops.polyphase import polyphase, take_phase
-from ..ops.precision import network_precision
-from ..ops.select import Choice
-from ..ops.shift import Pair
+from ..ops.nn.max_pool import max_pool as largest
+from ..ops.selection.choose import Choice
 
 
 class PoolCandidates(Candidates):
@@ -133,7 +133,7 @@ def pool_sequences(
     if stride == (1, 1):
         return at(None), None
     candidates = PoolCandidates(maps, convs, stride, padding, anchored)
-    choice = criterion(candidates)
+    choice = criterion.choose(candidates)
     if choice.weights is not None:
         return finish(
             [_mixed(*pair, choice, stride, padding, mode) for pair in zip(maps, convs, strict=True)], norms, prefix

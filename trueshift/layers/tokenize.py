@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, follow
 from ..ops import kernels
-from ..ops.energy import patch_energy
-from ..ops.grid import TokenGrid, Tokens
-from ..ops.polyphase import polyphase
-from ..ops.projected import projected_energy
-from ..ops.select import Choice
-from ..ops.shift import IMAGE_DIMS, Pair, circular_shift, pair
+from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.polyphase import polyphase
+from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
+from ..ops.selection.choose import Choice
+from ..ops.selection.gram_energy import patch_energy
+from ..ops.selection.projection_energy import projected_energy
 from .anchor import anchor_on_seam
 from .conv import PADDINGS, conv_on_circle, project_patches
 
@@ -110,7 +110,7 @@ class AdaptiveTokenize(nn.Module):
     def choose(self, image: Float[Tensor, "B C H W"]) -> Choice:
         """Where the grid of tokens starts."""
         candidates = PatchCandidates(image, self.proj, self.patch_size, self.padding)
-        choice = self.criterion(candidates)
+        choice = self.criterion.choose(candidates)
         return anchor_on_seam(choice, candidates) if self.anchor else choice
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Tokens:

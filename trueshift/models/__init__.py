@@ -4,9 +4,9 @@ from .backbone import Backbone
 from .config import BackboneConfig
 from .convert import adapt, revert
 from .cvt import Cvt, CvtConfig
+from .hub import from_pretrained
 from .mvit_v2 import MvitV2, MvitV2Config
 from .registry import create_model, list_models
-from .saving import from_pretrained
 from .swin import Swin, SwinConfig
 from .swin_v2 import SwinV2, SwinV2Config
 

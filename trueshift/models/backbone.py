@@ -11,15 +11,15 @@ from timm.models._features import FeatureGetterNet, feature_take_indices
 from torch import Tensor, nn
 
 from ..layers.tokenize import AdaptiveTokenize, check_image, check_size
-from ..ops.grid import Tokens
-from ..ops.shift import Pair, pair
+from ..ops.geometry.grid import Tokens
+from ..ops.geometry.shift import Pair, pair
 from .config import BackboneConfig
-from .frame import ALIGNMENTS, LAYOUTS
+from .feature_frame import ALIGNMENTS, LAYOUTS
 from .head import Head
 
 
 class Backbone(nn.Module):
-    """A tokenizer and stages, each from :class:`~trueshift.ops.grid.Tokens` to Tokens; then a norm and a classifier.
+    """A tokenizer and stages, each from :class:`.Tokens` to Tokens; then a norm and a classifier.
 
     Shift law: logits do not change, bit for bit with the anchor; features move with the image.
 
@@ -165,15 +165,15 @@ class Backbone(nn.Module):
     # -- timm's housekeeping --------------------------------------------------------------------------------------
 
     def save_pretrained(self, directory: str | Path, **model_config: Any) -> Path:
-        """Write the model to a folder: see :func:`trueshift.models.saving.save_pretrained`."""
-        from .saving import save_pretrained  # it needs the registry, which needs every family
+        """Write the model to a folder: see :func:`trueshift.models.hub.save_pretrained`."""
+        from .hub import save_pretrained  # it needs the registry, which needs every family
 
         return save_pretrained(self, directory, **model_config)
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **changes: Any) -> "Backbone":
-        """A model from a folder or the Hub: see :func:`trueshift.models.saving.from_pretrained`."""
-        from .saving import from_pretrained
+        """A model from a folder or the Hub: see :func:`trueshift.models.hub.from_pretrained`."""
+        from .hub import from_pretrained
 
         model = from_pretrained(source, **changes)
         if not isinstance(model, cls):
@@ -181,8 +181,8 @@ class Backbone(nn.Module):
         return model
 
     def push_to_hub(self, repository: str, private: bool = False, **model_config: Any) -> str:
-        """Upload to the Hugging Face Hub: see :func:`trueshift.models.saving.push_to_hub`."""
-        from .saving import push_to_hub
+        """Upload to the Hugging Face Hub: see :func:`trueshift.models.hub.push_to_hub`."""
+        from .hub import push_to_hub
 
         return push_to_hub(self, repository, private, **model_config)
 

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..ops.shift import Pair, pair
-from .choices import Choices, CriterionSpec
-from .frame import ALIGNMENTS
+from ..ops.geometry.shift import Pair, pair
+from .feature_frame import ALIGNMENTS
+from .selection_config import Choices, CriterionSpec
 
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """What every backbone can be told. ``criterion``, ``anchor``, ``padding``, ``positions``: see
-    :class:`~trueshift.models.choices.Choices`.
+    """What every backbone can be told. ``criterion``, ``anchor``, ``padding``, ``positions``, ``grid_drop_rate``: see
+    :class:`~trueshift.models.selection_config.Choices`.
 
     Args:
         img_size: for which the network is made; other sizes that fit are accepted too.
@@ -26,6 +26,7 @@ class BackboneConfig:
     global_pool: str = "avg"
     drop_rate: float = 0.0
     drop_path_rate: float = 0.0
+    grid_drop_rate: float = 0.0
     criterion: CriterionSpec = "max_norm"
     anchor: bool | None = None
     padding: str | None = None
@@ -42,7 +43,7 @@ class BackboneConfig:
     @property
     def choices(self) -> Choices:
         """By what each choice is made."""
-        return Choices(self.criterion, self.anchor, self.padding, self.positions)
+        return Choices(self.criterion, self.anchor, self.padding, self.positions, self.grid_drop_rate)
 
     def arguments(self) -> dict[str, Any]:
         """All fields, to build the same again."""

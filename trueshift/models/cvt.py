@@ -19,10 +19,10 @@ from ..layers.merge import AdaptiveConvMerge
 from ..layers.perceptron import Mlp
 from ..layers.pool import pool_sequences
 from ..layers.tokenize import AdaptiveTokenize, check_size
-from ..ops.attention import attention
-from ..ops.grid import TokenGrid, Tokens
-from ..ops.precision import network_precision
-from ..ops.shift import Pair, pair
+from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.shift import Pair, pair
+from ..ops.nn.attention import attention
+from ..ops.nn.autocast import network_precision
 from .backbone import Backbone
 from .config import BackboneConfig, check_stages
 from .head import Head

@@ -18,15 +18,15 @@ from ..layers.linear import Linear
 from ..layers.perceptron import Mlp
 from ..layers.pool import max_pool, pool_sequences
 from ..layers.tokenize import AdaptiveTokenize, check_size
-from ..ops.grid import TokenGrid, Tokens
-from ..ops.rel_pos import finer, position_bias
-from ..ops.select import Choice
-from ..ops.shift import Pair, pair
+from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.rel_pos import finer, position_bias
+from ..ops.geometry.shift import Pair, pair
+from ..ops.selection.choose import Choice
 from .backbone import Backbone
-from .choices import PLACES, Choices
 from .config import BackboneConfig, check_stages
 from .head import Head
 from .position_tables import POSITIONS, Positions, TablePlace, find_tables, fit_table
+from .selection_config import PLACES, Choices
 from .stage import Stage, init_linear, stage_drop_rates
 
 TABLES = ("rel_pos_h", "rel_pos_w")
@@ -327,7 +327,7 @@ class MvitV2(Backbone):
                 block.attn.resize(shape.steps)
 
     def set_positions(self, positions: str) -> None:
-        """Read relative positions in another way: see :class:`~trueshift.models.choices.Choices`.
+        """Read relative positions in another way: see :class:`~trueshift.models.selection_config.Choices`.
 
         Tables become those that say the same. From ``"circular"`` to ``"shortest"`` and back nothing else changes; a
         ``"linear"`` table loses its distances of more than half the image on the way to ``"circular"``.

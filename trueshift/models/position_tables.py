@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..ops.grid import TokenGrid
-from ..ops.rel_pos import (
+from ..ops.geometry.grid import TokenGrid
+from ..ops.geometry.rel_pos import (
     circular_from_linear,
     circular_rows,
     linear_from_circular,
@@ -20,7 +20,7 @@ from ..ops.rel_pos import (
     resize_linear_table,
     shortest_rows,
 )
-from ..ops.shift import Pair
+from ..ops.geometry.shift import Pair
 
 
 class Positions(NamedTuple):

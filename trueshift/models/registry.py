@@ -14,12 +14,12 @@ from timm.models._registry import get_arch_pretrained_cfgs
 from timm.models.swin_transformer_v2 import checkpoint_filter_fn as swin_v2_filter
 from torch import Tensor, nn
 
-from ..ops.shift import pair
+from ..ops.geometry.shift import pair
 from . import cvt, mvit_v2, swin, swin_v2
 from .backbone import Backbone, FeatureMaps
+from .bundled_weights import DamagedWeights, find_shipped, tags_of, unpacked
 from .cvt_keys import rename_cvt_keys
 from .mvit_v2_keys import read_mvit_v2_weights
-from .shipped import DamagedWeights, find_shipped, tags_of, unpacked
 from .swin_keys import read_swin_weights
 
 __all__ = ["create_model", "is_ours", "list_models", "name_of", "resolve_name"]  # timm adds the names of the models
@@ -227,8 +227,9 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
             ``"local-dir:path"`` are passed on to timm.
         pretrained: load trained weights: those that come with the package, without a network, for the small models;
             elsewhere published ones of the ordinary network, which the adaptive one takes as well.
-        arguments: ``num_classes``, ``in_chans``, ``img_size``, ``drop_path_rate``, ``criterion``, ``anchor``,
-            ``padding``, ``align`` and whatever the family's ``Config`` has; ``features_only`` and ``out_indices``.
+        arguments: ``num_classes``, ``in_chans``, ``img_size``, ``drop_path_rate``, ``grid_drop_rate``, ``criterion``,
+            ``anchor``, ``padding``, ``align`` and whatever the family's ``Config`` has; ``features_only`` and
+            ``out_indices``.
 
     Returns:
         a :class:`~trueshift.models.backbone.Backbone`, or timm's wrapper around one with ``features_only``.

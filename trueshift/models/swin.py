@@ -15,8 +15,8 @@ from ..layers.attention import CosineWindowAttention, WindowAttention, window_di
 from ..layers.merge import AdaptiveMerge
 from ..layers.perceptron import Mlp
 from ..layers.tokenize import AdaptiveTokenize
-from ..ops.grid import Tokens
-from ..ops.shift import Pair, pair
+from ..ops.geometry.grid import Tokens
+from ..ops.geometry.shift import Pair, pair
 from .backbone import Backbone
 from .config import BackboneConfig, check_stages
 from .head import Head

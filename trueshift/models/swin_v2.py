@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..layers.attention import CosineWindowAttention, log_distances, window_distances
 from ..layers.perceptron import Mlp
-from ..ops.shift import Pair
+from ..ops.geometry.shift import Pair
 from .config import check_stages
 from .swin import Attention, Swin, SwinConfig
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..eval.settings import Progress as Report
+from ..eval.runner.settings import Progress as Report
 from .wording import assumption, cell, other_classes, percent, remarks, table_rows, verdict
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..data import ImageSource
-from ..data.scenes import SceneSource
-from ..eval.audit import answer_name
+from ..data import Source
+from ..eval.audit.run import answer_name
 from .flip_pictures import flip_pictures
 from .paper import CONSISTENCY_BY_MAGNITUDE, MAGNITUDES
 from .pictures import PALETTE, colours_of, error_picture, plane_picture, thumbnail
@@ -71,7 +70,7 @@ def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: b
         return _drawn(figure, transparent)
 
 
-def planes_figure(audit: dict[str, Any], source: ImageSource | SceneSource) -> bytes | None:
+def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
     """The answer over the plane of shifts, a row for each example and a column for each model."""
     models = [model for model in audit["models"] if model["planes"]]
     if not models:
@@ -120,7 +119,7 @@ def tokens_figure(audit: dict[str, Any]) -> bytes | None:
         return _drawn(figure, transparent=False)
 
 
-def flips_figure(audit: dict[str, Any], source: ImageSource | SceneSource) -> bytes | None:
+def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
     """The paper's figure on segmentation: a row for each example and model, from the image to what changed."""
     rows = [
         (model["name"], model["flips"][position])

@@ -6,9 +6,8 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image, ImageDraw
 
-from ..data.scenes import SceneSource
-from ..data.source import ImageSource
-from ..eval.label_maps import NOT_SHOWN, unpacked_labels
+from ..data.source import Source
+from ..eval.audit.mask_png import NOT_SHOWN, unpacked_labels
 from .masks import class_colours, shares
 
 Pixels = UInt8[np.ndarray, "H W 3"]
@@ -17,7 +16,7 @@ _BLANK = (154, 154, 154)
 _LINES = 96  # of a box in the height of a picture
 
 
-def flip_pictures(flip: dict[str, Any], source: ImageSource | SceneSource) -> dict[str, Pixels]:
+def flip_pictures(flip: dict[str, Any], source: Source) -> dict[str, Pixels]:
     """All pictures of one flip map at the size of the network's input."""
     photo = _photo(source, flip)
     before, after = unpacked_labels(flip["before"]), unpacked_labels(flip["after"])
@@ -61,7 +60,7 @@ def changes_picture(photo: Pixels, changed: np.ndarray, regions: list[dict[str, 
     return np.asarray(image)
 
 
-def _photo(source: ImageSource | SceneSource, flip: dict[str, Any]) -> Pixels:
+def _photo(source: Source, flip: dict[str, Any]) -> Pixels:
     height, width = flip["size"]
     image = source[flip["index"]].image.convert("RGB")
     return np.asarray(image if image.size == (width, height) else image.resize((width, height)))

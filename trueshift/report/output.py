@@ -5,15 +5,14 @@ import io
 from pathlib import Path
 from typing import Any
 
-from ..data import ImageSource
-from ..data.scenes import SceneSource
-from ..files import json_text, write_whole
+from ..data import Source
+from ..utils.files import json_text, write_whole
 from .figures import flips_figure, magnitude_figure, planes_figure, tokens_figure
 from .page import render_page
 from .wording import SEGMENTATION
 
 
-def write_audit(audit: dict[str, Any], source: ImageSource | SceneSource, folder: Path) -> Path:
+def write_audit(audit: dict[str, Any], source: Source, folder: Path) -> Path:
     """Write ``audit.json``, ``images.csv``, ``figures/*.png`` and ``report.html``; gives the path of the page."""
     write_whole(folder / "audit.json", json_text(audit))
     write_whole(folder / "images.csv", _images_table(audit, source))
@@ -24,7 +23,7 @@ def write_audit(audit: dict[str, Any], source: ImageSource | SceneSource, folder
     return write_whole(folder / "report.html", render_page(audit, source))
 
 
-def _figures(audit: dict[str, Any], source: ImageSource | SceneSource) -> dict[str, bytes | None]:
+def _figures(audit: dict[str, Any], source: Source) -> dict[str, bytes | None]:
     if audit["task"] == SEGMENTATION:
         return {"flips": flips_figure(audit, source)}
     return {
@@ -34,7 +33,7 @@ def _figures(audit: dict[str, Any], source: ImageSource | SceneSource) -> dict[s
     }
 
 
-def _images_table(audit: dict[str, Any], source: ImageSource | SceneSource) -> str:
+def _images_table(audit: dict[str, Any], source: Source) -> str:
     """The consistency of each image under each model."""
     file = io.StringIO()
     writer = csv.writer(file)

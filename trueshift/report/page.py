@@ -5,8 +5,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..data import ImageSource
-from ..data.scenes import SceneSource
+from ..data import Source
 from .picture_sections import picture_sections
 from .scene_sections import scene_sections
 from .wording import SEGMENTATION, interval, number, percent, remarks, table_rows, verdict
@@ -14,7 +13,7 @@ from .wording import SEGMENTATION, interval, number, percent, remarks, table_row
 _FOLDER = Path(__file__).parent
 
 
-def render_page(audit: dict[str, Any], source: ImageSource | SceneSource) -> str:
+def render_page(audit: dict[str, Any], source: Source) -> str:
     """The page as text. Names of files and classes are escaped."""
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.filters.update(percent=percent, interval=interval, number=number)

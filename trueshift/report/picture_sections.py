@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from ..data import ImageSource
-from ..data.scenes import SceneSource
-from ..eval.audit import answer_name
+from ..data import Source
+from ..eval.audit.run import answer_name
 from .figures import magnitude_figure
 from .pictures import colours_of, data_uri, error_picture, photo, plane_picture
 
 
-def picture_sections(audit: dict[str, Any], source: ImageSource | SceneSource) -> dict[str, Any]:
+def picture_sections(audit: dict[str, Any], source: Source) -> dict[str, Any]:
     """Everything that ``page_pictures.html`` asks for."""
     return {
         "examples": _examples(audit, source),
@@ -20,7 +19,7 @@ def picture_sections(audit: dict[str, Any], source: ImageSource | SceneSource) -
     }
 
 
-def _examples(audit: dict[str, Any], source: ImageSource | SceneSource) -> list[dict[str, Any]]:
+def _examples(audit: dict[str, Any], source: Source) -> list[dict[str, Any]]:
     """Each example image with the plane of every model and a legend they share."""
     models = [model for model in audit["models"] if model["planes"]]
     shown = []
@@ -69,7 +68,7 @@ def _classes(audit: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["entries"][0]["consistency"])
 
 
-def _worst(audit: dict[str, Any], source: ImageSource | SceneSource) -> list[dict[str, Any]]:
+def _worst(audit: dict[str, Any], source: Source) -> list[dict[str, Any]]:
     """For each model its least consistent images."""
     return [
         {

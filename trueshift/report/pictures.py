@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..data import ImageSource
-from ..data.scenes import SceneSource
+from ..data import Source
 
 # ten colours that stay apart for colour-blind readers and on light and dark ground; whatever else is answered is grey
 PALETTE = (
@@ -51,7 +50,7 @@ def thumbnail(image: Image.Image, side: int = 128) -> np.ndarray:
     return np.asarray(small)
 
 
-def photo(source: ImageSource | SceneSource, index: int, side: int) -> dict[str, Any]:
+def photo(source: Source, index: int, side: int) -> dict[str, Any]:
     """A small version of an image for a page; one of few pixels is shown as pixels, not blurred."""
     small = thumbnail(source[index].image, side)
     return {"thumbnail": data_uri(small), "crisp": max(small.shape) < side}

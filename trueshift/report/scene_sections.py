@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..data import ImageSource
-from ..data.scenes import SceneSource
-from ..eval.audit import answer_name
+from ..data import Source
+from ..eval.audit.run import answer_name
 from .flip_pictures import classes_in, colour_of, flip_pictures
 from .pictures import data_uri, photo
 
@@ -15,12 +14,12 @@ _NAMED = 12  # classes in a legend, at most
 _LONGEST = 512  # side of a picture on the page
 
 
-def scene_sections(audit: dict[str, Any], source: ImageSource | SceneSource) -> dict[str, Any]:
+def scene_sections(audit: dict[str, Any], source: Source) -> dict[str, Any]:
     """Everything that ``page_scenes.html`` asks for."""
     return {"flips": _flips(audit, source), "worst": _worst(audit, source), "classes": _classes(audit)}
 
 
-def _flips(audit: dict[str, Any], source: ImageSource | SceneSource) -> list[dict[str, Any]]:
+def _flips(audit: dict[str, Any], source: Source) -> list[dict[str, Any]]:
     """Each example with the flip maps of every model and a legend they share."""
     models, shown = audit["models"], []
     for position in range(min((len(model["flips"]) for model in models), default=0)):
@@ -68,7 +67,7 @@ def _inside_page(picture: np.ndarray, filter: Image.Resampling) -> str:
     return data_uri(np.asarray(image))
 
 
-def _worst(audit: dict[str, Any], source: ImageSource | SceneSource) -> list[dict[str, Any]]:
+def _worst(audit: dict[str, Any], source: Source) -> list[dict[str, Any]]:
     """For each model its least consistent images."""
     return [
         {

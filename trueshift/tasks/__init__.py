@@ -1,7 +1,7 @@
 """Whole tasks on the backbones: segmentation with UperNet."""
 
 from .convert import adapt, from_smp, revert
-from .saving import from_pretrained
+from .hub import from_pretrained
 from .upernet import UperNet, UperNetConfig
 
 __all__ = ["UperNet", "UperNetConfig", "adapt", "from_pretrained", "from_smp", "revert"]

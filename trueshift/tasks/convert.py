@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..models import convert, saving
+from ..models import convert
+from ..models import hub as saving
 from ..models.registry import create_model
 from .upernet import UperNet
 

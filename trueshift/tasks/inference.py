@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..ops.shift import Pair
+from ..ops.geometry.shift import Pair
 
 _TOGETHER = 8  # windows that a network is shown at once
 

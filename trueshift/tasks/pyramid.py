@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from ..layers.anchor import Anchor
 from ..layers.conv import CircularConv2d
-from ..ops.enlarge import enlarge
-from ..ops.grid import TokenGrid, Tokens
-from ..ops.resample import start_at
-from ..ops.shift import Pair, circular_pad
+from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.interpolate import enlarge
+from ..ops.geometry.resample import start_at
+from ..ops.geometry.shift import Pair, circular_pad
 
 BINS = (1, 2, 3, 6)
 

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from ..layers.tokenize import check_image
 from ..models.backbone import Backbone
-from ..models.choices import PLACES
+from ..models.hub import upload
 from ..models.registry import create_model, name_of
-from ..models.saving import upload
-from ..ops.arriving import Arriving
-from ..ops.enlarge import enlarge, enlarge_from
-from ..ops.grid import TokenGrid
-from ..ops.repeating import may_repeat, repeat_one_period
-from ..ops.shift import IMAGE_DIMS, Pair, circular_shift
+from ..models.selection_config import PLACES
+from ..ops.geometry.grid import TokenGrid
+from ..ops.geometry.interpolate import enlarge, enlarge_from
+from ..ops.geometry.periodic import may_repeat, repeat_one_period
+from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
+from ..utils.async_copy import Arriving
 from .pyramid import BINS, ConvNormRelu, UperNetDecoder
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -63,7 +63,7 @@ class UperNet(nn.Module):
 
     Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive backbone with its anchor and in evaluation mode.
     On an ordinary backbone it is the ordinary UperNet, with its weights' usual names. In a compiled or captured graph
-    the law holds up to a period of the image, where it has one (:mod:`trueshift.ops.repeating`).
+    the law holds up to a period of the image, where it has one (:mod:`trueshift.ops.geometry.periodic`).
 
     Args:
         backbone: the name of one of ours, or a :class:`~trueshift.models.backbone.Backbone`, which becomes part of
@@ -206,8 +206,8 @@ class UperNet(nn.Module):
         return {"stem": _inside_encoder(inner["stem"]), "blocks": [*within, behind]}
 
     def save_pretrained(self, directory: str | Path, **model_config: Any) -> Path:
-        """Write the network to a folder: see :func:`trueshift.tasks.saving.save_segmenter`."""
-        from .saving import save_segmenter  # it needs this class
+        """Write the network to a folder: see :func:`trueshift.tasks.hub.save_segmenter`."""
+        from .hub import save_segmenter  # it needs this class
 
         return save_segmenter(self, directory, **model_config)
 
@@ -218,8 +218,8 @@ class UperNet(nn.Module):
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **changes: Any) -> "UperNet":
-        """A network from a folder or the Hub: see :func:`trueshift.tasks.saving.from_pretrained`."""
-        from .saving import from_pretrained
+        """A network from a folder or the Hub: see :func:`trueshift.tasks.hub.from_pretrained`."""
+        from .hub import from_pretrained
 
         model = from_pretrained(source, **changes)
         if not isinstance(model, cls):

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops.content import origin_keys
-from ..ops.grid import TokenGrid, Tokens, place
-from ..ops.shift import IMAGE_DIMS, Pair, circular_shift
+from ..ops.geometry.grid import TokenGrid, Tokens, place
+from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
+from ..ops.selection.content_hash import origin_keys
 from .images import hostile_images
 
 Module = Callable[[Any], Any]

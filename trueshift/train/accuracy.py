@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..data import ImageSource, Preparation, Prepared, Unreadable, read_ahead
-from .feed import Share
-from .resident import ResidentImages
+from ..data import Preparation, Prepared, Source, Unreadable, read_ahead
+from .data.batch import Share
+from .data.on_device import ResidentImages
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def resident_batches(images: ResidentImages, batch_size: int, share: Share) -> I
 
 
 def read_batches(
-    source: ImageSource,
+    source: Source,
     preparation: Preparation,
     batch_size: int,
     share: Share,

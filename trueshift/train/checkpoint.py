@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..files import json_text, write_whole
+from ..utils.files import json_text, write_whole
 
 _ABOUT, _WEIGHTS, _AVERAGE, _STATE = "about.json", "model.safetensors", "ema.safetensors", "training.pt"
 

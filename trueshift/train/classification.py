@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from ..data.prepare import Preparation
 from .accuracy import measure_accuracy, read_batches, resident_batches
 from .config import TrainConfig
-from .feed import Batch, Feed, Share
-from .feeding import build_feed
+from .data.batch import Batch, Feed, Share
+from .data.build import build_feed
+from .data.on_device import ResidentImages
+from .data.sampler import BatchOrder
+from .data.splits import open_training_data
 from .network import build_network, preparation_for, save_network
 from .objective import Objective
-from .order import BatchOrder
-from .resident import ResidentImages
 from .task import Measured, Surroundings
-from .training_data import open_training_data
 
 
 class Classification:

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..checks import check_at_least, check_seed
-from .scene_augment import SceneAugmentConfig
+from ..utils.checks import check_at_least, check_seed
+from .data.scene_augment import SceneAugmentConfig
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class ModelConfig:
             named is adaptive and the folder holds the ordinary one, it is adapted.
         padding: of convolutions, circular or zeros; timm's own networks have no such choice.
         drop_path_rate: stochastic depth; by default the network's own.
+        grid_drop_rate: how often, while learning, a choice is replaced by a random grid; by default never.
         arguments: further arguments of create_model, such as criterion or anchor.
     """
 
@@ -26,6 +27,7 @@ class ModelConfig:
     start_from: str | None = None
     padding: Literal["circular", "zeros"] | None = None
     drop_path_rate: float | None = None
+    grid_drop_rate: float | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
 
 

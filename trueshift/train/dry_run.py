@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..eval.settings import inference_device, on_gpu
+from ..eval.runner.settings import inference_device, on_gpu
 from ..models import create_model
 from ..models.registry import resolve_name
 from .config import SCENES, SegmentationConfig, TrainConfig
-from .loop import train
-from .made_up import write_cifar, write_image_folders, write_scenes
+from .data.synthetic import write_cifar, write_image_folders, write_scenes
+from .trainer import train
 
 _SMALLEST_BATCH = 2  # of a pass: batch norm needs two, and mixing a partner
 _CHANNELS = 32  # of a decoder, on a CPU

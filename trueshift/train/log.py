@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ..files import write_whole
+from ..utils.files import write_whole
 from .config import LogConfig
 
 

@@ -12,14 +12,15 @@ from torch import nn
 
 from ..data.prepare import Preparation
 from ..layers.tokenize import check_size
-from ..models import create_model, from_pretrained, saving
+from ..models import create_model, from_pretrained
+from ..models import hub as saving
 from ..models.backbone import Backbone
 from ..models.config import BackboneConfig
+from ..models.hub import name_of, save_pretrained
 from ..models.registry import is_ours, resolve_name
-from ..models.saving import name_of, save_pretrained
 from ..tasks import UperNet, adapt
-from ..tasks.saving import ARCHITECTURE
-from ..tasks.saving import from_pretrained as from_folder
+from ..tasks.hub import ARCHITECTURE
+from ..tasks.hub import from_pretrained as from_folder
 from ..tasks.upernet import UperNetConfig
 from .config import TrainConfig
 
@@ -46,6 +47,7 @@ def _given(config: TrainConfig) -> dict[str, Any]:
     asked = config.model
     arguments = {
         "drop_path_rate": asked.drop_path_rate,
+        "grid_drop_rate": asked.grid_drop_rate,
         "padding": asked.padding,
         "img_size": config.data.img_size,
         **asked.arguments,

@@ -15,23 +15,23 @@ from torch import Tensor, nn
 from ..data import Unreadable
 from ..data.scene_folders import open_scenes
 from ..data.scene_preparation import ScenePreparation
-from ..data.scenes import IGNORED, SceneSource
+from ..data.source import IGNORED, Source
 from ..data.subset import evenly_spread, hold_out
-from ..eval.metrics import MeanIoU
-from ..eval.protocols import PROTOCOLS
-from ..eval.scene_reading import PreparedScene, read_scenes
-from ..eval.segmentation import labels_at
+from ..eval.metrics.consistency import MeanIoU
+from ..eval.protocols.registry import PROTOCOLS
+from ..eval.runner.read_scenes import PreparedScene, read_scenes
+from ..eval.runner.segment import labels_at
 from ..layers.tokenize import check_size
-from ..ops.shift import Pair
+from ..ops.geometry.shift import Pair
 from ..tasks import UperNet
 from ..tasks.inference import segment_whole
 from .config import SCENES, TrainConfig
-from .feed import Batch, Feed, Share
-from .loading import Augmented, Finish, LoaderFeed
+from .data.batch import Batch, Feed, Share
+from .data.loader import Augmented, Finish, LoaderFeed
+from .data.photometric import Distortion, distort
+from .data.sampler import BatchOrder
+from .data.scene_augment import SceneDraws, SceneTransform, padding
 from .network import build_segmenter
-from .order import BatchOrder
-from .photometric import Distortion, distort
-from .scene_augment import SceneDraws, SceneTransform, padding
 from .task import Measured, Surroundings
 
 
@@ -39,8 +39,8 @@ from .task import Measured, Surroundings
 class SceneData:
     """Two sources with the same classes."""
 
-    train: SceneSource
-    test: SceneSource
+    train: Source
+    test: Source
     classes: list[str]
 
     @property
@@ -78,7 +78,7 @@ def open_scene_data(config: TrainConfig) -> SceneData:
 class AugmentedScenes(Augmented):
     """Scenes of which the class of each pixel is learned."""
 
-    source: SceneSource
+    source: Source
     transform: SceneTransform
 
     def read(self, epoch: int, index: int) -> tuple[UInt8[Tensor, "3 H W"], Int[Tensor, "..."]]:

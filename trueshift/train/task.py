@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .feed import Batch, Feed, Share
-from .order import BatchOrder
+from .data.batch import Batch, Feed, Share
+from .data.sampler import BatchOrder
 
 
 @dataclass(frozen=True)

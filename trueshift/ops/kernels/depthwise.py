@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..shift import Pair
+from ..geometry.shift import Pair
 from . import operation, refuse_second_derivative
 from .depthwise_gradients import depthwise_back_to_input, depthwise_back_to_weights
 from .depthwise_rows import launch_values

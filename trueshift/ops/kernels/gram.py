@@ -2,7 +2,7 @@
 """Kernels: the energy of every phase of a patch grid. The products of neighbouring pixels on the int8 matrix units, in
 two digits per pixel and 32 bits for their sums; then the weighing of the products, in digits held by float64.
 
-All sums are of integers, and exact in any order: what comes out is what :mod:`trueshift.ops.energy` computes plainly,
+All sums are of integers, and exact in any order: what comes out is what :mod:`.gram_energy` computes plainly,
 bit for bit.
 """
 
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..digits import Plan
+from ..selection.fixed_point import Plan
 from . import INTERPRETED, operation
 from .launching import blocks_in, launched, power_of_two
 from .planes import LANES, WIDEST, Layout, _power_of_two_above, _round, ones_at

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels: the content keys of the images that need them; programs of all others end at once.
 
-What they leave for other images means nothing. Values and multipliers are those of :mod:`trueshift.ops.content`.
+What they leave for other images means nothing. Values and multipliers are those of :mod:`.content_hash`.
 """
 
 import torch

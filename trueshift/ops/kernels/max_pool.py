@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..shift import Pair
+from ..geometry.shift import Pair
 from . import INTERPRETED, operation, refuse_second_derivative
 from .launching import blocks_in, launched
 from .neighbours import (

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..shift import Pair
+from ..geometry.shift import Pair
 from . import INTERPRETED
 from .launching import blocks_in, power_of_two
 

@@ -4,7 +4,7 @@
 Where there are few images, and large ones, several programs share each and another launch chooses.
 
 Only behind an anchor: scores are compared up to rounding, and the first of those that tie is taken, as
-:func:`trueshift.ops.select.choose` does without keys.
+:func:`trueshift.ops.selection.choose.choose` does without keys.
 """
 
 import torch

@@ -112,7 +112,7 @@ def _find_bounds(x, bounds, size, part, SPLITS: tl.constexpr, BLOCK: tl.constexp
 
 @triton.jit
 def _power_of_two_above(x):
-    """The exponent field of the smallest power of two above ``x >= 0``, clamped as in :mod:`trueshift.ops.exact`."""
+    """The exponent field of the smallest power of two above ``x >= 0``, clamped as in :mod:`.selection.exact`."""
     exponent = (x.to(tl.int64, bitcast=True) >> 52) & 0x7FF
     return tl.minimum(tl.maximum(exponent, 100), 2044) + 1
 

@@ -36,7 +36,7 @@ def _row(
     apart, query, key, SIZE: tl.constexpr, QUERY: tl.constexpr, KEY: tl.constexpr, UNIT: tl.constexpr,
     MODE: tl.constexpr,
 ):  # fmt: skip
-    """The row of the table for one row (or column) of queries and one of keys, as :mod:`trueshift.ops.rel_pos`."""
+    """The row of the table for one row (or column) of queries and one of keys, as :mod:`.geometry.rel_pos`."""
     steps: tl.constexpr = SIZE // UNIT
     zero: tl.constexpr = (SIZE // KEY - 1) * (KEY // UNIT)
     if MODE == 2:

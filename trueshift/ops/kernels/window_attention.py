@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..shift import Pair
+from ..geometry.shift import Pair
 from . import opaque, refuse_second_derivative, tf32_allowed
 from .launching import blocks_in, launched, power_of_two
 

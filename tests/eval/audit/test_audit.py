@@ -1,0 +1,230 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from known_models import TINY, Constant, ReadsOnePixel, subject
+from PIL import Image
+
+from trueshift.data import EmbeddedSample, ImageFolder
+from trueshift.eval import AuditSettings, find_protocols, run_audit
+from trueshift.eval.audit.classification import shifts_of, usual_protocols
+from trueshift.report.output import write_audit
+
+QUICK = AuditSettings(limit=12, shifts=4, examples=2, plane=6, batch_size=32)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return run_audit([subject(ReadsOnePixel(), "pixel"), subject(Constant(), "constant")], EmbeddedSample(), QUICK)
+
+
+def test_it_is_plain_data_with_everything_needed_to_make_it_again(found):
+    assert json.loads(json.dumps(found, allow_nan=False)) == json.loads(json.dumps(found))
+    assert {"command", "commit", "date", "machine", "versions", "seed", "settings", "protocols"} <= found.keys()
+    assert not found["partial"]
+    assert found["data"]["images"] == found["data"]["asked"] == 12
+
+
+def test_models_see_the_same_images_and_the_constant_one_never_changes(found):
+    pixel, constant = found["models"]
+    assert constant["measured"]["circular"]["consistency"]["rate"] == 1
+    assert pixel["measured"]["circular"]["consistency"]["rate"] < 1
+    assert [index for index, _ in pixel["consistency_of_images"]] == [i for i, _ in constant["consistency_of_images"]]
+    assert constant["worst_images"] == []
+
+
+def test_classes_that_are_not_the_datas_have_no_accuracy(found):
+    pixel, constant = found["models"]
+    assert pixel["measured"]["circular"]["top1"] is None  # two classes, for data with ten
+    assert constant["measured"]["circular"]["top1"]["images"] == 12
+
+
+def test_the_worst_images_are_told_with_shifts_that_show_it(found):
+    worst = found["models"][0]["worst_images"]
+    assert [entry["consistency"] for entry in worst] == sorted(entry["consistency"] for entry in worst)
+    source = EmbeddedSample()
+    for entry in worst:
+        image = TINY.normalise(TINY.canvas(source[entry["index"]].image)).sum(0)
+        for answer in entry["answers"]:
+            down, right = answer["shift"]
+            assert int(image[-down % 32, -right % 32] > 0) == answer["label"]
+
+
+def test_the_worst_images_against_the_unshifted_are_told_with_its_answer():
+    source = EmbeddedSample()
+    unshifted = torch.stack([TINY.normalise(TINY.canvas(source[index].image)) for index in (0, 100, 200, 300)])
+
+    class KnowsTheUnshifted(torch.nn.Module):
+        """One answer to the pictures as they are, another to every shift of them."""
+
+        num_classes = 2
+
+        def forward(self, images):
+            known = (images[:, None] == unshifted).flatten(2).all(2).any(1).float()
+            return torch.stack([known, 1 - known], 1)
+
+    quick = replace(QUICK, examples=0, limit=4, shifts=8)
+    (model,) = run_audit([subject(KnowsTheUnshifted())], source, quick, find_protocols(["magnitude"]))["models"]
+    assert len(model["worst_images"]) == 4
+    for entry in model["worst_images"]:
+        assert entry["different_answers"] == 2
+        assert {answer["label"]: answer["shift"] for answer in entry["answers"]}[0] == [0, 0]
+
+
+def test_the_plane_has_the_answer_at_every_shift(found):
+    plane = found["models"][0]["planes"][0]
+    image = TINY.normalise(TINY.canvas(EmbeddedSample()[plane["index"]].image)).sum(0)
+    assert plane["rows"] == plane["columns"] == [-3, 3]
+    expected = [[int(image[-down % 32, -right % 32] > 0) for right in range(-3, 3)] for down in range(-3, 3)]
+    assert plane["labels"] == expected
+
+
+def test_consistency_by_class_adds_up(found):
+    rows = found["models"][0]["by_class"]
+    assert sum(row["images"] for row in rows) == 12
+    mean = sum(row["images"] * row["consistency"] for row in rows) / 12
+    assert mean == pytest.approx(found["models"][0]["measured"]["circular"]["consistency"]["rate"], abs=1e-9)
+
+
+def test_the_protocol_follows_the_size_of_the_pictures(tmp_path):
+    for index in range(3):
+        Image.fromarray(np.full((300, 400, 3), 60 * index, np.uint8)).save(tmp_path / f"{index}.png")
+    names = {protocol.name for protocol in usual_protocols(ImageFolder(tmp_path), (224, 224))}
+    assert "imagenet-standard" in names
+    assert "cifar-standard" in {protocol.name for protocol in usual_protocols(EmbeddedSample(), (32, 32))}
+
+
+def test_magnitudes_share_one_portion_of_the_shifts():
+    numbers = shifts_of(find_protocols(["circular", "magnitude"]), 8)
+    assert numbers == {"circular": 8, "magnitude-8": 2, "magnitude-16": 2, "magnitude-24": 2, "magnitude-32": 2}
+    assert set(shifts_of(find_protocols(["cifar"]), 0).values()) == {None}
+
+
+def test_broken_pictures_and_nan_are_skipped_counted_and_named(tmp_path):
+    for index in range(4):
+        Image.fromarray(np.full((40, 40, 3), 40 + 40 * index, np.uint8)).save(tmp_path / f"{index}.png")
+    (tmp_path / "1.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
+
+    class SometimesNan(torch.nn.Module):
+        num_classes = 2
+
+        def forward(self, images):
+            return torch.where(images[:, :1, 0, 0] > 0.4, torch.nan, 1.0).expand(-1, 2)
+
+    found = run_audit([subject(SometimesNan())], ImageFolder(tmp_path), QUICK, find_protocols(["circular"]))
+    told = {entry["name"]: entry["reason"] for entry in found["data"]["skipped"]}
+    assert found["data"]["images"] == 2
+    assert found["data"]["asked"] == 4
+    assert "UnidentifiedImageError" in told["1.png"]
+    assert "not numbers" in told["3.png"]
+
+
+def test_a_folder_of_broken_pictures_still_ends_in_a_report(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.png").write_bytes(b"no picture")
+    source = ImageFolder(tmp_path / "data")
+    found = run_audit([subject(Constant())], source, QUICK)
+    page = write_audit(found, source, tmp_path).read_text()
+    assert "Nothing was measured" in page
+    assert "a.png" in page
+
+
+def test_an_interrupt_leaves_what_is_known():
+    def interrupted(what, done, total):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    found = run_audit([subject(ReadsOnePixel())], EmbeddedSample(), QUICK, progress=interrupted)
+    assert found["partial"]
+    assert found["data"]["images"] == 5
+    assert found["models"][0]["measured"]["circular"]["consistency"]["images"] == 5
+
+
+SLOWLY = """
+import time, torch
+class Slow(torch.nn.Module):
+    num_classes, calls = 10, 0
+    def forward(self, images):
+        self.calls += 1
+        if self.calls == 5:
+            open("begun", "w").close()
+        time.sleep(0.05)
+        return images.mean((2, 3)).repeat(1, 4)[:, :10]
+def make():
+    return Slow()
+"""
+
+
+def test_ctrl_c_leaves_a_valid_partial_report(tmp_path):
+    (tmp_path / "slowly.py").write_text(SLOWLY)
+    command = [sys.executable, "-m", "trueshift", "audit", "slowly:make", "--img-size", "32", "--crop-pct", "1"]
+    command += ["--limit", "0", "--batch-size", "13", "--output", "report"]
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root), "COLUMNS": "100"}
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests run in the background may ignore it
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=heard
+    ) as process:
+        deadline = time.time() + 60
+        while not (tmp_path / "begun").exists() and time.time() < deadline:
+            time.sleep(0.1)
+        time.sleep(0.5)  # some of the 400 images, at 50 ms each
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    found = json.loads((tmp_path / "report" / "audit.json").read_text())
+    assert found["partial"]
+    assert found["models"][0]["assumed"]
+    assert "does not say how it wants its pictures" in " ".join(told.split())
+    assert 0 < found["data"]["images"] < 400
+    assert "Interrupted" in (tmp_path / "report" / "report.html").read_text()
+    assert "Interrupted" in told
+
+
+MANY = """
+import resource, sys, torch, trueshift
+sys.path.insert(0, "tests/eval")
+from known_models import Constant, subject
+from trueshift.data import ImageFolder, Preparation
+from trueshift.eval import AuditSettings, run_audit
+wanted = Preparation((96, 96), 1.0)
+models = [subject(Constant(), name, wanted) for name in ("one", "other")]
+settings = AuditSettings(limit=int(sys.argv[2]), shifts=16, examples=0, batch_size=32)
+found = run_audit(models, ImageFolder(sys.argv[1]), settings)
+assert found["data"]["images"] == int(sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_thousand_images_need_no_more_memory_than_fifty(tmp_path):
+    generator = np.random.default_rng(0)
+    for index in range(1000):
+        Image.fromarray(generator.integers(0, 256, (96, 96, 3), dtype=np.uint8)).save(tmp_path / f"{index}.bmp")
+
+    def peak(images):
+        command = [sys.executable, "-c", MANY, str(tmp_path), str(images)]
+        # what is freed goes back at once: by itself the C library keeps more of it the longer it runs
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+        where = Path(__file__).parents[3]
+        return int(subprocess.run(command, cwd=where, env=environment, capture_output=True, check=True).stdout)
+
+    batch = 32 * 3 * 96 * 96 * 4
+    assert peak(1000) - peak(50) < 6 * batch  # all views at once would be 1500 batches
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("shifts", 1), ("shifts", -2), ("limit", -1), ("batch_size", 0), ("plane", -1)]
+)
+def test_settings_that_mean_nothing_are_refused(field, value):
+    with pytest.raises(ValueError, match="needs"):
+        AuditSettings(**{field: value})

@@ -1,0 +1,183 @@
+"""An audit of segmentation models: plain data, flip maps, and what happens when something is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from known_models import Constant, subject
+from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
+
+from trueshift.data import EmbeddedSample
+from trueshift.data.scene_preparation import ScenePreparation
+from trueshift.data.scenes import Pictures
+from trueshift.eval import AuditSettings, find_protocols, run_audit
+from trueshift.eval.audit.label_flips import flip_map
+from trueshift.eval.audit.mask_png import NOT_SHOWN, packed_labels, unpacked_labels
+from trueshift.eval.audit.regions import label_regions, largest_regions
+
+QUICK = AuditSettings(limit=5, shifts=3, examples=3, worst=2, batch_size=4)
+CIRCULAR, STANDARD = find_protocols(["ade20k"])
+
+
+@pytest.fixture(scope="module")
+def found():
+    return run_audit([segmenter(ByPlace(), "place"), segmenter(ByPixel(), "pixel")], Scenes(noise(6)), QUICK)
+
+
+def test_it_is_plain_data_with_everything_needed_to_make_it_again(found):
+    assert json.loads(json.dumps(found, allow_nan=False)) == json.loads(json.dumps(found))
+    assert {"command", "commit", "date", "machine", "versions", "seed", "settings"} <= found.keys()
+    assert found["task"] == "segmentation"
+    assert not found["partial"]
+    assert found["data"]["images"] == found["data"]["asked"] == 5
+    assert list(found["protocols"]) == ["ade20k-circular", "ade20k-standard"]
+
+
+def test_models_see_the_same_scenes(found):
+    place, pixel = found["models"]
+    assert pixel["measured"]["ade20k-circular"]["consistency"]["rate"] == 1
+    assert pixel["measured"]["ade20k-standard"]["bit_exact"]["rate"] == 1
+    assert pixel["measured"]["ade20k-circular"]["mean_iou"] == 1
+    assert place["measured"]["ade20k-circular"]["consistency"]["rate"] < 1
+    assert [index for index, _ in place["consistency_of_images"]] == [
+        index for index, _ in pixel["consistency_of_images"]
+    ]
+
+
+def test_the_worst_images_are_told_with_the_shift_that_shows_it(found):
+    place, pixel = found["models"]
+    assert pixel["worst_images"] == []
+    worst = place["worst_images"]
+    agreed = [share for _, share in place["consistency_of_images"]]
+    assert [entry["consistency"] for entry in worst] == sorted(agreed)[:2]
+    for entry in worst:
+        down = entry["shift"][0] % 16
+        assert entry["flipped"] == pytest.approx(2 * min(down, 16 - down) / 16)
+
+
+def test_flip_maps_show_all_models_under_one_shift(found):
+    place, pixel = found["models"]
+    assert len(place["flips"]) == len(pixel["flips"]) == 3
+    for before, after in zip(place["flips"], pixel["flips"], strict=True):
+        assert (before["index"], before["shift"]) == (after["index"], after["shift"])
+        assert after["flipped"] == 0
+        assert after["regions"] == []
+        assert after["before"] == after["after"]
+    assert max(flip["flipped"] for flip in place["flips"]) > 0
+
+
+def test_a_flip_map_is_that_of_a_reckoning_by_hand():
+    flip = flip_map(segmenter(ByPlace()), Scenes(noise(1)), 0, CIRCULAR, [3, 5], "cpu")
+    assert (flip["size"], flip["wraps"]) == ([16, 24], True)
+    assert flip["flipped"] == 6 / 16
+    # rows 5 to 7 were above and come to lie below, rows 13 to 15 the other way
+    boxes = sorted(region["box"] for region in flip["regions"])
+    assert boxes == [[5, 0, 8, 24], [13, 0, 16, 24]]
+    before, after = unpacked_labels(flip["before"]), unpacked_labels(flip["after"])
+    assert (before[:8] == 0).all()
+    assert (np.flatnonzero((before != after).any(1)) == [5, 6, 7, 13, 14, 15]).all()
+
+
+def test_a_standard_shift_leaves_a_band_that_is_not_shown():
+    flip = flip_map(segmenter(ByPlace()), Scenes(noise(1)), 0, STANDARD, [2, -3], "cpu")
+    after = unpacked_labels(flip["after"])
+    assert (after[14:] == NOT_SHOWN).all()
+    assert (after[:, :3] == NOT_SHOWN).all()
+    assert (after[:14, 3:] != NOT_SHOWN).all()
+    assert flip["flipped"] == 2 / 14
+    assert not flip["wraps"]
+
+
+def test_models_of_different_sizes_each_show_their_own_shift():
+    other = ScenePreparation((96, 24), (8, 8), "resize", SMALL.mean, SMALL.std)
+    models = [segmenter(ByPlace(), "small"), segmenter(ByPlace(), "large", other)]
+    small, large = run_audit(models, Scenes(noise(2)), QUICK)["models"]
+    assert [flip["size"] for flip in small["flips"]] == [[16, 24]] * 2
+    assert [flip["size"] for flip in large["flips"]] == [[24, 40]] * 2
+
+
+def test_broken_scenes_and_nan_are_skipped_counted_and_named():
+    class NanInOne(ByPixel):
+        def forward(self, images):
+            return torch.where(images.std((1, 2, 3), keepdim=True) < 0.1, torch.nan, super().forward(images))
+
+    flat = noise(1)[0][0].point(lambda value: 128)
+    scenes = Scenes([*noise(1), (OSError("torn"), None), (flat, None)])
+    found = run_audit([segmenter(ByPixel()), segmenter(NanInOne())], scenes, QUICK)
+    assert [entry["name"] for entry in found["data"]["skipped"]] == ["scene 1", "scene 2"]
+    assert found["data"]["images"] == 1
+    assert [len(model["consistency_of_images"]) for model in found["models"]] == [1, 1]
+
+
+def test_an_interrupt_leaves_what_is_known():
+    def interrupted(what, done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    found = run_audit([segmenter(ByPlace())], Scenes(noise(5)), QUICK, progress=interrupted)
+    assert found["partial"]
+    assert found["data"]["images"] == 2
+    assert found["models"][0]["measured"]["ade20k-circular"]["consistency"]["images"] == 2
+
+
+def test_pictures_alone_will_do():
+    found = run_audit([segmenter(ByPlace())], Pictures(EmbeddedSample()), QUICK)
+    assert found["models"][0]["measured"]["ade20k-circular"]["mean_iou"] is None
+    assert found["data"]["images"] == 5
+
+
+@pytest.mark.parametrize(
+    ("models", "names", "told"),
+    [
+        ([segmenter(ByPlace()), subject(Constant(), "whole")], ["ade20k"], "whole one answer for each image"),
+        ([segmenter(ByPlace())], ["circular"], "is a segmentation model"),
+        ([subject(Constant())], ["ade20k"], "needs a segmentation model"),
+    ],
+)
+def test_kinds_that_do_not_belong_together_are_refused(models, names, told):
+    with pytest.raises(ValueError, match=told):
+        run_audit(models, Scenes(noise(1)), QUICK, find_protocols(names))
+
+
+def test_regions_are_those_that_touch():
+    mask = np.array([list(row) for row in ["#..#.", ".#..#", "....#", "##...", "#..##"]]) == "#"
+    assert label_regions(mask).tolist() == [
+        [1, 0, 0, 2, 0], [0, 1, 0, 0, 2], [0, 0, 0, 0, 2], [3, 3, 0, 0, 0], [3, 0, 0, 4, 4],
+    ]  # fmt: skip
+    boxes = [(region["box"], region["pixels"]) for region in largest_regions(mask, most=3)]
+    assert boxes == [([0, 3, 3, 5], 3), ([3, 0, 5, 2], 3), ([0, 0, 2, 2], 2)]
+    assert largest_regions(np.zeros((4, 4), bool)) == []
+    assert largest_regions(np.eye(1, dtype=bool)) == []  # a single pixel is no region
+
+
+def test_regions_of_any_mask_are_those_of_a_slow_search():
+    generator = np.random.default_rng(0)
+    for share in (0.2, 0.5, 0.8):
+        mask = generator.random((30, 41)) < share
+        numbers, seen, count = label_regions(mask), np.zeros(mask.shape, int), 0
+        for start in zip(*np.nonzero(mask), strict=True):
+            if seen[start]:
+                continue
+            count += 1
+            waiting = [start]
+            while waiting:
+                row, column = waiting.pop()
+                if 0 <= row < 30 and 0 <= column < 41 and mask[row, column] and not seen[row, column]:
+                    seen[row, column] = count
+                    waiting += [(row + down, column + right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
+        assert (seen == numbers).all()
+
+
+def test_a_long_winding_region_is_one():
+    mask = np.zeros((101, 101), bool)
+    mask[::2] = True
+    mask[1::4, -1] = mask[3::4, 0] = True
+    assert label_regions(mask).max() == 1
+
+
+@pytest.mark.parametrize("most", [3, 255, 1000, 65534])
+def test_labels_survive_being_packed(most):
+    labels = np.random.default_rng(0).integers(-1, most + 1, (7, 5))
+    labels[0, 0] = most
+    assert (unpacked_labels(packed_labels(labels)) == labels).all()

@@ -1,0 +1,145 @@
+"""The evaluations by name: their shifts are repeatable, and they say what they do."""
+
+import pytest
+import torch
+
+from trueshift.eval.protocols.registry import PROTOCOLS, SUITES, find_protocols
+from trueshift.eval.protocols.shifts import ZeroPadded
+
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
+SIZE = (32, 32)
+
+
+@every_protocol
+def test_shifts_depend_on_index_and_seed_alone(protocol):
+    shifts = protocol.shifts(7, 8, SIZE, seed=3)
+    protocol.shifts(8, 8, SIZE, seed=3)
+    torch.rand(3)
+    assert torch.equal(protocol.shifts(7, 8, SIZE, seed=3), shifts)
+    assert not torch.equal(protocol.shifts(8, 8, SIZE, seed=3), shifts)
+    assert not torch.equal(protocol.shifts(7, 8, SIZE, seed=4), shifts)
+    assert not torch.equal(protocol.shifts(3, 8, SIZE, seed=7), shifts)
+
+
+def test_shifts_of_an_image_are_the_same_in_every_run():
+    # if these change, kept answers do not belong to the shifts that would be drawn now
+    assert PROTOCOLS["circular"].shifts(0, 3, (224, 224), seed=0).tolist() == [[189, 42], [9, 13], [41, 189]]
+
+
+def test_protocols_that_move_alike_draw_shifts_of_their_own():
+    alike = ["circular", "erased-0", "erased-70", "flipped", "ade20k-circular"]
+    drawn = {tuple(PROTOCOLS[name].shifts(0, 8, SIZE, seed=0).flatten().tolist()) for name in alike}
+    assert len(drawn) == len(alike)
+
+
+@every_protocol
+def test_all_shifts_without_a_count(protocol):
+    rows, columns = protocol.motion.steps(SIZE)
+    assert len(protocol.shifts(0, None, SIZE, seed=0)) == len(rows) * len(columns)
+
+
+def test_the_distortion_depends_on_index_and_seed_alone():
+    protocol, image = PROTOCOLS["erased-70"], torch.rand(3, 64, 64) + 1
+    erased = protocol.distort(image, 2, seed=0)
+    assert not torch.equal(erased, image)
+    assert torch.equal(protocol.distort(image, 2, seed=0), erased)
+    assert not torch.equal(protocol.distort(image, 3, seed=0), erased)
+    assert not torch.equal(protocol.distort(image, 2, seed=1), erased)
+
+
+def test_only_distorting_protocols_change_the_image():
+    image = torch.rand(3, 64, 64) + 1
+    unchanged = {name for name, protocol in PROTOCOLS.items() if torch.equal(protocol.distort(image, 2, 0), image)}
+    assert set(PROTOCOLS) - unchanged == {"erased-28", "erased-42", "erased-56", "erased-70", "flipped"}
+    assert torch.equal(PROTOCOLS["flipped"].distort(image, 0, 0), image.flip(1))
+
+
+# by name
+
+
+@pytest.mark.parametrize(
+    ("suite", "names"),
+    [
+        ("cifar", ["circular", "cifar-standard"]),
+        ("imagenet", ["circular", "imagenet-standard"]),
+        ("magnitude", ["magnitude-8", "magnitude-16", "magnitude-24", "magnitude-32"]),
+        ("erased", ["erased-0", "erased-28", "erased-42", "erased-56", "erased-70"]),
+        ("flips", ["circular", "flipped"]),
+        ("ade20k", ["ade20k-circular", "ade20k-standard"]),
+    ],
+)
+def test_a_suite_is_a_table_of_the_paper(suite, names):
+    assert [protocol.name for protocol in find_protocols([suite])] == names
+
+
+def test_every_protocol_is_found_by_its_name():
+    assert find_protocols(list(PROTOCOLS)) == list(PROTOCOLS.values())
+    assert [protocol.name for protocol in find_protocols(("flipped", "circular"))] == ["flipped", "circular"]
+
+
+def test_a_protocol_asked_for_twice_comes_once():
+    found = [protocol.name for protocol in find_protocols(["flipped", "cifar", "imagenet", "circular"])]
+    assert found == ["flipped", "circular", "cifar-standard", "imagenet-standard"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"), [("circlar", "circular"), ("imagenet-standart", "imagenet-standard"), ("erase", "erased")]
+)
+def test_a_mistyped_name_is_answered_with_the_right_one(asked, meant):
+    with pytest.raises(ValueError, match=f"no protocol is called '{asked}': did you mean '{meant}'"):
+        find_protocols(["circular", asked])
+
+
+def test_a_name_like_no_other_is_answered_with_all():
+    with pytest.raises(ValueError, match="no protocol is called 'xyz': There are") as error:
+        find_protocols(["xyz"])
+    assert all(name in str(error.value) for name in [*PROTOCOLS, *SUITES])
+
+
+# in words
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("circular", ["circular, all 224 x 224 shifts", "two different shifts against each other"]),
+        ("cifar-standard", ["±28 x ±28", "224 x 224", "zero padded", "two different shifts"]),
+        ("imagenet-standard", ["resized to at least 256", "crop of 224 x 224", "±16 x ±16", "two different shifts"]),
+        ("magnitude-8", ["circular, 0 to 56 x 56", "shifted against unshifted"]),
+        ("magnitude-16", ["circular, 0 to 112 x 112", "shifted against unshifted"]),
+        ("magnitude-32", ["circular, 0 to 224 x 224", "shifted against unshifted"]),
+        ("erased-0", ["square of side 0 to 0 erased", "all 224 x 224 shifts"]),
+        ("erased-28", ["square of side 0 to 28 erased"]),
+        ("erased-70", ["square of side 0 to 70 erased"]),
+        ("flipped", ["upside down", "all 224 x 224 shifts"]),
+        ("ade20k-standard", ["±28 x ±28", "zero padded"]),
+    ],
+)
+def test_the_description_names_the_range_in_pixels(name, said):
+    description = PROTOCOLS[name].describe((224, 224))
+    assert all(part in description for part in said), description
+
+
+@every_protocol
+def test_the_range_that_is_told_is_the_range_that_is_drawn(protocol):
+    for side in (32, 224):
+        shifts, told = protocol.shifts(0, None, (side, side), seed=0), protocol.describe((side, side))
+        largest = int(shifts.max())
+        assert int(shifts.abs().max()) == largest
+        assert (
+            f" {largest} x {largest} " in told or f"±{largest} x ±{largest} " in told or f"all {largest + 1} x" in told
+        )
+
+
+@pytest.mark.parametrize("side", [32, 224])
+def test_no_two_protocols_are_told_alike(side):
+    dense = {protocol.name for protocol in PROTOCOLS.values() if protocol.dense}
+    told = [PROTOCOLS[name].describe((side, side)) for name in PROTOCOLS if name not in dense]
+    assert len(set(told)) == len(told)
+
+
+def test_dense_protocols_leave_out_what_no_view_covers_and_say_so():
+    for protocol in PROTOCOLS.values():
+        bands = protocol.dense and isinstance(protocol.motion, ZeroPadded)
+        assert ("without the bands that either leaves uncovered" in protocol.describe((512, 512))) == bands
+    assert [name for name, protocol in PROTOCOLS.items() if protocol.dense] == ["ade20k-circular", "ade20k-standard"]

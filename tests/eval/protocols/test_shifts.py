@@ -1,0 +1,179 @@
+"""How images move and what is done to them first, against plain loops over pixels."""
+
+import numpy as np
+import pytest
+import torch
+
+from trueshift.eval.protocols.distortions import EraseSquare, VerticalFlip
+from trueshift.eval.protocols.shifts import Circular, Cropped, Neighbourhood, ZeroPadded
+
+SIZE = (6, 5)
+MOTIONS = [Circular(), Circular(0.5), Neighbourhood(side=3), ZeroPadded(0.4), Cropped(0.4)]
+every_motion = pytest.mark.parametrize("motion", MOTIONS, ids=str)
+
+
+def all_shifts(motion, size=SIZE):
+    return motion.draw(np.random.default_rng(0), None, size)
+
+
+def picture(motion, size=SIZE):
+    rows, columns = motion.margin(size)
+    return torch.rand(3, size[0] + 2 * rows, size[1] + 2 * columns)
+
+
+@pytest.mark.parametrize("motion", [Circular(), Neighbourhood(side=3)], ids=str)
+def test_circular_views_are_rolls(motion):
+    image, shifts = picture(motion), all_shifts(motion)
+    for view, (down, right) in zip(motion.view(image, shifts, SIZE), shifts.tolist(), strict=True):
+        assert torch.equal(view, torch.roll(image, (down, right), (1, 2)))
+
+
+def test_circular_shifts_may_be_negative_or_go_around():
+    image, shifts = picture(Circular()), torch.tensor([[-1, -2], [6, 5], [-13, 27], [0, 0]])
+    for view, (down, right) in zip(Circular().view(image, shifts, SIZE), shifts.tolist(), strict=True):
+        assert torch.equal(view, torch.roll(image, (down, right), (1, 2)))
+
+
+def test_zero_padded_views_are_those_of_a_loop():
+    motion = ZeroPadded(0.4)
+    image, shifts = picture(motion), all_shifts(motion)
+    height, width = SIZE
+    for view, (down, right) in zip(motion.view(image, shifts, SIZE), shifts.tolist(), strict=True):
+        for u in range(height):
+            for v in range(width):
+                inside = 0 <= u - down < height and 0 <= v - right < width
+                assert torch.equal(view[:, u, v], image[:, u - down, v - right] if inside else torch.zeros(3))
+
+
+def test_a_view_does_not_depend_on_the_shifts_beside_it():
+    for motion in MOTIONS:
+        image, shifts = picture(motion), all_shifts(motion)
+        alone = [motion.view(image, shift[None], SIZE) for shift in shifts]
+        assert torch.equal(motion.view(image, shifts, SIZE), torch.cat(alone))
+
+
+def test_cropped_views_are_slices_of_the_larger_image():
+    motion = Cropped(0.4)
+    image, shifts, (rows, columns) = picture(motion), all_shifts(motion), (2, 2)
+    assert image.shape == (3, 10, 9)
+    for view, (down, right) in zip(motion.view(image, shifts, SIZE), shifts.tolist(), strict=True):
+        top, left = rows - down, columns - right
+        assert torch.equal(view, image[:, top : top + 6, left : left + 5])
+
+
+@every_motion
+def test_no_shift_shows_the_middle(motion):
+    image, (rows, columns) = picture(motion), motion.margin(SIZE)
+    (view,) = motion.view(image, torch.zeros(1, 2, dtype=torch.int64), SIZE)
+    assert torch.equal(view, image[:, rows : rows + 6, columns : columns + 5])
+
+
+@pytest.mark.parametrize("motion", [Circular(), ZeroPadded(0.4), ZeroPadded(1.0)], ids=str)
+def test_moving_back_finds_every_pixel_that_stayed_in_view(motion):
+    labels = torch.arange(1, 31).view(1, *SIZE)
+    shifts = all_shifts(motion)
+    back, covered = motion.undo(motion.view(labels, shifts, SIZE)[:, 0], shifts)
+    assert back.shape == covered.shape == (len(shifts), *SIZE)
+    for index, (down, right) in enumerate(shifts.tolist()):
+        for u in range(6):
+            for v in range(5):
+                stayed = isinstance(motion, Circular) or (0 <= u + down < 6 and 0 <= v + right < 5)
+                assert covered[index, u, v] == stayed
+                assert not stayed or back[index, u, v] == labels[0, u, v]
+
+
+# drawing
+
+
+@every_motion
+def test_without_a_count_every_shift_comes_once_in_order(motion):
+    rows, columns = motion.steps(SIZE)
+    assert all_shifts(motion).tolist() == [[down, right] for down in rows for right in columns]
+
+
+@pytest.mark.parametrize(
+    ("motion", "rows", "columns"),
+    [
+        (Circular(), (0, 223), (0, 31)),
+        (Circular(0.25), (0, 56), (0, 8)),
+        (Neighbourhood(side=40), (-20, 19), (-16, 15)),
+        (ZeroPadded(1 / 8), (-28, 28), (-4, 4)),
+        (Cropped(16 / 224), (-16, 16), (-2, 2)),
+    ],
+    ids=str,
+)
+def test_the_range_is_a_part_of_the_size(motion, rows, columns):
+    steps = motion.steps((224, 32))
+    assert [(along[0], along[-1]) for along in steps] == [rows, columns]
+    shifts = all_shifts(motion, (224, 32))
+    assert (shifts.amin(0).tolist(), shifts.amax(0).tolist()) == tuple(map(list, zip(rows, columns, strict=True)))
+
+
+@every_motion
+def test_shifts_drawn_are_different_and_within_range(motion):
+    rows, columns = motion.steps(SIZE)
+    random = np.random.default_rng(0)
+    for count in range(1, len(rows) * len(columns) + 1):
+        shifts = [tuple(shift) for shift in motion.draw(random, count, SIZE).tolist()]
+        assert len(set(shifts)) == count
+        assert all(down in rows and right in columns for down, right in shifts)
+
+
+@every_motion
+def test_every_shift_is_as_likely_as_any_other_in_every_place(motion):
+    random, draws = np.random.default_rng(0), 4000
+    drawn = torch.stack([motion.draw(random, 2, SIZE) for _ in range(draws)])
+    rows, columns = motion.steps(SIZE)
+    total = len(rows) * len(columns)
+    for place in (0, 1):
+        number = (drawn[:, place, 0] - rows[0]) * len(columns) + drawn[:, place, 1] - columns[0]
+        seen = torch.bincount(number, minlength=total).double()
+        chi_square = ((seen - draws / total) ** 2 / (draws / total)).sum()
+        # mean and variance of chi-square are the degrees of freedom and twice that; five deviations never happen
+        assert abs(chi_square - (total - 1)) < 5 * (2 * (total - 1)) ** 0.5
+
+
+@every_motion
+def test_more_shifts_than_there_are_cannot_be_drawn(motion):
+    total = len(all_shifts(motion))
+    assert len(motion.draw(np.random.default_rng(0), total, SIZE)) == total
+    with pytest.raises(ValueError, match=f"{total + 1} shifts: .* has only {total} different ones at 6 x 5 pixels"):
+        motion.draw(np.random.default_rng(0), total + 1, SIZE)
+
+
+# distortions
+
+
+@pytest.mark.parametrize("size", [(20, 20), (12, 30)])
+def test_exactly_one_square_is_erased(size):
+    erase, random = EraseSquare(0.5), np.random.default_rng(0)
+    sides, gaps = set(), []
+    for _ in range(400):
+        image = torch.rand(3, *size) + 1
+        before = image.clone()
+        erased = erase(image, random)
+        assert torch.equal(image, before)
+        gone = (erased == 0).all(0)
+        rows, columns = gone.any(1).nonzero().flatten(), gone.any(0).nonzero().flatten()
+        assert len(rows) == len(columns)
+        sides.add(len(rows))
+        if len(rows):
+            gaps.append([rows[0], columns[0], size[0] - 1 - rows[-1], size[1] - 1 - columns[-1]])
+            square = torch.zeros(size, dtype=torch.bool)
+            square[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = True
+            assert torch.equal(gone, square)
+        assert torch.equal(erased[:, ~gone], before[:, ~gone])
+    assert sides == set(range(min(size) // 2 + 1))
+    assert torch.tensor(gaps).amin(0).tolist() == [0, 0, 0, 0]  # it reaches all four borders
+
+
+def test_a_side_of_0_erases_nothing():
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        image = torch.rand(3, 8, 8) + 1
+        assert torch.equal(EraseSquare(0.0)(image, random), image)
+
+
+def test_upside_down_reverses_the_rows_only():
+    image = torch.arange(12.0).view(1, 4, 3)
+    assert VerticalFlip()(image, np.random.default_rng(0))[0].tolist() == [[9, 10, 11], [6, 7, 8], [3, 4, 5], [0, 1, 2]]

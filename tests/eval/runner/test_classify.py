@@ -1,0 +1,206 @@
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from known_models import TINY, Constant, ReadsOnePixel, answers_to
+
+from trueshift.data import EmbeddedSample, Preparation, Prepared, Unreadable
+from trueshift.eval import find_protocols
+from trueshift.eval.metrics.aggregate import is_answered
+from trueshift.eval.runner import classify as measure
+
+PROTOCOLS = ("circular", "cifar-standard", "imagenet-standard", "magnitude-8", "erased-70", "flipped")
+
+
+def seen_images(names=PROTOCOLS, shifts=3, batch_size=32, images=range(4)):
+    """All views that a model is shown."""
+    shown = []
+
+    def remember(views):
+        shown.append(views.clone())
+        return torch.zeros(len(views), 2)
+
+    records, protocols = answers_to(remember, names, shifts, images, batch_size=batch_size)
+    return torch.cat(shown), records, protocols
+
+
+def test_every_view_is_the_image_after_its_shift():
+    class Fingerprint:
+        def __call__(self, views):
+            self.views = views.clone()
+            return torch.zeros(len(views), 2)
+
+    fingerprint = Fingerprint()
+    (record,), _ = answers_to(fingerprint, ["circular"], 5, [7], batch_size=6)
+    image = TINY.normalise(TINY.canvas(EmbeddedSample()[7].image))
+    for view, shift in zip(fingerprint.views, record.answers["circular"].shifts, strict=True):
+        assert torch.equal(view, torch.roll(image, tuple(shift.tolist()), (1, 2)))
+
+
+def test_the_unshifted_image_is_shown_once_for_all_protocols_that_share_it():
+    views, records, _ = seen_images(images=[0])
+    needed = 6 * 3 + 3  # three shifts each; the image as it is, erased, and upside down
+    assert len(views) == 32
+    assert not torch.equal(views[needed - 1], views[0])
+    assert torch.equal(views[needed:], views[:1].expand(32 - needed, -1, -1, -1))  # copies fill up the last batch
+    assert all(len(said.labels) == 4 and said.exact[0] for said in records[0].answers.values())
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_answers_do_not_depend_on_the_batch(batch_size):
+    class Sums(torch.nn.Module):
+        def forward(self, views):  # a number for each view that is the same in any batch
+            corner = views[:, :, :3, :3].double().sum((1, 2, 3))
+            return torch.stack([corner, -corner], 1)
+
+    records, _ = answers_to(Sums(), PROTOCOLS, 3, batch_size=batch_size)
+    others, _ = answers_to(Sums(), PROTOCOLS, 3, batch_size=32)
+    for record, other in zip(records, others, strict=True):
+        assert record.index == other.index
+        for name, said in record.answers.items():
+            np.testing.assert_array_equal(said.shifts, other.answers[name].shifts)
+            np.testing.assert_array_equal(said.labels, other.answers[name].labels)
+            np.testing.assert_array_equal(said.change, other.answers[name].change)
+
+
+def test_every_batch_has_the_same_size():
+    sizes = []
+
+    def forward(views):
+        sizes.append(len(views))
+        return torch.zeros(len(views), 2)
+
+    answers_to(forward, PROTOCOLS, 3, range(5), batch_size=17)
+    assert set(sizes) == {17}
+
+
+def test_change_and_exactness_are_those_against_the_unshifted_image():
+    (record,), _ = answers_to(ReadsOnePixel(), ["circular"], 20, [3])
+    image = TINY.normalise(TINY.canvas(EmbeddedSample()[3].image)).sum(0)
+    said = record.answers["circular"]
+    for shift, label, change, exact in zip(said.shifts, said.labels, said.change, said.exact, strict=True):
+        value = image[-shift[0] % 32, -shift[1] % 32]
+        assert label == int(value > 0)
+        assert change == pytest.approx(float((value - image[0, 0]).abs()), abs=1e-5)
+        assert exact == bool(value == image[0, 0])
+
+
+class RoundsByPlace:
+    """Answers by the content alone, but for the last rows of a batch, which it rounds differently."""
+
+    def __init__(self, wrong=lambda views: torch.zeros(len(views), dtype=torch.bool)):
+        self.calls, self.wrong = 0, wrong
+
+    def __call__(self, views):
+        self.calls += 1
+        levels = (views.double() * 2**20).round()  # sums of integers are the same in any order
+        logits = torch.stack([levels.sum((1, 2, 3)), levels.square().sum((1, 2, 3))], 1) * 2.0**-20
+        logits[-7:] += 2.0**-10
+        logits[self.wrong(views)] += 2.0**-12
+        return logits
+
+
+@pytest.mark.parametrize("batch_size", [64, 61])
+def test_a_model_that_rounds_by_the_place_in_the_batch_is_exact_all_the_same(batch_size):
+    model = RoundsByPlace()
+    records, _ = answers_to(model, ["circular"], 8, range(20), batch_size=batch_size)
+    said = [record.answers["circular"] for record in records]
+    assert all(each.exact.all() and not each.change.any() for each in said)
+    batches = -(-20 * 9 // batch_size)
+    assert batches < model.calls <= 2 * batches
+
+
+def test_a_view_that_differs_in_its_own_place_is_not_exact():
+    def bright_corner(views):
+        return (views[:, 0, 0, 0] > 1.5) & (views[:, 0, 0, 1] > 1.5)
+
+    records, _ = answers_to(RoundsByPlace(bright_corner), ["circular"], 8, range(20), batch_size=64)
+    for record in records:
+        image = TINY.normalise(TINY.canvas(EmbeddedSample()[record.index].image))
+        said = record.answers["circular"]
+        moved = torch.stack([torch.roll(image, tuple(shift.tolist()), (1, 2)) for shift in said.shifts])
+        wrong = bright_corner(moved).numpy()
+        np.testing.assert_array_equal(said.exact, wrong == wrong[0])
+    assert not all(record.answers["circular"].exact.all() for record in records)
+
+
+def test_an_ordinary_model_is_asked_once():
+    calls = []
+
+    def forward(views):
+        calls.append(len(views))
+        return ReadsOnePixel()(views)
+
+    answers_to(forward, ["circular"], 8, range(20), batch_size=60)
+    assert len(calls) == 3
+
+
+def test_two_models_see_the_same_shifts_and_another_seed_others():
+    (one,), _ = answers_to(Constant(), PROTOCOLS, 3, [2])
+    (two,), _ = answers_to(ReadsOnePixel(), PROTOCOLS, 3, [2])
+    (three,), _ = answers_to(ReadsOnePixel(), PROTOCOLS, 3, [2], seed=1)
+    for name in PROTOCOLS:
+        np.testing.assert_array_equal(one.answers[name].shifts, two.answers[name].shifts)
+        assert (one.answers[name].shifts != three.answers[name].shifts).any()
+
+
+def test_all_shifts_are_all_shifts():
+    (record,), _ = answers_to(Constant(), ["circular"], None, [0], batch_size=100)
+    shifts = {tuple(shift) for shift in record.answers["circular"].shifts[1:].tolist()}
+    assert shifts == {(row, column) for row in range(32) for column in range(32)}
+
+
+def test_a_picture_that_cannot_be_read_keeps_its_place():
+    pictures = [
+        Prepared(0, "a", 1, torch.zeros(3, 32, 32, dtype=torch.uint8)),
+        Unreadable(1, "b", "torn"),
+        Prepared(2, "c", None, torch.zeros(3, 32, 32, dtype=torch.uint8)),
+    ]
+    records = list(measure(Constant(), pictures, find_protocols(["circular"]), TINY, {"circular": 2}, batch_size=4))
+    assert [record.index for record in records] == [0, 1, 2]
+    assert isinstance(records[1], Unreadable)
+
+
+def test_nan_is_no_answer():
+    def sometimes_nan(views):
+        return torch.where(views[:, :1, 0, 0] > 0, torch.nan, 1.0).expand(-1, 2)
+
+    records, _ = answers_to(sometimes_nan, ["circular"], 30, [0, 1])
+    assert not all(is_answered(record) for record in records)
+
+
+@pytest.mark.parametrize("answer", [lambda views: views, lambda views: torch.zeros(3, 2), lambda views: "cat"])
+def test_an_answer_that_is_not_logits_is_refused(answer):
+    with pytest.raises(ValueError, match=r"needs logits of shape \[32, classes\]"):
+        answers_to(answer, ["circular"], 2)
+
+
+def test_memory_holds_a_few_batches_whatever_the_number_of_images():
+    alive: list[weakref.ref] = []
+    most = 0
+
+    def pictures():
+        nonlocal most
+        for index in range(200):
+            canvas = torch.zeros(3, 32, 32, dtype=torch.uint8)
+            alive.append(weakref.ref(canvas))
+            yield Prepared(index, str(index), None, canvas)
+
+    def forward(views):
+        nonlocal most
+        if len(alive) % 20 == 0:
+            gc.collect()
+            most = max(most, sum(reference() is not None for reference in alive))
+        return torch.zeros(len(views), 2)
+
+    stream = measure(forward, pictures(), find_protocols(["circular"]), TINY, {"circular": 16}, batch_size=34)
+    assert sum(1 for _ in stream) == 200
+    assert 0 < most <= 8
+
+
+def test_pictures_are_prepared_as_the_model_wants_them():
+    views, _, _ = seen_images(["circular"], 2, 3, [5])
+    assert torch.equal(views[0], TINY.normalise(TINY.canvas(EmbeddedSample()[5].image)))
+    assert Preparation((32, 32), 1.0).normalise(torch.full((3, 1, 1), 255, dtype=torch.uint8)).max() > 2

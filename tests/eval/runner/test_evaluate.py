@@ -1,0 +1,144 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from known_models import Counting, ReadsOnePixel, subject
+
+from trueshift.cli import main
+from trueshift.data import EmbeddedSample
+from trueshift.eval import EvalSettings, find_protocols, run_evaluation
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = EvalSettings(shifts=3, limit=30, batch_size=16, workers=2)
+PROTOCOLS = ["cifar", "magnitude-8", "erased-28"]
+
+
+def evaluated(output=None, progress=None, model=None, **changes):
+    model = model or subject(ReadsOnePixel())
+    settings = replace(SETTINGS, **changes)
+    return run_evaluation(model, EmbeddedSample(), find_protocols(PROTOCOLS), settings, output, progress)
+
+
+def test_answers_on_disk_change_nothing(tmp_path):
+    assert evaluated(tmp_path)["measured"] == evaluated()["measured"]
+
+
+@pytest.mark.parametrize(
+    "written", [b"no json\n{}\n", b"{}\n\0\0\n", b'{}\n{"index": 3}\n', b"[]\n{}\n", b"\xff\n{}\n"]
+)
+def test_damaged_answers_are_told_by_their_file(tmp_path, written):
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / "process-0-of-1.jsonl").write_bytes(written)
+    with pytest.raises(ValueError, match=r"process-0-of-1.jsonl.*: needs another --output"):
+        evaluated(tmp_path)
+
+
+def test_interrupted_it_goes_on_where_it_was(tmp_path):
+    def interrupted(what, done, total):
+        if done == 11:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(tmp_path, interrupted)
+    (file,) = (tmp_path / "answers").iterdir()
+    with file.open("a") as torn:  # as a killed process may leave it
+        torn.write('{"index": 12, "name"')
+
+    model = subject(ReadsOnePixel())
+    counting = Counting(model)
+    again = evaluated(tmp_path, model=replace(model, forward=counting))
+    assert again["measured"] == evaluated()["measured"]
+    views = 3 + 1 + 3 + 2 + 3 + 1  # of each image: circular with the unshifted one, standard, magnitude, erased
+    assert 0 < counting.shown <= -(-19 * views // 16) * 16
+    asked = counting.shown
+    evaluated(tmp_path, model=replace(model, forward=counting))
+    assert counting.shown == asked  # all known: nothing is asked again
+
+
+def test_pictures_that_were_repaired_are_measured(tmp_path):
+    class Flaky(EmbeddedSample):
+        broken = (3, 4)
+
+        def __getitem__(self, index):
+            if index in self.broken:
+                raise OSError("connection reset")
+            return super().__getitem__(index)
+
+    source = Flaky()
+    for _ in range(2):  # broken still, they are told as before
+        result = run_evaluation(subject(ReadsOnePixel()), source, find_protocols(PROTOCOLS), SETTINGS, tmp_path)
+        assert [entry["name"] for entry in result["data"]["skipped"]] == [source.name(index) for index in source.broken]
+    source.broken = ()
+    result = run_evaluation(subject(ReadsOnePixel()), source, find_protocols(PROTOCOLS), SETTINGS, tmp_path)
+    assert result["data"]["skipped"] == []
+    assert result["measured"] == evaluated()["measured"]
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"shifts": 4}, {"limit": 20}])
+def test_answers_to_another_question_are_refused(tmp_path, change):
+    evaluated(tmp_path)
+    with pytest.raises(ValueError, match=r"another question.*was.*is.*needs another --output"):
+        evaluated(tmp_path, **change)
+
+
+def test_answers_to_other_images_are_refused(tmp_path):
+    class Renamed(EmbeddedSample):
+        def name(self, index):
+            return f"other {index}"
+
+    evaluated(tmp_path)
+    with pytest.raises(ValueError, match="was cat 0, is other 0"):
+        run_evaluation(subject(ReadsOnePixel()), Renamed(), find_protocols(PROTOCOLS), SETTINGS, tmp_path)
+
+
+def test_protocols_for_pixels_are_refused():
+    with pytest.raises(ValueError, match="segmentation"):
+        run_evaluation(subject(ReadsOnePixel()), EmbeddedSample(), find_protocols(["ade20k"]), SETTINGS)
+
+
+FACTORY = """
+import torch
+class Pixel(torch.nn.Module):
+    num_classes = 2
+    def forward(self, images):
+        value = images[:, :, 0, 0].sum(1)
+        return torch.stack([-value, value], 1)
+"""
+
+
+OPTIONS = ["--limit", "25", "--img-size", "32", "--crop-pct", "1", "--device", "cpu"]
+
+
+def launched(folder, processes, output, protocols=("circular",)):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "trueshift", "eval", "pixel:Pixel", "--data", "sample", "--protocols", *protocols]
+    command += [*OPTIONS, "--output", output]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / output / "eval.json").read_text())
+
+
+def test_processes_share_the_images_and_the_result_is_that_of_one(tmp_path, monkeypatch):
+    (tmp_path / "pixel.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    two = launched(tmp_path, 2, "two")
+    assert two["processes"] == 2
+    assert two["measured"]["circular"]["consistency"]["images"] == 25
+    alone = ["eval", "pixel:Pixel", "--data", "sample", "--protocols", "circular", *OPTIONS, "--output"]
+    for output in ("one", "two"):  # from the beginning, and gone on with another number of processes
+        assert main([*alone, output]) == 0
+        one = json.loads((tmp_path / output / "eval.json").read_text())
+        assert one["processes"] == 1
+        assert one["measured"] == two["measured"]
+
+
+@pytest.mark.slow
+def test_three_processes_with_uneven_shares(tmp_path):
+    (tmp_path / "pixel.py").write_text(FACTORY)
+    results = [launched(tmp_path, count, f"with-{count}", ("cifar", "magnitude")) for count in (1, 2, 3)]
+    assert results[0]["measured"] == results[1]["measured"] == results[2]["measured"]

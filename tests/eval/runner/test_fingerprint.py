@@ -1,0 +1,139 @@
+"""Answers of an earlier run count only where the same model gave them."""
+
+import importlib
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from known_models import TINY, ReadsOnePixel, subject
+
+import trueshift
+from trueshift.data import EmbeddedSample
+from trueshift.eval import EvalSettings, Subject, find_protocols, load_subject, run_evaluation
+
+SETTINGS = EvalSettings(limit=8, batch_size=16, workers=1)
+
+
+def evaluated(model, output, settings=SETTINGS):
+    return run_evaluation(model, EmbeddedSample(), find_protocols(["circular"]), settings, output)["measured"]
+
+
+def save_onnx(path, pixel, external=None):
+    """A model that answers with one of the picture's pixels; where it looks stands in its weights."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    looks = torch.zeros(3 * 32 * 32, 2)
+    looks[pixel, 0], looks[pixel, 1] = 1, -1
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["images"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "looks"], ["logits"]),
+        ],
+        "pixel",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 32, 32])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
+        [numpy_helper.from_array(looks.numpy(), "looks")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(made, path, save_as_external_data=external is not None, location=external)
+    return load_subject(str(path))
+
+
+@pytest.mark.parametrize("external", [None, "model.onnx.data"])
+def test_another_onnx_file_of_the_same_name_is_another_model(tmp_path, external):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    path, output = tmp_path / "model.onnx", tmp_path / "out"
+    first = evaluated(save_onnx(path, 0, external), output)
+    assert evaluated(load_subject(str(path)), output) == first
+    if external:
+        (tmp_path / external).unlink()
+    other = save_onnx(path, 1000, external)
+    with pytest.raises(ValueError, match=r"weights was \w+, is \w+\): needs another --output"):
+        evaluated(other, output)
+
+
+@pytest.mark.parametrize("change", [{"criterion": {"align": "fixed"}}, {"anchor": True}])
+def test_another_configuration_with_the_same_weights_is_another_model(tmp_path, change):
+    first = trueshift.create_model("a_swin_mini", num_classes=10, anchor=False)
+    other = trueshift.create_model("a_swin_mini", num_classes=10, **{"anchor": False, **change})
+    other.load_state_dict(first.state_dict())
+    for name, model in (("first", first), ("other", other)):
+        model.save_pretrained(tmp_path / name / "final")
+    output = tmp_path / "out"
+    measured = evaluated(load_subject(str(tmp_path / "first" / "final")), output)
+    assert evaluated(load_subject(str(tmp_path / "first" / "final")), output) == measured  # made anew, and the same
+    with pytest.raises(ValueError, match=r"\(network was \w+, is \w+\): needs another --output"):
+        evaluated(load_subject(str(tmp_path / "other" / "final")), output)
+
+
+CODE = """
+import torch
+class Pixel(torch.nn.Module):
+    num_classes = 2
+    def forward(self, images):
+        value = images[:, :, {row}, 0].sum(1)
+        return torch.stack([-value, value], 1)
+"""
+
+
+def test_another_forward_is_another_model(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def written(row):
+        (tmp_path / "by_hand.py").write_text(CODE.format(row=row))
+        sys.modules.pop("by_hand", None)
+        importlib.invalidate_caches()
+        return subject(importlib.import_module("by_hand").Pixel())
+
+    first = evaluated(written(0), tmp_path / "out")
+    assert evaluated(written(0), tmp_path / "out") == first
+    with pytest.raises(ValueError, match=r"\(code was \w+, is \w+\): needs another --output"):
+        evaluated(written(9), tmp_path / "out")
+
+
+def test_answers_of_another_device_or_batch_size_are_not_mixed(tmp_path, monkeypatch):
+    """Kernels round by both: what eval.json says of them is to hold for all answers."""
+    evaluated(subject(ReadsOnePixel()), tmp_path)
+    with pytest.raises(ValueError, match=r"\(batch_size was 16, is 8\): needs another --output"):
+        evaluated(subject(ReadsOnePixel()), tmp_path, replace(SETTINGS, batch_size=8))
+    evaluated(subject(ReadsOnePixel()), tmp_path, replace(SETTINGS, workers=2))
+    monkeypatch.setattr("trueshift.eval.runner.fingerprint.device_name", lambda device: "NVIDIA H200")
+    with pytest.raises(ValueError, match=r"\(device was .*, is NVIDIA H200\): needs another --output"):
+        evaluated(subject(ReadsOnePixel()), tmp_path)
+
+
+def test_a_question_that_nothing_was_answered_to_may_be_asked_otherwise(tmp_path):
+    """As after a batch that did not fit into memory."""
+
+    class TooLarge(ReadsOnePixel):
+        def forward(self, images):
+            if len(images) > 8:
+                raise MemoryError
+            return super().forward(images)
+
+    with pytest.raises(MemoryError):
+        evaluated(subject(TooLarge()), tmp_path)
+    smaller = replace(SETTINGS, batch_size=8)
+    measured = evaluated(subject(TooLarge()), tmp_path, smaller)
+    assert evaluated(subject(TooLarge()), tmp_path, smaller) == measured
+    with pytest.raises(ValueError, match="batch_size was 8, is 16"):
+        evaluated(subject(TooLarge()), tmp_path)
+
+
+def test_a_function_never_goes_on(tmp_path):
+    function = Subject("mine:make", lambda images: ReadsOnePixel()(images), TINY, "made up", num_classes=2)
+    evaluated(function, tmp_path)
+    with pytest.raises(ValueError, match=r"holds answers, and mine:make is a function.*needs another --output"):
+        evaluated(function, tmp_path)
+
+
+def test_classes_in_another_order_are_another_question(tmp_path):
+    evaluated(subject(ReadsOnePixel()), tmp_path)
+    source = EmbeddedSample()
+    source.classes = source.classes[::-1]
+    with pytest.raises(ValueError, match=r"\(classes was \w+, is \w+\): needs another --output"):
+        run_evaluation(subject(ReadsOnePixel()), source, find_protocols(["circular"]), SETTINGS, tmp_path)

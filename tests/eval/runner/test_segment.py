@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
+
+from trueshift.data import Unreadable
+from trueshift.data.scene_preparation import ScenePreparation
+from trueshift.data.source import IGNORED
+from trueshift.eval import Cropped, Protocol, SceneTally, find_protocols, measure_segmentation, read_scenes
+from trueshift.eval.runner.segment import labels_at
+
+CIRCULAR, STANDARD = find_protocols(["ade20k"])
+BOTH = [CIRCULAR, STANDARD]
+
+
+def measured(model, scenes=None, protocols=BOTH, shifts=2, batch_size=8, preparation=SMALL, **options):
+    source = scenes if isinstance(scenes, Scenes) else Scenes(scenes or noise())
+    read = read_scenes(source, range(len(source)), preparation, protocols)
+    forward = segmenter(model).forward if isinstance(model, torch.nn.Module) else model
+    return list(measure_segmentation(forward, read, protocols, preparation, shifts, batch_size=batch_size, **options))
+
+
+def summaries(*arguments, **options):
+    protocols = options.get("protocols", BOTH)
+    tallies = {protocol.name: SceneTally(protocol, 3) for protocol in protocols}
+    for record in measured(*arguments, **options):
+        for tally in tallies.values():
+            tally.add(record)
+    return {name: tally.summary() for name, tally in tallies.items()}
+
+
+@pytest.mark.parametrize("shifts", [2, 4])
+def test_labels_that_move_with_the_image_are_consistent(shifts):
+    for found in summaries(ByPixel(), shifts=shifts).values():
+        assert found["consistency"]["rate"] == found["bit_exact"]["rate"] == 1
+        assert found["largest_logit_change"] == 0
+        assert found["consistency"]["images"] == 4
+        assert found["mean_iou"] == found["pixel_accuracy"] == 1
+        assert found["iou_by_class"] == [1, 1, 1]
+
+
+def test_labels_that_stay_in_place_have_the_rate_of_their_shifts():
+    found = summaries(ByPlace())["ade20k-circular"]
+    expected = []
+    for index in range(4):
+        first, second = CIRCULAR.shifts(index, 2, (16, 24), 0)[:, 0].tolist()
+        apart = (first - second) % 16
+        expected.append(1 - 2 * min(apart, 16 - apart) / 16)  # rows that change sides
+    assert found["consistency"]["rate"] == pytest.approx(sum(expected) / len(expected), abs=1e-9)
+    assert found["bit_exact"]["rate"] < 1
+    assert found["largest_logit_change"] == 1
+
+
+def test_flipped_pixels_are_those_that_differ_from_the_unshifted_image():
+    (record,) = measured(ByPlace(), noise(1), [CIRCULAR], shifts=3)
+    said = record.pixels["ade20k-circular"]
+    down = said.shifts[:, 0] % 16
+    np.testing.assert_allclose(said.flipped, 2 * np.minimum(down, 16 - down) / 16)
+
+
+def test_standard_shifts_leave_out_what_either_does_not_show():
+    def sees_padding(images):  # another answer wherever zeros came in
+        zero = (images == 0).all(1)
+        return torch.stack([zero, ~zero, zero & ~zero], 1).float()
+
+    (found,) = summaries(sees_padding, protocols=[STANDARD]).values()
+    assert found["consistency"]["rate"] == found["bit_exact"]["rate"] == 1
+    assert "without the bands that either leaves uncovered" in STANDARD.describe(None)
+
+
+def test_iou_is_that_of_a_reckoning_by_hand():
+    """A mask of another size than the input, with pixels that do not count."""
+    picture = Image.fromarray(np.array([[[255, 0, 0], [0, 255, 0]]] * 2, np.uint8))  # left red, right green
+    mask = np.zeros((4, 8), np.int32)  # red everywhere, but for a column of blue and one that is ignored
+    mask[:, 7], mask[:, 4] = 2, IGNORED
+    scenes = Scenes([(picture, mask)])
+    four = ScenePreparation((4, 2), (1, 1), mean=(0, 0, 0), std=(1, 1, 1))
+    found = summaries(ByPixel(), scenes, protocols=[CIRCULAR], preparation=four)["ade20k-circular"]
+    # at the mask's size columns 0 to 3 are answered red, 4 to 7 green: 16 red of 24 are right, no blue, no green
+    assert found["iou_by_class"] == [16 / 24, 0, 0]
+    assert found["mean_iou"] == pytest.approx(16 / 24 / 3)
+    assert found["pixel_accuracy"] == 16 / 28
+
+
+def test_labels_at_another_size_are_those_of_all_logits_at_once():
+    logits = torch.randn(37, 9, 7)
+    larger = torch.nn.functional.interpolate(logits[None], (20, 23), mode="bilinear", align_corners=False)[0]
+    assert torch.equal(labels_at(logits, (20, 23)), larger.argmax(0))
+    assert torch.equal(labels_at(torch.zeros(20, 2, 2), (3, 3)), torch.zeros(3, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 64])
+def test_every_batch_of_a_scene_has_one_shape_and_the_size_changes_nothing(batch_size):
+    shapes = []
+
+    def watched(images):
+        shapes.append(tuple(images.shape))
+        return ByPlace()(images)
+
+    found = measured(watched, noise(1), batch_size=batch_size)
+    assert len(set(shapes)) == 1
+    assert shapes[0][0] <= batch_size
+    assert [record.to_plain() for record in found] == [record.to_plain() for record in measured(ByPlace(), noise(1))]
+
+
+def test_a_model_of_one_batch_size_gets_it():
+    shapes = []
+
+    def watched(images):
+        shapes.append(len(images))
+        return images
+
+    measured(watched, noise(2), batch_size=4, fixed_batch=True)
+    assert shapes == [4, 4, 4, 4]
+
+
+def test_the_unshifted_image_is_shown_once_for_all_protocols():
+    shown = []
+
+    def watched(images):
+        shown.extend(images)
+        return images
+
+    measured(watched, noise(1), batch_size=1)
+    assert len(shown) == 1 + 2 + 2
+
+
+def test_images_may_have_any_sizes():
+    found = measured(ByPixel(), [*noise(1), *noise(1, (32, 16)), *noise(1, (13, 21))])
+    assert [record.pixels["ade20k-circular"].size for record in found] == [(16, 24), (32, 16), (16, 32)]
+
+
+def test_a_network_that_pads_is_shown_full_frames_on_the_circle_only():
+    padded = ScenePreparation((64, 16), (8, 8), "pad", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    (record,) = measured(ByPixel(), noise(1, (16, 21)), preparation=padded)
+    assert record.pixels["ade20k-circular"].size == (16, 24)
+    assert record.pixels["ade20k-standard"].size == (16, 21)
+    assert record.pixels["ade20k-standard"].counts is not None
+    assert record.pixels["ade20k-standard"].agreement == 1
+
+
+def test_without_masks_there_is_consistency_alone():
+    found = summaries(ByPlace(), [(image, None) for image, _ in noise()])["ade20k-circular"]
+    assert found["mean_iou"] is found["pixel_accuracy"] is found["iou_by_class"] is None
+    assert found["consistency"]["images"] == 4
+
+
+def test_what_cannot_be_measured_is_named():
+    good, strange = noise(2)
+    strange[1][0, 0] = 7
+    scenes = [good, (OSError("torn"), None), strange]
+    one, torn, unknown = measured(ByPixel(), scenes)
+    assert isinstance(torn, Unreadable)
+    assert (torn.name, torn.reason) == ("scene 1", "OSError: torn")
+    assert unknown.reason == "its mask has labels 0 to 7: needs 0 to 2, or -100 to ignore"
+    assert one.pixels.keys() == {"ade20k-circular", "ade20k-standard"}
+
+
+@pytest.mark.parametrize("view", [0, 1, 4])
+def test_logits_that_are_not_numbers_are_told(view):
+    def sometimes_nan(images):
+        logits = images.clone()
+        logits[view, 0, 0, 0] = torch.nan
+        return logits
+
+    (told,) = measured(sometimes_nan, noise(1))
+    assert "not numbers" in told.reason
+
+
+def test_records_survive_being_written_down():
+    for record in measured(ByPlace(), [*noise(1), (noise(1)[0][0], None)]):
+        again = type(record).from_plain(record.to_plain())
+        assert again.to_plain() == record.to_plain()
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(ValueError, match="one answer per image"):
+        measured(ByPixel(), protocols=find_protocols(["circular"]))
+    with pytest.raises(ValueError, match="cannot be done pixel by pixel"):
+        measured(ByPixel(), protocols=[Protocol("crops", "", Cropped(1 / 8), dense=True)])
+    with pytest.raises(ValueError, match="at least 2"):
+        measured(ByPixel(), shifts=1)
+    with pytest.raises(ValueError, match=r"answered with \(8, 12\) pixels"):
+        measured(lambda images: images[..., ::2, ::2])
+    with pytest.raises(ValueError, match=r"needs logits of shape \[5, classes, height, width\]"):
+        measured(lambda images: images.mean((2, 3)))

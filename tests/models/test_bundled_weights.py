@@ -1,0 +1,434 @@
+"""Weights that come with the package: written as ``benchmarks/ship_weights.py`` writes them, found, checked, loaded."""
+
+import json
+import runpy
+import shutil
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import timm
+import timm.data
+import torch
+
+import trueshift as ts
+from trueshift.cli import main
+from trueshift.data import Preparation
+from trueshift.data.cifar import CIFAR10_CLASSES
+from trueshift.eval import WeightsUnavailable, load_subject
+from trueshift.models import bundled_weights as shipped
+from trueshift.models import from_pretrained
+from trueshift.models.bundled_weights import DamagedWeights, find_shipped, packed, tags_of, unpacked
+from trueshift.models.registry import CIFAR_MEAN, resolve_name
+from trueshift.testing import assert_invariant, photographs
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = {"recipe": "r", "seed": 0, "commit": "c", "epochs": 1, "data": "CIFAR-10", "machine": "m", "date": "d"}
+MEASURED = {"top1": 0.9, "c_cons": 1.0, "s_cons": None}
+SHIPPED = sorted((ROOT / "trueshift" / "weights").glob("*.json"))
+SMALL = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
+IMAGE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+QUICK = {"images": 4, "shifts": 1, "allowed": 4}
+
+
+@pytest.fixture(scope="module")
+def shipping():
+    """The maintainers' script."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        import ship_weights
+
+        yield ship_weights
+
+
+def untrained(name, **arguments):
+    model = ts.create_model(name, **arguments).eval()
+    model.pretrained_cfg = {**model.pretrained_cfg, "label_names": CIFAR10_CLASSES, "num_classes": 10}
+    return model
+
+
+@pytest.fixture(scope="module")
+def made(shipping, tmp_path_factory):
+    """A folder with weights, and the networks they were made from."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("weights")
+    models = {
+        "a_swin_mini": untrained("a_swin_mini", drop_path_rate=0.1, criterion={"name": "max_norm", "p": 4}),
+        "a_cvt_mini": untrained("a_cvt_mini"),
+        "mvitv2_mini": untrained("mvitv2_mini", padding="circular"),
+    }
+    for model in models.values():
+        shipping.ship(model, folder, TRAINING, MEASURED, **QUICK)
+    return folder, models
+
+
+@pytest.fixture
+def here(made, monkeypatch):
+    """These weights in place of the package's, and no network."""
+
+    def refuse(*arguments, **named):
+        raise AssertionError("shipped weights must not need a network")
+
+    monkeypatch.setattr(shipped, "FOLDER", made[0])
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return made[1]
+
+
+@pytest.fixture
+def copied(made, monkeypatch, tmp_path):
+    """The same to be damaged."""
+    folder = tmp_path / "weights"
+    shutil.copytree(made[0], folder)
+    monkeypatch.setattr(shipped, "FOLDER", folder)
+    return folder
+
+
+WAYS = {
+    "short": lambda: ts.create_model("a_swin_mini", pretrained=True),
+    "full": lambda: ts.create_model("a_swin_mini_patch2_window4_32", pretrained=True),
+    "tag": lambda: ts.create_model("a_swin_mini.cifar10", pretrained=True),
+    "timm": lambda: timm.create_model("a_swin_mini_patch2_window4_32", pretrained=True),
+    "timm, tag": lambda: timm.create_model("a_swin_mini_patch2_window4_32.cifar10", pretrained=True),
+    "timm, short": lambda: timm.create_model("a_swin_mini", pretrained=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_name_gives_the_rounded_weights_in_float32(here, way):
+    model = WAYS[way]()
+    for key, value in here["a_swin_mini"].state_dict().items():
+        found = model.state_dict()[key]
+        assert found.dtype == torch.float32
+        assert torch.equal(found, value.half().float())
+    assert model.config.drop_path_rate == 0  # how it was trained is the user's choice again
+
+
+def test_images_are_prepared_as_in_training(here):
+    model = ts.create_model("a_swin_mini", pretrained=True)
+    assert model.pretrained_cfg["label_names"] == CIFAR10_CLASSES
+    assert {"license", "num_classes", "paper_ids"} <= model.pretrained_cfg.keys()
+    assert model.pretrained_cfg["architecture"] == "a_swin_mini_patch2_window4_32"
+    assert model.pretrained_cfg["tag"] == "cifar10"
+    data = timm.data.resolve_data_config({}, model=model)
+    assert (data["input_size"], data["mean"], data["crop_pct"]) == ((3, 32, 32), CIFAR_MEAN, 1.0)
+    subject = load_subject("a_swin_mini")
+    assert subject.preparation == Preparation.from_config(model.pretrained_cfg)
+    assert subject.classes == list(CIFAR10_CLASSES)
+    assert subject.weights == "pretrained, cifar10"
+    assert not subject.random
+
+
+def test_they_are_listed(here):
+    listed = ts.list_models("*mini*", pretrained=True)
+    assert {resolve_name(name) for name in here} <= set(listed)
+    assert "a_mvitv2_mini_32" in listed  # takes its twin's
+
+
+@torch.no_grad()
+def test_another_classifier_channels_and_features_as_timm_does_it(here):
+    name = "a_swin_mini_patch2_window4_32"
+    five = timm.create_model(name, pretrained=True, num_classes=5).eval()
+    assert five(IMAGE).shape == (2, 5)
+    assert "label_names" not in five.pretrained_cfg
+    whole = ts.create_model(name, pretrained=True).eval()
+    assert torch.equal(five.forward_features(IMAGE), whole.forward_features(IMAGE))
+    grey = ts.create_model(name, pretrained=True, in_chans=1).eval()
+    summed = whole.patch_embed.proj.weight.sum(1, keepdim=True)
+    torch.testing.assert_close(grey.patch_embed.proj.weight, summed, rtol=0, atol=1e-6)
+    maps = timm.create_model(name, pretrained=True, features_only=True, out_indices=(0, 1)).eval()
+    for mine, wanted in zip(maps(IMAGE), whole.forward_intermediates(IMAGE, indices=[0, 1])[1], strict=True):
+        assert torch.equal(mine.permute(0, 3, 1, 2), wanted)
+
+
+def test_names_of_classes_belong_to_trained_networks(here):
+    assert "label_names" not in ts.create_model("a_swin_mini").pretrained_cfg
+
+
+def test_what_the_weights_need_comes_with_them(here):
+    assert ts.create_model("mvitv2_mini", pretrained=True).config.padding == "circular"
+    assert ts.create_model("mvitv2_mini", pretrained=True, padding="zeros").config.padding == "zeros"
+    assert ts.create_model("a_swin_mini", pretrained=True).config.criterion == {"name": "max_norm", "p": 4}
+
+
+@torch.no_grad()
+def test_an_adaptive_network_without_its_own_takes_those_of_its_twin(here):
+    """As it takes published ones."""
+    model = ts.create_model("a_mvitv2_mini", pretrained=True).eval()
+    assert model.config.choices.position_mode == "shortest"  # their tables are linear
+    assert model.config.padding is None
+    ordinary = ts.create_model("mvitv2_mini", pretrained=True).eval()
+    assert torch.equal(model(IMAGE), ts.adapt(ordinary)(IMAGE))
+
+
+def test_its_own_come_before_those_of_its_twin(copied):
+    for suffix in ("json", "safetensors"):
+        shutil.copy(copied / f"a_cvt_mini_32.cifar10.{suffix}", copied / f"cvt_mini_32.cifar10.{suffix}")
+    shutil.copy(copied / "cvt_mini_32.cifar10.json", copied / "cvt_mini_32.another.json")
+    assert [path.name for path in tags_of("a_cvt_mini_32").values()] == [
+        "a_cvt_mini_32.cifar10.json",
+        "cvt_mini_32.another.json",
+    ]
+    assert not find_shipped("a_cvt_mini_32").borrowed
+    assert find_shipped("a_cvt_mini_32", "another").borrowed
+
+
+def test_an_ordinary_network_does_not_take_those_of_its_adaptive_twin(here):
+    assert find_shipped("swin_mini_patch2_window4_32") is None
+
+
+def test_weights_from_elsewhere_are_still_taken(here, tmp_path):
+    from safetensors.torch import save_file
+
+    other = ts.create_model("a_swin_mini")
+    save_file(other.state_dict(), tmp_path / "mine.safetensors")
+    for key in ("pretrained_cfg", "pretrained_cfg_overlay"):
+        cfg = {"file": str(tmp_path / "mine.safetensors"), "num_classes": 10}
+        model = timm.create_model("a_swin_mini_patch2_window4_32", pretrained=True, **{key: cfg})
+        assert torch.equal(model.head.fc.weight, other.head.fc.weight)
+        assert "label_names" not in model.pretrained_cfg
+
+
+def test_an_unknown_tag_is_refused(here):
+    with pytest.raises(RuntimeError, match="Invalid pretrained tag"):
+        ts.create_model("a_swin_mini.cifar11", pretrained=True)
+
+
+def test_saved_again_they_keep_their_classes_and_no_path(here, tmp_path):
+    ts.create_model("a_swin_mini", pretrained=True).save_pretrained(tmp_path)
+    assert str(shipped.FOLDER) not in (tmp_path / "config.json").read_text()
+    assert from_pretrained(tmp_path).pretrained_cfg["label_names"] == list(CIFAR10_CLASSES)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def change(path):
+    data = bytearray(path.read_bytes())
+    data[-7] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage", "told"),
+    [
+        ("safetensors", cut, "is damaged"),
+        ("safetensors", change, "is damaged"),
+        ("safetensors", Path.unlink, "is missing"),
+        ("json", cut, "cannot be read"),
+        ("json", lambda path: path.write_text("{}"), "does not say architecture"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_to_do(copied, suffix, damage, told, capsys):
+    damage(copied / f"a_swin_mini_patch2_window4_32.cifar10.{suffix}")
+    with pytest.raises(DamagedWeights, match=rf"a_swin_mini_patch2_window4_32\.cifar10\.{suffix} {told}.*install"):
+        timm.create_model("a_swin_mini", pretrained=True)
+    assert main(["audit", "a_swin_mini", "--output", str(copied / "audit")]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert "network connection" not in error
+    ts.create_model("a_cvt_mini", pretrained=True)  # others are as they were
+
+
+def test_a_damaged_description_does_not_stop_the_import(copied):
+    from trueshift.models.registry import _shipped_cfgs
+
+    name = "a_swin_mini_patch2_window4_32"
+    assert list(_shipped_cfgs(name)) == ["cifar10"]
+    assert "label_names" not in _shipped_cfgs(name)["cifar10"]
+    cut(copied / f"{name}.cifar10.json")
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert _shipped_cfgs(name) == {}
+
+
+def test_an_empty_folder_offers_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    assert find_shipped("a_swin_mini_patch2_window4_32") is None
+    assert find_shipped("a_swin_mini_patch2_window4_32", "cifar10") is None
+    with pytest.raises(WeightsUnavailable, match="--random-weights"):
+        load_subject("a_swin_mini.none")
+
+
+@pytest.mark.slow
+def test_trained_twins_are_audited_side_by_side(here, tmp_path):
+    quick = ["--limit", "2", "--shifts", "2", "--examples", "1", "--plane", "2", "--batch-size", "8"]
+    command = ["audit", "mvitv2_mini", "--against", "a_mvitv2_mini", *quick]
+    assert main([*command, "--output", str(tmp_path / "out")]) == 0
+    models = json.loads((tmp_path / "out" / "audit.json").read_text())["models"]
+    assert [(model["name"], model["weights"]) for model in models] == [
+        ("mvitv2_mini", "pretrained, cifar10"),
+        ("a_mvitv2_mini", "pretrained, cifar10"),
+    ]
+    assert models[1]["measured"]["circular"]["bit_exact"]["rate"] == 1
+    assert "random weights" not in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_the_example_says_which_weights_are_missing(monkeypatch, capsys):
+    monkeypatch.setattr(ts, "list_models", lambda **asked: ["swin_mini_patch2_window4_32"])
+    monkeypatch.setattr(sys, "argv", ["trained.py"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / "examples" / "trained.py"), run_name="__main__")
+    assert left.value.code == 1
+    told = capsys.readouterr().err
+    assert " a_swin_mini, swinv2_mini" in told
+    assert " swin_mini," not in told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(SHIPPED) < 8, reason="not all weights are here")
+def test_the_example_shows_that_only_ordinary_networks_flip():
+    command = [sys.executable, ROOT / "examples" / "trained.py", "--images", "50"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if "mini" in line]
+    assert len(rows) == 8
+    for name, _, _, *flips, change in rows:
+        assert (sum(map(int, flips)) == float(change) == 0) == name.startswith("a_")
+
+
+# -- how they are written ---------------------------------------------------------------------------------------------
+
+
+def test_each_has_a_description_and_the_card_that_it_makes(shipping, made):
+    for path in made[0].glob("*.json"):
+        about = json.loads(path.read_text())
+        assert path.with_suffix(".md").read_text() == shipping.card(about)
+        assert about["weights"]["bytes"] == path.with_suffix(".safetensors").stat().st_size <= 6_000_000
+        assert about["verified"]["images"] == 4
+        assert (about["verified"]["shifted_views"] == 4) == path.name.startswith("a_")
+        assert {"recipe", "seed", "commit"} <= about["training"].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [prefix + name for name in SMALL for prefix in ("", "a_")])
+def test_every_small_model_can_be_shipped_and_stays_exact(shipping, monkeypatch, tmp_path, name):
+    model = untrained(name)
+    for part in model.modules():  # as training leaves them: far from ones and zeros
+        if isinstance(part, torch.nn.LayerNorm | torch.nn.BatchNorm2d):
+            torch.nn.init.normal_(part.weight, 1, 0.3)
+            torch.nn.init.normal_(part.bias, 0, 0.3)
+    shipping.ship(model, tmp_path, TRAINING, MEASURED, images=50, shifts=4, allowed=5)
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    if name.startswith("a_"):
+        loaded = ts.create_model(name, pretrained=True).eval()
+        assert_invariant(loaded, torch.stack([*photographs(32).values(), *IMAGE]), shifts=16)
+
+
+def test_half_precision_for_parameters_alone():
+    state = {"weight": torch.randn(4, 8), "bn.running_var": torch.rand(4) * 1e-9, "count": torch.tensor(3)}
+    kept = packed(state)
+    assert [value.dtype for value in kept.values()] == [torch.float16, torch.float32, torch.int64]
+    whole = unpacked(kept)
+    assert whole.keys() == state.keys()
+    assert torch.equal(whole["bn.running_var"], state["bn.running_var"])
+    assert (whole["weight"] - state["weight"]).abs().max() < 2e-3
+
+
+def test_what_must_not_be_shipped_is_refused_and_nothing_is_written(shipping, monkeypatch, tmp_path):
+    def refused(model, told, **changes):
+        with pytest.raises(shipping.Refused, match=told):
+            shipping.ship(model, tmp_path, TRAINING, MEASURED, **{**QUICK, **changes})
+        assert not list(tmp_path.iterdir())
+
+    model = untrained("a_swin_mini")
+    with monkeypatch.context() as patch:
+        answers = iter([torch.eye(4, 10), torch.eye(4, 10).flip(1)])
+        patch.setattr(shipping, "logits_of", lambda model, images: next(answers))
+        refused(model, "answers 4 of 4 images differently: allowed are 2", allowed=2)
+    flawed = untrained("a_swin_mini", criterion={"align": "fixed"}, anchor=False)  # adaptive by name alone
+    refused(flawed, "changes its logits")
+    with torch.no_grad():
+        model.norm.weight[3] = 1e6
+    refused(model, "norm.weight holds 1e.06: half precision ends at 65504")
+    with torch.no_grad():
+        model.norm.weight[3] = torch.nan
+    refused(model, "not numbers")
+    model = untrained("a_swin_mini")
+    model.pretrained_cfg["label_names"] = ("cat",)
+    refused(model, "10 classes, but 1 names")
+
+
+EVALUATED = {"circular": {"top1": {"rate": 0.92, "images": 10_000}, "consistency": {"rate": 1.0}}}
+
+
+@pytest.mark.parametrize(
+    ("result", "numbers"),
+    [
+        ({"evaluation": {**EVALUATED, "cifar-standard": {"consistency": {"rate": 0.9}}}}, (0.92, 1.0, 0.9)),
+        ({"result": {"measured": EVALUATED}}, (0.92, 1.0, None)),
+        ({"metrics": {"top1": 92.5, "c_cons": 100.0, "s_cons": 90.0}}, (0.925, 1.0, 0.9)),
+        ({"config": {"model": {"padding": "circular"}}}, (None, None, None)),
+    ],
+)
+def test_numbers_are_found_in_results(shipping, result, numbers):
+    assert tuple(shipping.numbers_of(result).values()) == pytest.approx(numbers)
+
+
+RESULT = {
+    "commit": "abc",
+    "seed": 3,
+    "result": {"recipe": "a/swin", "config": {"schedule": {"epochs": 200}}, "evaluation": EVALUATED},
+}
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["folder", "one file"])
+def test_a_run_is_shipped_by_one_command(kept, shipping, made, monkeypatch, tmp_path, capsys):
+    from small_weights import keep_weights
+
+    run, target = tmp_path / "a_swin_mini", tmp_path / "target"
+    target.mkdir()
+    made[1]["a_swin_mini"].save_pretrained(run / "final", num_classes=10, label_names=list(CIFAR10_CLASSES))
+    source = keep_weights(run / "final", tmp_path / "swin_seed3.safetensors") if kept else run
+    (tmp_path / "swin_seed3.json").write_text(json.dumps(RESULT))
+    verified = json.loads((made[0] / "a_swin_mini_patch2_window4_32.cifar10.json").read_text())["verified"]
+    monkeypatch.setattr(shipping, "compare", lambda *given: verified)
+    words = ["ship_weights.py", str(source), str(tmp_path / "nothing"), "--folder", str(target)]
+    results = ["--result", str(tmp_path / "swin_seed3.json"), str(tmp_path / "none.json")]
+    monkeypatch.setattr(sys, "argv", [*words, *results])
+    assert shipping.main() == 1  # there is no second run, and the first is shipped all the same
+    told = capsys.readouterr()
+    assert "a_swin_mini_patch2_window4_32.cifar10.json" in told.out
+    assert "not shipped: " in told.err
+    about = json.loads((target / "a_swin_mini_patch2_window4_32.cifar10.json").read_text())
+    assert about["training"].items() >= {"recipe": "a/swin", "seed": 3, "commit": "abc", "epochs": 200}.items()
+    assert about["measured"].items() >= {"top1": 0.92, "s_cons": None, "data": "10,000 test images"}.items()
+    assert about["verified"]["compared_with"] == ("float16" if kept else "float32")
+    assert len(list(target.iterdir())) == 3
+
+
+def test_the_wheel_takes_them_along():
+    """hatchling takes all files of the package that git does not ignore."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel == {"packages": ["trueshift"]}
+    files = [f"trueshift/weights/x.cifar10.{suffix}" for suffix in ("safetensors", "json", "md")]
+    assert subprocess.run(["git", "check-ignore", *files], cwd=ROOT, capture_output=True).returncode != 0
+    assert (ROOT / "trueshift" / "weights" / "README.md").is_file()
+
+
+# -- whatever is shipped ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_card_agrees_with_the_description(shipping, path):
+    about = json.loads(path.read_text())
+    assert path.stem == f"{about['architecture']}.{about['tag']}"
+    assert path.with_suffix(".md").read_text() == shipping.card(about)
+    assert path.with_suffix(".safetensors").stat().st_size <= shipping.LIMIT
+    assert about["architecture"] in ts.list_models(pretrained=True)
+    assert path.stem in timm.list_pretrained()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("images", [40, pytest.param(400, marks=pytest.mark.slow)])
+@torch.inference_mode()
+def test_it_knows_real_images_and_the_adaptive_one_never_changes_its_answer(shipping, path, images):
+    model = ts.create_model(path.stem, pretrained=True).eval()
+    pictures, labels = shipping.sample(model.pretrained_cfg, images)
+    still = shipping.logits_of(model, pictures)
+    assert (still.argmax(1) == labels).float().mean() > 0.8
+    moved = shipping.logits_of(model, torch.roll(pictures, (1, 13), (2, 3)))
+    assert torch.equal(still, moved) == path.name.startswith("a_")

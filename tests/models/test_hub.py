@@ -1,0 +1,214 @@
+"""Folders that timm and the Hub understand; nothing is lost when something goes wrong."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import timm
+import timm.data
+import torch
+from safetensors.torch import load_file, save_file
+
+import trueshift as ts
+from trueshift.models import hub as saving
+
+IMAGE = torch.randn(1, 3, 32, 32)
+
+
+@pytest.mark.parametrize("name", ts.list_models("*mini*"))
+@torch.no_grad()
+def test_saved_and_loaded_by_us_and_by_timm(name, tmp_path):
+    model = ts.create_model(name, num_classes=7, drop_path_rate=0.3).eval()
+    model.save_pretrained(tmp_path, label_names=list("abcdefg"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    again = ts.from_pretrained(tmp_path)
+    assert type(again) is type(model)
+    assert replace(again.config, positions=None) == model.config  # which is written down for an MViTv2
+    assert torch.equal(again(IMAGE), model(IMAGE))
+    by_timm = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    assert type(ts.create_model(f"local-dir:{tmp_path}", pretrained=True)) is type(by_timm)
+    assert torch.equal(by_timm(IMAGE), model(IMAGE))
+    assert type(model).from_pretrained(str(tmp_path)).num_classes == 7
+
+
+@torch.no_grad()
+def test_what_differs_from_the_variant_is_kept(tmp_path):
+    model = ts.create_model(
+        "a_swin_mini", img_size=(32, 64), embed_dim=32, criterion={"align": ts.MaxNorm(4)}, anchor=False, align="pixel"
+    ).eval()
+    model.reset_classifier(3)
+    again = ts.from_pretrained(model.save_pretrained(tmp_path))
+    assert again.layers[0].align.criterion.p == 4
+    assert again.patch_embed.anchor is False
+    assert again.config.align == "pixel"
+    wide = torch.randn(1, 3, 32, 64)
+    assert torch.equal(again(wide), model(wide))
+    assert ts.from_pretrained(tmp_path, anchor=True).patch_embed.anchor
+
+
+@torch.no_grad()
+def test_an_adapted_model_can_be_saved(tmp_path):
+    source = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1), num_classes=5)
+    adapted = ts.adapt(source).eval()
+    again = ts.from_pretrained(adapted.save_pretrained(tmp_path))
+    image = torch.randn(1, 3, 224, 224)
+    assert torch.equal(again(image), adapted(image))
+    assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "a_swin_tiny_patch4_window7_224"
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    model = ts.create_model("a_swin_mini").eval()
+    model.save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full_disk(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with torch.no_grad():
+        model.head.fc.weight.zero_()
+    monkeypatch.setattr(saving, "save_config_for_hf", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        model.save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_broken_folders_are_refused_in_words(tmp_path):
+    model = ts.create_model("a_swin_mini")
+    with pytest.raises(FileNotFoundError, match=r"config\.json is missing"):
+        ts.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
+        ts.from_pretrained(tmp_path)
+    state = {key: value for key, value in model.state_dict().items() if key != "norm.bias"}
+    save_file({**state, "norm.extra": torch.ones(1), "head.fc.bias": torch.ones(99)}, weights)
+    with pytest.raises(
+        ValueError, match=r"missing norm\.bias; unknown norm\.extra; head\.fc\.bias has shape \(99,\), needs \(10,\)"
+    ):
+        ts.from_pretrained(tmp_path)
+    weights.write_bytes(whole)
+    config.write_text("{}")
+    with pytest.raises(ValueError, match="not the configuration of a model"):
+        ts.from_pretrained(tmp_path)
+    config.write_text('{"architecture": "a_swin_tinny"}')
+    with pytest.raises(ValueError, match="did you mean"):
+        ts.from_pretrained(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="needs a folder"):
+        model.save_pretrained(tmp_path / "file")
+    with pytest.raises(FileNotFoundError, match="neither a folder nor a repository"):
+        ts.from_pretrained(tmp_path / "nowhere" / "at" / "all")
+
+
+class Smallest(ts.MaxNorm):
+    """Chooses otherwise than what it is derived from."""
+
+    def scores(self, candidates):
+        return -super().scores(candidates)
+
+
+class OwnInputNorm(ts.InputNorm):
+    """One's own, too."""
+
+
+class OwnOffset(ts.FixedOffset):
+    """One's own, too."""
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [lambda dim: ts.MaxNorm(), Smallest(), {"merge": Smallest()}, {"tokenize": OwnInputNorm()}, OwnOffset((1, 1))],
+    ids=["function", "max_norm", "by_place", "input_norm", "fixed"],
+)
+def test_a_criterion_without_a_name_is_refused_before_anything_is_written(tmp_path, criterion):
+    model = ts.create_model("a_swin_mini", criterion=criterion)
+    with pytest.raises(ValueError, match="cannot be written"):
+        model.save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new" / "model.safetensors").exists()
+
+
+def test_the_hub_is_asked_for_what_is_not_a_folder(tmp_path, monkeypatch):
+    model = ts.create_model("a_cvt_mini").eval()
+    model.save_pretrained(tmp_path)
+    asked = []
+
+    def download(repository, name):
+        asked.append((repository, name))
+        return str(tmp_path / name)
+
+    monkeypatch.setattr(saving, "hf_hub_download", download)
+    again = ts.from_pretrained("hf_hub:someone/a_cvt")
+    assert asked == [("someone/a_cvt", "config.json"), ("someone/a_cvt", "model.safetensors")]
+    assert torch.equal(again.norm.weight, model.norm.weight)
+
+
+def test_uploading_sends_the_folder(monkeypatch):
+    sent = {}
+
+    class Api:
+        def create_repo(self, repository, private, exist_ok):
+            return f"https://hub/{repository}"
+
+        def upload_folder(self, repo_id, folder_path, commit_message):
+            sent.update(load_file(f"{folder_path}/model.safetensors"))
+
+    monkeypatch.setattr(saving, "HfApi", Api)
+    model = ts.create_model("a_swin_mini")
+    assert model.push_to_hub("someone/a_swin") == "https://hub/someone/a_swin"
+    assert sent.keys() == model.state_dict().keys()
+
+
+def input_size_in(folder) -> list[int]:
+    return json.loads((folder / "config.json").read_text())["pretrained_cfg"]["input_size"]
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
+def test_the_size_that_a_network_is_for_is_written(name, tmp_path):
+    made = ts.create_model(name, img_size=64)
+    assert input_size_in(made.save_pretrained(tmp_path)) == [3, 64, 64]
+    assert tuple(timm.data.resolve_data_config({}, model=ts.from_pretrained(tmp_path))["input_size"]) == (3, 64, 64)
+    told = ts.create_model(name, pretrained=True)
+    told.set_input_size((64, 32))
+    assert input_size_in(told.save_pretrained(tmp_path)) == [3, 64, 32]
+    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+    assert tuple(timm.data.resolve_data_config({}, model=again)["input_size"]) == (3, 64, 32)
+    features = ts.create_model(name, img_size=64, features_only=True)
+    assert features.pretrained_cfg["input_size"] == (3, 64, 64)
+    assert input_size_in(type(made)(made.config).save_pretrained(tmp_path)) == [3, 64, 64]  # nothing else known of it
+
+
+def test_the_size_of_a_network_that_is_loaded_for_another_is_that_one(tmp_path):
+    ts.create_model("a_cvt_mini").save_pretrained(tmp_path)
+    assert ts.from_pretrained(tmp_path, img_size=64).pretrained_cfg["input_size"] == (3, 64, 64)
+
+
+def test_the_size_of_an_adapted_network_is_written(tmp_path):
+    source = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), num_heads=(2, 2), img_size=56)
+    assert input_size_in(ts.adapt(source).save_pretrained(tmp_path)) == [3, 56, 56]
+
+
+def test_names_of_classes_come_back(tmp_path):
+    model = ts.create_model("a_swin_mini", num_classes=3)
+    model.save_pretrained(tmp_path, label_names=["ant", "bee", "cat"], label_descriptions={"ant": "an insect"})
+    for again in (ts.from_pretrained(tmp_path), timm.create_model(f"local-dir:{tmp_path}", pretrained=True)):
+        assert list(again.pretrained_cfg["label_names"]) == ["ant", "bee", "cat"]
+        assert again.pretrained_cfg["label_descriptions"] == {"ant": "an insect"}
+        assert again.pretrained_cfg["num_classes"] == 3
+    third = ts.from_pretrained(ts.from_pretrained(tmp_path).save_pretrained(tmp_path / "again"))
+    assert list(third.pretrained_cfg["label_names"]) == ["ant", "bee", "cat"]
+
+
+def test_names_of_classes_go_with_the_classifier():
+    model = ts.create_model("a_swin_mini", pretrained=True)
+    assert len(model.pretrained_cfg["label_names"]) == 10
+    model.reset_classifier(10)
+    assert len(model.pretrained_cfg["label_names"]) == 10
+    model.reset_classifier(4)
+    assert not model.pretrained_cfg.get("label_names")
+
+
+def test_names_of_other_classes_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="2 label_names for 10 classes: needs one for each"):
+        ts.create_model("a_swin_mini").save_pretrained(tmp_path, label_names=["ant", "bee"])

@@ -1,0 +1,134 @@
+"""Ablations and criteria: what each choice is made by, and that every one of them matters."""
+
+import pytest
+import torch
+from model_checks import perturb_norms, random_shifts
+
+import trueshift as ts
+from trueshift.models.selection_config import Choices, describe
+from trueshift.testing import photographs
+
+
+def images(size: int = 32) -> torch.Tensor:
+    return torch.stack(list(photographs(size).values()))
+
+
+@torch.no_grad()
+def change_under_shifts(model: torch.nn.Module) -> float:
+    """Largest relative change of a logit over some shifts."""
+    x = images(model.config.size[0])
+    model.eval()
+    logits = model(x)
+    moved = [ts.circular_shift(x, shift, (2, 3)) for shift in random_shifts(x, 4)]
+    return max(((model(y) - logits).abs().max() / logits.abs().max()).item() for y in moved)
+
+
+# windows of an odd size: even ones also settle between which tokens the merge behind them may choose
+ODD = {"img_size": 24, "window_size": 3}
+
+
+# a quarter of the channels: the same choices in a fraction of the time
+NARROW = {
+    "a_swin_mini": {"embed_dim": 16},
+    "a_swinv2_mini": {"embed_dim": 16},
+    "a_cvt_mini": {"embed_dim": (16, 32, 64)},
+    "a_mvitv2_mini": {"embed_dim": (16, 32, 64)},
+}
+ABLATIONS = {
+    "no A-token": ("a_swin_mini", {"criterion": {"tokenize": "fixed"}}),
+    "no A-WSA": ("a_swin_mini", {"criterion": {"align": "fixed"}, "anchor": False}),
+    "no A-PMerge": ("a_swin_mini", {"criterion": {"merge": "fixed"}, "anchor": False, **ODD}),
+    "no A-PMerge, SwinV2": ("a_swinv2_mini", {"criterion": {"merge": "fixed"}, "anchor": False, **ODD}),
+    "keys at a fixed phase": ("a_cvt_mini", {"criterion": {"pool": "fixed"}, "anchor": False}),
+    "zero padding": ("a_cvt_mini", {"padding": "zeros", "anchor": False}),
+    "linear positions": ("a_mvitv2_mini", {"positions": "linear", "anchor": False}),
+}
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_every_part_is_needed(ablation):
+    name, arguments = ABLATIONS[ablation]
+    size = {key: value for key, value in arguments.items() if key in ODD}
+    whole = perturb_norms(ts.create_model(name, anchor=False, **size, **NARROW[name]))
+    without = perturb_norms(ts.create_model(name, **arguments, **NARROW[name]))
+    assert change_under_shifts(whole) < 1e-5
+    assert change_under_shifts(without) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_cvt_mini", "a_mvitv2_mini"])
+def test_with_the_anchor_later_ablations_show_nothing(name):
+    """Behind an anchored door every network sees the same tensor: which is why the anchor is a switch."""
+    assert change_under_shifts(perturb_norms(ts.create_model(name, criterion={"merge": "fixed"}))) == 0
+
+
+@pytest.mark.parametrize(
+    "criterion", ["learned", {"merge": "input_norm"}, {"name": "max_norm", "p": 4}, ts.MaxNorm(float("inf"))], ids=str
+)
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_mvitv2_mini"])
+def test_other_criteria(name, criterion):
+    model = perturb_norms(ts.create_model(name, criterion=criterion, **NARROW[name]))
+    assert change_under_shifts(model) == 0
+    model.train()
+    model(images()).sum().backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+def test_a_function_makes_a_criterion_for_each_layer():
+    made = []
+
+    def make(dim: int) -> ts.Criterion:
+        made.append(dim)
+        return ts.LearnedScore(dim, hidden=4)
+
+    model = ts.create_model("a_swin_mini", criterion=make)
+    assert {64, 128, 256} <= set(made)
+    assert model.patch_embed.criterion.hidden.in_features == 64
+
+
+def test_a_criterion_is_copied_not_shared():
+    criterion = ts.MaxNorm()
+    model = ts.create_model("a_swin_mini", criterion=criterion)
+    assert model.patch_embed.criterion is not model.layers[0].align.criterion
+
+
+def test_defaults_follow_the_criterion():
+    assert Choices("max_norm").padding_mode == Choices("max_norm").position_mode == "circular"
+    assert Choices("fixed").padding_mode == "zeros"
+    assert Choices("fixed").position_mode == "linear"
+    assert Choices("max_norm").anchored
+    assert not Choices("fixed").anchored
+    assert not Choices({"tokenize": "fixed"}).anchored
+    assert Choices({"merge": "fixed"}).at("pool", 1).adaptive is False
+    assert Choices({"merge": "fixed", "pool": "max_norm"}).at("pool", 1).adaptive
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"criterion": "largest"}, "needs one of"),
+        ({"criterion": {"token": "fixed"}}, "'tokenize', 'align', 'merge', 'pool'"),
+        ({"criterion": lambda dim: torch.nn.Identity()}, "needs a Criterion"),
+        ({"padding": "reflect"}, "'circular', 'zeros'"),
+        ({"positions": "sinusoidal"}, "'circular', 'shortest', 'linear'"),
+        ({"align": "corner"}, "'stride', 'pixel'"),
+        ({"num_classes": -1}, "at least"),
+    ],
+)
+def test_wrong_settings_are_refused(arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        ts.create_model("a_swin_mini", **arguments)
+
+
+def test_a_criterion_can_be_written_down():
+    spec = {"tokenize": ts.MaxNorm(1), "align": "fixed", "merge": ts.FixedOffset((1, 0))}
+    written = describe(spec)
+    assert written == {
+        "tokenize": {"name": "max_norm", "p": 1},
+        "align": "fixed",
+        "merge": {"name": "fixed", "offset": [1, 0]},
+    }
+    again = Choices(written)
+    assert again.at("tokenize", 8).p == 1
+    assert again.at("merge", 8).offset == (1, 0)
+    with pytest.raises(ValueError, match="cannot be written"):
+        describe(lambda dim: ts.MaxNorm())

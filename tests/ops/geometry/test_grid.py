@@ -1,0 +1,47 @@
+import dataclasses
+
+import pytest
+import torch
+
+from trueshift.ops.geometry.grid import TokenGrid, Tokens, place
+from trueshift.ops.geometry.shift import circular_shift, circular_take
+
+
+def test_place_puts_each_token_at_its_pixel():
+    origin = torch.tensor([[3, 5], [0, 7]])
+    grid = TokenGrid((2, 4), origin, (6, 8))
+    tokens = Tokens(torch.rand(2, 3, 2, 5), grid)
+    placed = place(tokens)
+    for image in range(2):
+        for i in range(3):
+            for j in range(2):
+                row, column = (origin[image] + torch.tensor([2 * i, 4 * j])) % torch.tensor([6, 8])
+                assert torch.equal(placed[image, row, column], tokens.values[image, i, j])
+    assert placed.count_nonzero() == tokens.values.count_nonzero()
+
+
+def test_choices_add_up_to_one_origin():
+    """Picking from a picked grid is picking from the image at the grid's origin and stride."""
+    image = torch.rand(3, 2, 24, 24)
+    first, second = torch.randint(0, 4, (2, 3, 2))
+    pixels = Tokens.of_image(image)
+    once = Tokens(circular_take(pixels.values, first, 2), pixels.grid.advance(first, 2))
+    twice = Tokens(circular_take(once.values, second, 3), once.grid.advance(second, 3))
+    assert twice.grid.stride == (6, 6)
+    assert torch.equal(twice.values, circular_take(pixels.values, twice.grid.origin, 6))
+
+
+def test_place_obeys_the_shift_law():
+    values, origin = torch.rand(2, 4, 4, 3), torch.randint(0, 16, (2, 2))
+    moved = torch.randint(0, 16, (2, 2))
+    here = place(Tokens(values, TokenGrid((4, 4), origin, (16, 16))))
+    there = place(Tokens(values, TokenGrid((4, 4), (origin - moved) % 16, (16, 16))))
+    assert torch.equal(there, circular_shift(here, moved))
+
+
+def test_both_are_frozen():
+    tokens = Tokens.of_image(torch.rand(1, 3, 4, 4))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tokens.values = tokens.values
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tokens.grid.origin = tokens.grid.origin

@@ -1,0 +1,118 @@
+import pytest
+import torch
+
+from trueshift.ops.geometry.shift import circular_shift
+from trueshift.ops.selection.content_hash import (
+    bits_by_arithmetic,
+    bits_by_view,
+    fingerprint,
+    origin_keys,
+    sum_in_halves,
+)
+from trueshift.testing import hostile_images
+
+
+def test_keys_move_with_the_content():
+    x = torch.stack(list(hostile_images(16).values())).permute(0, 2, 3, 1)
+    keys = origin_keys(x)
+    for _ in range(20):
+        offset = torch.randint(16, (len(x), 2))
+        assert torch.equal(origin_keys(circular_shift(x, offset)), circular_shift(keys, offset))
+
+
+@pytest.mark.parametrize("name", hostile_images(16))
+def test_keys_are_equal_exactly_where_the_content_is(name):
+    x = hostile_images(16)[name].permute(1, 2, 0)[None]
+    views = torch.stack([x.roll((-i, -j), (1, 2)).flatten() for i in range(16) for j in range(16)])
+    same = (views[:, None, :8] == views[None, :, :8]).all(2)  # a cheap look first
+    i, j = same.triu(1).nonzero().T
+    same[i, j] = same[j, i] = (views[i] == views[j]).all(1)
+    keys = origin_keys(x).flatten()
+    assert torch.equal(keys[:, None] == keys[None, :], same)
+
+
+def test_mirrored_and_transposed_content_gets_other_keys():
+    x = torch.rand(1, 12, 12, 1)
+    symmetric = x + x.transpose(1, 2)
+    keys = origin_keys(symmetric)[0]
+    assert len(keys.unique()) == 144  # (i, j) and (j, i) see transposed content
+
+
+def test_one_bit_in_one_channel_is_noticed():
+    x = torch.rand(1, 4, 4, 3)
+    other = x.clone()
+    other[0, 1, 2, 2] = torch.nextafter(other[0, 1, 2, 2], torch.tensor(2.0))
+    assert (fingerprint(x) != fingerprint(other)).sum() == 1
+    assert (origin_keys(x) != origin_keys(other)).all()
+
+
+def test_rows_and_columns_up_to_the_limit():
+    with pytest.raises(ValueError, match="cut the image in tiles"):
+        origin_keys(torch.zeros(1, 1, 2**15 + 1, 1))
+
+
+@pytest.mark.parametrize(("dtype", "integer"), [(torch.float32, torch.int32), (torch.float64, torch.int64)])
+def test_arithmetic_finds_the_bits_of_every_kind_of_number(dtype, integer):
+    limits, ends = torch.finfo(dtype), torch.iinfo(integer)
+    one = torch.ones((), dtype=dtype)
+    kinds = [
+        torch.tensor([0.0, 1.0, 2.0, 0.5, 3.0, limits.max, limits.tiny, limits.eps], dtype=dtype),
+        torch.tensor([limits.tiny * limits.eps, limits.tiny / 2, limits.tiny * (1 - limits.eps)], dtype=dtype),
+        torch.stack([torch.nextafter(one * 2.0**power, one * to) for power in (-99, -1, 0, 1, 9) for to in (0, 1e38)]),
+        torch.arange(2000, dtype=integer).view(dtype),  # the smallest subnormal numbers
+        (torch.arange(2000, dtype=integer) + bits_by_view(one * limits.tiny).to(integer) - 1000).view(dtype),
+        torch.randint(ends.min, ends.max, (200_000,), dtype=integer).view(dtype),
+    ]
+    numbers = torch.cat(kinds)
+    numbers = numbers[numbers.isfinite()]
+    numbers = torch.cat([numbers, -numbers])
+    assert (numbers.signbit() & (numbers == 0)).any()
+    assert torch.equal(bits_by_arithmetic(numbers), bits_by_view(numbers))
+
+
+def test_a_sum_in_halves_wraps_around_as_the_sum_does():
+    ends = torch.iinfo(torch.int64)
+    numbers = torch.randint(ends.min, ends.max, (1000, 7))
+    numbers[0], numbers[1], numbers[2] = ends.max, ends.min, -1
+    assert torch.equal(sum_in_halves(numbers), numbers.sum(1))
+
+
+def test_keys_are_the_same_when_exported(monkeypatch):
+    x = torch.stack(list(hostile_images(16).values())).permute(0, 2, 3, 1)
+    for content in (x, -x, x.double(), x.bfloat16()):
+        keys = origin_keys(content)
+        with monkeypatch.context() as exporting:
+            exporting.setattr(torch.compiler, "_is_exporting_flag", True)
+            assert torch.equal(origin_keys(content), keys)
+
+
+@pytest.mark.slow
+def test_no_ties_on_200000_random_images():
+    """The key alone, on images small and coarse enough for ties to be likely in anything weaker."""
+    generator = torch.Generator().manual_seed(0)
+    ties = 0
+    for _ in range(200):
+        x = torch.randint(0, 256, (1000, 14, 14, 1), generator=generator).float() / 255
+        keys = origin_keys(x).flatten(1)
+        best = keys.topk(2, 1).values
+        ties += int((best[:, 0] == best[:, 1]).sum())
+    assert ties == 0
+
+
+COMPILED = """
+import torch
+from trueshift.ops.selection.content_hash import origin_keys
+from trueshift.testing import hostile_images
+
+torch.set_num_threads(THREADS)
+images = torch.stack(list(hostile_images(16).values())).movedim(1, -1)
+for channels in (1, 3):
+    x = images[..., :channels]
+    assert torch.equal(torch.compile(origin_keys, fullgraph=True)(x), origin_keys(x)), channels
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_compiled_keys_are_the_same(run_unchecked, threads):
+    """With one thread the loops are others: in products that wrap around torch's compiler saw what it liked."""
+    run_unchecked(COMPILED.replace("THREADS", str(threads)))

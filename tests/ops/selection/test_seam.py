@@ -1,0 +1,38 @@
+import torch
+
+from trueshift.ops.geometry.shift import circular_shift
+from trueshift.ops.selection.seam import seam_near, seam_scores
+from trueshift.testing import photographs
+
+
+def test_finds_the_corner_of_moved_photographs():
+    photos = torch.stack(list(photographs(96).values())).permute(0, 2, 3, 1)
+    found = 0
+    for _ in range(10):
+        offset = torch.randint(96, (len(photos), 2))
+        rows, columns = seam_scores(circular_shift(photos, offset))
+        found += int(
+            (((rows.argmax(1) + offset[:, 0]) % 96 == 0) & ((columns.argmax(1) + offset[:, 1]) % 96 == 0)).sum()
+        )
+    assert found >= 40  # of 60: four of these six have clear borders on all sides
+
+
+def test_scores_move_bit_for_bit():
+    x = torch.rand(3, 12, 16, 2)
+    rows, columns = seam_scores(x)
+    offset = torch.tensor([[1, 2], [11, 0], [5, 9]])
+    moved_rows, moved_columns = seam_scores(circular_shift(x, offset))
+    for i, (row, column) in enumerate(offset.tolist()):
+        assert torch.equal(moved_rows[i], rows[i].roll(-row))
+        assert torch.equal(moved_columns[i], columns[i].roll(-column))
+
+
+def test_each_line_is_nearest_to_one_token():
+    scores = torch.rand(1, 12, dtype=torch.float64)
+    for start in range(4):
+        near = seam_near(scores, torch.tensor([start]), 4)
+        best = int(scores.argmax())
+        token = int(near.argmax())
+        gap = (start + 4 * token - best + 6) % 12 - 6
+        assert abs(gap) <= 2
+        assert near.max() == scores.max()

@@ -1,0 +1,160 @@
+"""Random grids while training: as often as asked, uniform, reproducible, and nothing of them in evaluation."""
+
+import pytest
+import torch
+
+import trueshift as ts
+from trueshift.criteria import Criterion
+from trueshift.ops.selection.choose import Choice, drop_grids
+
+FAMILIES = ("a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini")
+
+
+def images(count=4):
+    return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+def chosen(model, x):
+    """What each layer follows, in order: the offsets that Criterion.choose returned."""
+    followed = []
+    original = Criterion.choose
+
+    def noted(self, candidates):
+        choice = original(self, candidates)
+        if self.adaptive:
+            followed.append(choice.offset)
+        return choice
+
+    Criterion.choose = noted
+    try:
+        model(x)
+    finally:
+        Criterion.choose = original
+    return followed
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_a_share_of_the_images_gets_a_grid_drawn_uniformly(rate):
+    best = torch.tensor([[1, 2]]).expand(30_000, 2)
+    offset = drop_grids(Choice(best), (3, 4), rate).offset
+    counts = torch.bincount(offset[:, 0] * 4 + offset[:, 1], minlength=12) / len(best)
+    expected = torch.full((12,), rate / 12)
+    expected[1 * 4 + 2] += 1 - rate
+    assert torch.allclose(counts, expected, atol=0.01)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_nothing_is_random_in_evaluation(name):
+    plain = ts.create_model(name).eval()
+    dropping = ts.create_model(name, grid_drop_rate=1.0).eval()
+    dropping.load_state_dict(plain.state_dict())
+    x = images()
+    with torch.no_grad():
+        assert torch.equal(plain(x), dropping(x))
+        assert torch.equal(dropping(x), dropping(x.roll((5, -3), (2, 3))))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_choice_of_a_network_is_dropped_and_none_at_rate_0(name):
+    x = images(64)
+    model = ts.create_model(name, grid_drop_rate=1.0).train()
+    with torch.no_grad():
+        once, again = chosen(model, x), chosen(model, x)
+        for criterion in model.modules():
+            if isinstance(criterion, Criterion):
+                criterion.grid_drop_rate = 0.0
+        still, also_still = chosen(model, x), chosen(model, x)
+    assert len(once) >= 3
+    for first, second in zip(once, again, strict=True):
+        assert not torch.equal(first, second)
+        assert (first != first[:1]).any(), "images are drawn one by one"
+    # drop path changes what later layers see, so only the tokenizer's choice is comparable
+    assert torch.equal(still[0], also_still[0])
+
+
+def test_the_same_seed_draws_the_same_grids():
+    model = ts.create_model("a_swin_mini", grid_drop_rate=0.5, drop_path_rate=0.0).train()
+    x = images(16)
+    with torch.no_grad():
+        torch.manual_seed(3)
+        first = model(x)
+        torch.manual_seed(3)
+        assert torch.equal(first, model(x))
+        assert not torch.equal(first, model(x))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_reach_every_parameter_and_can_be_computed_again(name):
+    x, gradients = images(), []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = ts.create_model(name, num_classes=4, grid_drop_rate=0.5, drop_path_rate=0.0).train()
+        model.set_grad_checkpointing(checkpointing)
+        torch.manual_seed(1)
+        model(x).square().sum().backward()
+        gradients.append({key: value.grad for key, value in model.named_parameters()})
+    for key, value in gradients[0].items():
+        assert value is not None, key
+        assert torch.allclose(value, gradients[1][key], rtol=1e-3, atol=1e-5), key
+
+
+def test_a_learned_score_learns_from_images_that_keep_their_grid_only():
+    weights = torch.full((2, 2, 2), 0.25, requires_grad=True)
+    torch.manual_seed(0)
+    for rate, moved in ((0.0, True), (1.0, False)):
+        dropped = drop_grids(Choice(torch.zeros(2, 2, dtype=torch.int64), (), weights), (2, 2), rate)
+        weights.grad = None
+        (dropped.weights * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum().backward()
+        assert bool(weights.grad.any()) == moved
+        assert torch.allclose(dropped.weights.sum((1, 2)), torch.ones(2))
+    at = torch.stack([torch.arange(2), dropped.offset[:, 0], dropped.offset[:, 1]])
+    assert torch.equal(dropped.weights[tuple(at)], torch.ones(2))
+
+
+def test_a_network_with_a_learned_score_trains_under_random_grids():
+    model = ts.create_model("a_swin_mini", criterion="learned", grid_drop_rate=0.5).train()
+    model(images()).square().sum().backward()
+    scores = [value.grad for key, value in model.named_parameters() if "criterion" in key]
+    assert scores
+    assert all(torch.isfinite(grad).all() for grad in scores)
+    assert any(grad.any() for grad in scores)
+
+
+def test_an_ordinary_network_has_no_grids_to_drop():
+    plain = ts.create_model("swin_mini", drop_path_rate=0.0).train()
+    dropping = ts.create_model("swin_mini", drop_path_rate=0.0, grid_drop_rate=1.0).train()
+    dropping.load_state_dict(plain.state_dict())
+    x = images()
+    assert torch.equal(plain(x), dropping(x))
+
+
+def test_adapt_takes_the_rate_and_a_saved_network_keeps_it(tmp_path):
+    model = ts.adapt(ts.create_model("swin_mini"), grid_drop_rate=0.4)
+    assert model.patch_embed.criterion.grid_drop_rate == 0.4
+    model.save_pretrained(tmp_path)
+    assert ts.from_pretrained(tmp_path).config.grid_drop_rate == 0.4
+    assert ts.from_pretrained(tmp_path, grid_drop_rate=0.0).patch_embed.criterion.grid_drop_rate == 0.0
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
+def test_a_rate_that_is_no_probability_is_refused(rate):
+    with pytest.raises(ValueError, match=r"grid_drop_rate.*0 to 1"):
+        ts.create_model("a_swin_mini", grid_drop_rate=rate)
+
+
+def test_compiled_training_draws_the_same_grids(run_unchecked):
+    run_unchecked("""
+import torch, trueshift as ts
+from trueshift.train.compile_check import compiled
+torch.manual_seed(0)
+model = ts.create_model("a_swin_mini", depths=(1, 1), num_heads=(1, 2), embed_dim=16, num_classes=4,
+                        grid_drop_rate=0.5, drop_path_rate=0.0).train()
+x = torch.rand(8, 3, 32, 32)
+other = compiled(model)
+for seed in (1, 2):
+    torch.manual_seed(seed)
+    one = model(x)
+    torch.manual_seed(seed)
+    two = other(x)
+    assert torch.allclose(one, two, atol=1e-4), (one - two).abs().max()
+""")

@@ -1,0 +1,291 @@
+"""Chance that depends on seed, epoch and picture, and on nothing that was drawn before."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trueshift.data import EmbeddedSample, Preparation
+from trueshift.ops.geometry.shift import circular_shift
+from trueshift.train.config import AugmentConfig
+from trueshift.train.data.augment import Draws, TrainTransform, auto_augment
+from trueshift.train.data.random_erasing import erase
+from trueshift.utils.rng import hashed, seed_everything, seeded, uniform
+
+COUNT = 100_000
+SMALL = Preparation((24, 24), 0.875)
+SAMPLE = EmbeddedSample()
+
+
+def transform(preparation=SMALL, seed=0, **augment):
+    return TrainTransform(preparation, Draws(AugmentConfig(**{"flip": 0.0, **augment}), seed))
+
+
+# numbers
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_numbers_are_uniform_along_each_argument(place):
+    drawn = uniform(*[np.arange(COUNT) if at == place else number for at, number in enumerate((7, 0, 3, 1))])
+    assert 0 <= drawn.min() <= drawn.max() < 1
+    assert abs(drawn.mean() - 0.5) < 5 / np.sqrt(12 * COUNT)
+    found = np.histogram(drawn, bins=256, range=(0, 1))[0]
+    chi_square = ((found - COUNT / 256) ** 2).sum() / (COUNT / 256)
+    assert abs(chi_square - 255) < 5 * np.sqrt(2 * 255)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_neighbours_know_nothing_of_each_other(place):
+    def drawn(add):
+        return uniform(*[np.arange(COUNT) + add if at == place else 5 for at in range(4)])
+
+    for distance in (1, 2, 64, 4096):
+        assert abs(np.corrcoef(drawn(0), drawn(distance))[0, 1]) < 5 / np.sqrt(COUNT)
+    bits = np.bitwise_count(hashed(5, np.arange(COUNT)) ^ hashed(5, np.arange(COUNT) + 1))
+    assert abs(bits.mean() - 32) < 5 * 4 / np.sqrt(COUNT)
+
+
+def test_arrays_are_the_same_numbers_at_once():
+    epochs, pictures = np.meshgrid(np.arange(3), np.arange(50))
+    together = hashed(11, epochs, pictures, 2)
+    alone = [
+        int(hashed(11, int(epoch), int(picture), 2)) for epoch, picture in zip(epochs.flat, pictures.flat, strict=True)
+    ]
+    assert together.ravel().tolist() == alone
+    assert len(set(alone)) == len(alone)
+    assert [float(uniform(1, number)) for number in range(5)] == uniform(1, np.arange(5)).tolist()
+
+
+def test_the_order_of_the_numbers_counts():
+    assert len({int(hashed(*key)) for key in [(1, 2), (2, 1), (1, 2, 0), (0, 1, 2), (1,), (1, 0), (0, 1)]}) == 7
+
+
+def generators():
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), (name, keys.tolist(), *rest), torch.get_rng_state().tolist()
+
+
+def draw():
+    return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
+
+
+def test_generators_are_put_back_exactly():
+    draw()
+    before = generators()
+    with seeded(1, 2, 3):
+        first = draw()
+        assert generators() != before
+    assert generators() == before
+    draw()
+    with seeded(1, 2, 3):
+        assert draw() == first
+    with seeded(1, 2, 4):
+        assert not set(draw()) & set(first)
+
+
+def test_generators_are_put_back_after_an_error_too():
+    before = generators()
+
+    def fail():
+        with seeded(1):
+            draw()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert generators() == before
+
+
+def test_the_same_seeds_give_the_same_numbers_again():
+    seed_everything(3, 7)
+    first = draw()
+    draw()
+    seed_everything(3, 7)
+    assert draw() == first
+    seed_everything(7, 3)
+    assert not set(draw()) & set(first)
+
+
+# what is drawn for a picture
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 0.5, 1.0])
+def test_pictures_are_flipped_as_often_as_asked(rate):
+    draws = Draws(AugmentConfig(flip=rate, vertical_flip=rate), seed=3)
+    for drawn in (draws.mirrored, draws.upside_down):
+        rates = np.array([drawn(epoch, np.arange(20_000)).mean() for epoch in range(3)])
+        assert (abs(rates - rate) <= 5 * np.sqrt(rate * (1 - rate) / 20_000)).all()
+
+
+def test_things_drawn_for_a_picture_are_independent():
+    draws, pictures = Draws(AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=8), seed=3), np.arange(20_000)
+    places = [*draws.shifts(0, pictures, (16, 16)).T, *draws.corners(0, pictures).T]
+    drawn = [draws.mirrored(0, pictures), draws.mirrored(1, pictures), draws.upside_down(0, pictures), *places]
+    seeds = np.array(draws.erasing_seeds(0, pictures), np.uint64)
+    together = np.corrcoef([*drawn, seeds.astype(float)])
+    assert abs(together - np.eye(8)).max() < 5 / np.sqrt(20_000)
+
+
+def test_all_shifts_are_alike_likely():
+    shifts = Draws(AugmentConfig(), seed=0).shifts(2, np.arange(COUNT), (8, 12))
+    found = np.histogram2d(*shifts.T, bins=(8, 12), range=((0, 8), (0, 12)))[0]
+    assert found.sum() == COUNT
+    assert abs(found - COUNT / 96).max() < 5 * np.sqrt(COUNT / 96)
+
+
+def test_all_crops_of_a_padded_picture_are_alike_likely():
+    corners = Draws(AugmentConfig(pad_crop=4), seed=0).corners(2, np.arange(COUNT))
+    found = np.histogram2d(*corners.T, bins=(9, 9), range=((0, 9), (0, 9)))[0]
+    assert found.sum() == COUNT
+    assert abs(found - COUNT / 81).max() < 5 * np.sqrt(COUNT / 81)
+
+
+def test_one_picture_gets_what_it_gets_among_others():
+    draws, among = Draws(AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=3), seed=1), np.arange(30).reshape(5, 6)
+    for index in range(30):
+        at = divmod(index, 6)
+        assert draws.mirrored(4, index) == draws.mirrored(4, among)[at]
+        assert draws.upside_down(4, index) == draws.upside_down(4, among)[at]
+        assert np.array_equal(draws.shifts(4, index, (9, 7)), draws.shifts(4, among, (9, 7))[at])
+        assert np.array_equal(draws.corners(4, index), draws.corners(4, among)[at])
+        assert draws.erasing_seeds(4, among.ravel())[index] == draws.erasing_seeds(4, np.array([index]))[0]
+
+
+# pictures
+
+WAYS = [
+    {"flip": 0.5, "vertical_flip": 0.5, "circular_shift": True},
+    {"crop_scale": (0.3, 1.0)},
+    {"auto_augment": "rand-m9-mstd0.5-inc1"},
+    {"auto_augment": "augmix-m3-w3"},
+    {"auto_augment": "original"},
+    {"color_jitter": 0.4},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+def test_a_picture_is_changed_by_its_epoch_and_number_alone(way):
+    def epochs(change, numbers=(12,), count=8):
+        return [change(SAMPLE[12].image, epoch, number) for epoch in range(count) for number in numbers][
+            :: len(numbers)
+        ]
+
+    before = epochs(transform(**way))
+    assert {tuple(pixels.shape) for pixels in before} == {(3, 24, 24)}
+    assert len({pixels.numpy().tobytes() for pixels in before}) > 3  # timm leaves some pictures as they are
+    random.seed(torch.seed())
+    for again in (epochs(transform(**way)), epochs(transform(**way), numbers=(12, 0, 7))):
+        assert all(map(torch.equal, before, again))
+    for other in (epochs(transform(**way), (13,)), epochs(transform(seed=1, **way))):
+        assert not all(map(torch.equal, before, other))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+def test_changing_a_picture_leaves_the_generators_alone(way):
+    before = generators()
+    transform(**way)(SAMPLE[0].image, 0, 0)
+    assert generators() == before
+
+
+@pytest.mark.parametrize(
+    "preparation", [SMALL, Preparation((32, 32), 1.0), Preparation((40, 40), 0.9, interpolation="bilinear")]
+)
+@pytest.mark.parametrize("size", [(32, 32), (50, 37)])
+def test_without_any_change_it_is_what_is_measured_on(preparation, size):
+    image = SAMPLE[3].image.resize(size)
+    assert torch.equal(transform(preparation)(image, 1, 3), preparation.canvas(image))
+
+
+def test_flips_are_flips():
+    image = SAMPLE[3].image
+    canvas = SMALL.canvas(image)
+    assert torch.equal(transform(flip=1.0)(image, 1, 3), canvas.flip(2))
+    assert torch.equal(transform(vertical_flip=1.0)(image, 1, 3), canvas.flip(1))
+
+
+def test_a_crop_of_the_padded_picture_moves_it_and_the_mean_colour_comes_in():
+    change = transform(pad_crop=5)
+    still, colour = SMALL.canvas(SAMPLE[0].image), torch.tensor(SMALL.mean_pixel).view(3, 1, 1)
+    padded = colour.expand(3, 34, 34).clone()
+    padded[:, 5:29, 5:29] = still
+    seen = set()
+    for epoch in range(20):
+        top, left = change.draws.corners(epoch, 0).tolist()
+        seen.add((top, left))
+        assert torch.equal(change(SAMPLE[0].image, epoch, 0).long(), padded[:, top : top + 24, left : left + 24])
+    assert len(seen) > 15
+    assert SMALL.normalise(colour.to(torch.uint8).expand(3, 24, 24)).abs().max() < 0.01
+
+
+def test_a_circular_shift_only_moves_the_picture():
+    image, change = SAMPLE[3].image, transform(circular_shift=True)
+    canvas, seen = SMALL.canvas(image)[None], set()
+    for epoch in range(8):
+        shift = change.draws.shifts(epoch, 3, SMALL.size)
+        assert torch.equal(change(image, epoch, 3), circular_shift(canvas, shift.tolist(), (2, 3))[0])
+        seen.add(tuple(shift))
+    assert len(seen) > 1
+
+
+def test_a_random_crop_takes_the_part_asked_for():
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    whole = transform(Preparation((64, 64), 1.0), crop_scale=(1.0, 1.0))
+    quarter = transform(Preparation((64, 64), 1.0), crop_scale=(0.25, 0.25))
+    # the smaller the part, the smoother it is when it fills the same pixels
+    for epoch in range(3):
+        assert quarter(noise, epoch, 0).float().diff(dim=2).std() < whole(noise, epoch, 0).float().diff(dim=2).std()
+
+
+@pytest.mark.parametrize("name", ["rand-q9", "random", "augmix-m3-q3", "autoaugment", "originel"])
+def test_a_name_that_means_nothing_is_refused(name):
+    with pytest.raises(ValueError, match=f"augment.auto_augment '{name}'"):
+        auto_augment(name, SMALL)
+
+
+# erasing
+
+
+def erased(images, seeds, probability=1.0):
+    return erase(images.clone(), seeds, probability)
+
+
+def test_a_rectangle_of_noise_and_the_rest_bit_for_bit():
+    count = 150
+    images = torch.full((count, 3, 40, 40), 100.0)
+    changed = erased(images, range(count)) != images
+    assert torch.equal(changed.any(1), changed.all(1))  # all colours of a pixel, or none
+    for mask in changed[:, 0]:
+        rows, columns = mask.any(1), mask.any(0)
+        assert torch.equal(mask, rows[:, None] & columns)
+        for side in (rows, columns):  # without a gap
+            assert side.int().diff().abs().sum() <= 2
+    parts = changed[:, 0].float().mean((1, 2))
+    assert 0.015 < parts.min() < 0.05
+    assert 0.25 < parts.max() < 0.35
+    noise = erased(images, range(count))[changed]
+    assert abs(noise.mean()) < 0.03
+    assert abs(noise.std() - 1) < 0.03
+
+
+def test_the_seed_alone_decides_whatever_else_is_in_the_batch():
+    images, seeds = torch.randn(6, 3, 16, 16), [2**64 - 1, 5, 2**63, 0, 5, 77]
+    together = erased(images, seeds)
+    for number, seed in enumerate(seeds):
+        assert torch.equal(erased(images[number : number + 1], [seed])[0], together[number])
+    assert torch.equal(erased(images.flip(0), seeds[::-1]).flip(0), together)
+    assert torch.equal(together[1] != images[1], together[4] != images[4])
+    assert not torch.equal(together[0] != images[0], together[1] != images[1])
+
+
+def test_as_often_as_asked():
+    images = torch.randn(1000, 1, 8, 8)
+    for probability in (0.0, 0.3, 1.0):
+        changed = (erased(images, hashed(9, np.arange(1000)).tolist(), probability) != images).flatten(1).any(1)
+        assert abs(changed.float().mean() - probability) <= 5 * np.sqrt(probability * (1 - probability) / 1000)
+
+
+def test_an_image_too_small_for_a_rectangle_stays():
+    images = torch.randn(4, 3, 1, 1)
+    assert torch.equal(erased(images, range(4)), images)

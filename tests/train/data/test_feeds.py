@@ -1,0 +1,211 @@
+"""Two ways to feed a network, one answer: pictures that lie on the device, and pictures that are read by a loader."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trueshift.data import EmbeddedSample, ImageFolder, Preparation
+from trueshift.data.subset import Subset
+from trueshift.train.config import AugmentConfig
+from trueshift.train.data import on_device as resident_module
+from trueshift.train.data.augment import Draws, TrainTransform
+from trueshift.train.data.batch import Share
+from trueshift.train.data.loader import AugmentedPictures, LoaderFeed
+from trueshift.train.data.on_device import ResidentFeed, ResidentImages, only_the_loader_does, resident
+from trueshift.train.data.sampler import BatchOrder
+
+COUNT = 26
+SAMPLE = Subset(EmbeddedSample(), np.arange(COUNT))
+SMALL = Preparation((24, 24), 0.875)
+ALONE = Share()
+EVERYTHING = AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=3, circular_shift=True, erasing=0.5)
+
+
+def order(processes=1, accumulate=1):
+    return BatchOrder(len(SAMPLE), 12, processes * accumulate, seed=3)
+
+
+def on_device(share=ALONE, accumulate=1, augment=EVERYTHING):
+    images = ResidentImages(SAMPLE, SMALL, "cpu")
+    return ResidentFeed(images, Draws(augment, 3), order(share.processes, accumulate), share)
+
+
+def by_loader(share=ALONE, accumulate=1, augment=EVERYTHING, workers=0, source=SAMPLE):
+    pictures = AugmentedPictures(source, TrainTransform(SMALL, Draws(augment, 3)))
+    return LoaderFeed(pictures, order(share.processes, accumulate), share, "cpu", workers)
+
+
+# the resize
+
+
+@pytest.mark.parametrize(
+    "preparation",
+    [
+        Preparation((224, 224), 0.875),
+        Preparation((256, 256), 0.875),  # SwinV2: 292, an odd margin
+        Preparation((32, 32), 1.0),
+        Preparation((224, 224), 0.875, interpolation="bilinear"),
+        Preparation((32, 24), 0.9),
+        Preparation((48, 48), 1.0, interpolation="bilinear"),  # thirds: halves are rounded as Pillow's weights are
+        Preparation((20, 20), 1.0, interpolation="lanczos"),
+        Preparation((50, 50), 0.9, interpolation="nearest"),
+    ],
+    ids=lambda preparation: f"{preparation.size[0]}-{preparation.crop_pct}-{preparation.interpolation}",
+)
+def test_pictures_on_the_device_are_pillows(preparation):
+    # noise has the steepest edges, a photograph the usual ones
+    noise = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    source = Subset(EmbeddedSample(), [0, 7, 11])
+    source.pixels = np.concatenate([source.pixels, noise, noise // 128 * 255])
+    source.labels = np.arange(9)
+    found = ResidentImages(source, preparation, "cpu").pictures(torch.arange(9))
+    wanted = torch.stack([preparation.canvas(Image.fromarray(pixels)) for pixels in source.pixels])
+    assert found.shape == wanted.shape
+    assert torch.equal(found, wanted.float())
+
+
+def test_without_a_resize_they_are_the_very_pixels():
+    images = ResidentImages(SAMPLE, Preparation((32, 32), 1.0), "cpu")
+    at = torch.tensor([5, 0, 25])
+    assert torch.equal(images.pictures(at), images.pixels[at].float())
+    assert images.labels[at].tolist() == [SAMPLE[index].target for index in at.tolist()]
+    assert len(images) == COUNT
+
+
+# both feeds
+
+
+def assert_same(batches, others):
+    """The same pictures in the same order, bit for bit: the same flips, shifts and rectangles."""
+    batches, others = list(batches), list(others)
+    assert len(batches) == len(others) > 0
+    for batch, other in zip(batches, others, strict=True):
+        assert batch.indices.tolist() == other.indices.tolist()
+        assert batch.labels.tolist() == other.labels.tolist()
+        assert batch.images.shape == (len(batch.indices), 3, 24, 24)
+        assert torch.equal(batch.images, other.images)
+        assert batch.unreadable == other.unreadable == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_both_feeds_give_the_same(workers):
+    resident_feed, loader = on_device(), by_loader(workers=workers)
+    for epoch, first_step in ((0, 0), (4, 1)):  # the same workers, asked twice
+        assert_same(resident_feed.epoch(epoch, first_step), loader.epoch(epoch, first_step))
+
+
+@pytest.mark.parametrize("left_out", ["flip", "vertical_flip", "pad_crop", "circular_shift", "erasing"])
+def test_each_change_is_made(left_out):
+    """The twin that must fail: without one of the changes, the batches differ."""
+    less = AugmentConfig(**{**vars(EVERYTHING), left_out: type(getattr(EVERYTHING, left_out))(0)})
+    for feed in (on_device, by_loader):
+        whole, without = (
+            torch.cat([batch.images for batch in feed(augment=each).epoch(0)]) for each in (EVERYTHING, less)
+        )
+        assert not torch.equal(whole, without)
+
+
+def test_an_epoch_without_changes_is_what_is_measured_on():
+    for feed in (on_device, by_loader):
+        for batch in feed(augment=AugmentConfig(flip=0.0)).epoch(0):
+            wanted = torch.stack([SMALL.normalise(SMALL.canvas(SAMPLE[int(at)].image)) for at in batch.indices])
+            assert torch.equal(batch.images, wanted)
+
+
+@pytest.mark.parametrize("feed", [on_device, by_loader])
+@pytest.mark.parametrize(("processes", "accumulate"), [(2, 1), (2, 2), (1, 3)])
+def test_shares_together_are_what_one_process_takes(feed, processes, accumulate):
+    whole = list(feed().epoch(1))
+    shares = [list(feed(Share(rank, processes), accumulate).epoch(1)) for rank in range(processes)]
+    for step, batch in enumerate(whole):
+        parts = [part for share in shares for part in share[step * accumulate : (step + 1) * accumulate]]
+        by_index = {int(at): image for part in parts for at, image in zip(part.indices, part.images, strict=True)}
+        assert by_index.keys() == set(batch.indices.tolist())
+        for at, image in zip(batch.indices, batch.images, strict=True):
+            assert torch.equal(by_index[int(at)], image)
+
+
+@pytest.mark.parametrize("feed", [on_device, by_loader])
+def test_an_epoch_goes_on_with_the_same_bits(feed):
+    feed = feed(accumulate=2)
+    whole, rest = list(feed.epoch(2)), list(feed.epoch(2, first_step=1))
+    assert len(rest) == len(whole) - 2 == 2
+    for batch, other in zip(rest, whole[2:], strict=True):
+        assert batch.indices.tolist() == other.indices.tolist()
+        assert torch.equal(batch.images, other.images)
+    assert not list(feed.epoch(2, first_step=2))
+
+
+# pictures that cannot be read
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Pictures in a folder, some of them not pictures."""
+
+    def make(*broken):
+        for index in range(COUNT):
+            file = tmp_path / "class" / f"{index:02d}.png"
+            file.parent.mkdir(exist_ok=True)
+            SAMPLE[index].image.save(file)
+            if index in broken:
+                file.write_bytes(file.read_bytes()[:60])
+        return ImageFolder(tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_next_picture_stands_in_for_one_that_cannot_be_read(damaged, workers):
+    batches = list(by_loader(source=damaged(7, 8, 25), workers=workers).epoch(0))
+    usual = list(by_loader().epoch(0))
+    stand_ins = {7: 9, 8: 9, 25: 0}
+    for batch, other in zip(batches, usual, strict=True):
+        assert batch.indices.tolist() == [stand_ins.get(int(at), int(at)) for at in other.indices]
+        for image, at in zip(batch.images, batch.indices, strict=True):  # changed as ever
+            if at in other.indices:
+                assert torch.equal(image, other.images[other.indices.tolist().index(at)])
+    told = [told for batch in batches for told in batch.unreadable]
+    tried = {7: ["07", "08"], 8: ["08"], 25: ["25"]}
+    expected = [name for batch in usual for at in batch.indices for name in tried.get(int(at), [])]
+    assert [told.split(":")[0] for told in told] == [f"class/{name}.png" for name in expected]
+    assert all("Error" in each for each in told)
+    assert expected
+
+
+def test_sixteen_in_a_row_are_too_many(damaged):
+    feed = by_loader(source=damaged(*range(5, 21)))
+    epochs = chain.from_iterable(map(feed.epoch, range(10)))  # one alone may leave the first of them out
+    with pytest.raises(ValueError, match=r"16 pictures in a row could not be read, e.g. class/05.png: .*repair"):
+        list(epochs)
+    fifteen = AugmentedPictures(damaged(*range(5, 20)), TrainTransform(SMALL, Draws(EVERYTHING, 3)))
+    assert fifteen[0, 5].index == 20
+    assert len(fifteen[0, 5].unreadable) == 15
+
+
+def test_a_picture_without_a_class_is_none_to_learn_from(damaged, tmp_path):
+    SAMPLE[0].image.save(tmp_path / "0.png")  # beside the classes
+    pictures = AugmentedPictures(damaged(), TrainTransform(SMALL, Draws(EVERYTHING, 3)))
+    read = pictures[0, 0]
+    assert read.index == 1
+    assert read.unreadable == ["0.png: ValueError: it has no class"]
+
+
+# which feed
+
+
+def test_what_only_the_loader_does_is_named():
+    assert only_the_loader_does(EVERYTHING) == []
+    asked = AugmentConfig(crop_scale=(0.5, 1.0), auto_augment="original", color_jitter=0.4)
+    assert only_the_loader_does(asked) == ["crop_scale", "auto_augment", "color_jitter"]
+
+
+def test_few_pixels_in_memory_can_live_on_a_device(damaged, monkeypatch):
+    assert resident(EmbeddedSample())
+    assert resident(SAMPLE)
+    assert not resident(damaged())
+    monkeypatch.setattr(resident_module, "LARGEST", SAMPLE.pixels.nbytes - 1)
+    assert not resident(SAMPLE)

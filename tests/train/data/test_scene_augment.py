@@ -1,0 +1,267 @@
+"""Scenes as they are learned from: image and labels together, and nothing drawn but by seed, epoch and scene."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_segmenters import Scenes
+
+from trueshift.data.scene_preparation import ScenePreparation
+from trueshift.data.source import IGNORED, Sample
+from trueshift.train.data.photometric import Distortion, distort
+from trueshift.train.data.scene_augment import (
+    SceneAugmentConfig,
+    SceneDraws,
+    SceneTransform,
+    largest_share,
+    nearest,
+    padding,
+)
+from trueshift.train.segmentation import AugmentedScenes
+
+
+def transform(scale=(96, 48), seed=0, interpolation="bilinear", **augment):
+    usual = {"crop": (32, 40), "scale_range": (1.0, 1.0), "flip": 0.0}
+    preparation = ScenePreparation(scale, interpolation=interpolation)
+    return SceneTransform(preparation, SceneDraws(SceneAugmentConfig(**{**usual, **augment}), seed))
+
+
+def scene(height=48, width=64, classes=5, seed=0):
+    """Areas of random shape, each class with its own grey, so that pixels tell their labels."""
+    random = np.random.default_rng(seed)
+    small = random.integers(0, classes, (6, 8))
+    mask = np.repeat(np.repeat(small, -(-height // 6), 0), -(-width // 8), 1)[:height, :width].astype(np.int32)
+    grey = (mask * 50 + 25).astype(np.uint8)
+    return Sample(Image.fromarray(np.repeat(grey[..., None], 3, 2)), "a scene", mask)
+
+
+def smooth(height, width):
+    """Red grows with the row and green with the column: a pixel tells where it is from; so does its label."""
+    rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+    pixels = np.stack([rows, columns, 0 * rows], -1).astype(np.uint8)
+    return Sample(Image.fromarray(pixels), "smooth", (rows * 1000 + columns).astype(np.int32))
+
+
+def same(one, other):
+    return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.77, 1.0, 1.3, 2.0])
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_image_and_labels_stay_together_to_a_fraction_of_a_pixel(factor, flip):
+    source = smooth(120, 160)
+    change = transform((160, 120), scale_range=(factor, factor), flip=flip, max_class_share=1.0, crop=(50, 60))
+    for index in range(5):
+        pixels, labels = change(source, 0, index)
+        assert (pixels.dtype, labels.dtype) == (torch.uint8, torch.int32)
+        assert pixels.shape == (3, 50, 60)
+        assert labels.shape == (50, 60)
+        red, green = pixels[0].float(), pixels[1].float()
+        # labels know whole pixels only: half a pixel of the source, its rounding, and the border of a resized image
+        allowed = 0.5 + 0.5 + 0.5 / factor
+        assert (red - labels // 1000).abs().max() <= allowed
+        assert (green - labels % 1000).abs().max() <= allowed
+        # without a preference for either side
+        inside = (labels % 1000 > 2) & (labels % 1000 < 157) & (labels // 1000 > 2) & (labels // 1000 < 117)
+        assert abs((red - labels // 1000)[inside].mean()) < 0.3
+        assert abs((green - labels % 1000)[inside].mean()) < 0.3
+        assert (green[:, 0] > green[:, -1]).all() == bool(flip)
+
+
+def test_labels_are_taken_and_never_mixed():
+    source = scene()
+    change = transform(scale_range=(0.5, 2.0))
+    for index in range(20):
+        labels = change(source, 0, index)[1]
+        assert set(labels.unique().tolist()) <= {IGNORED, 0, 1, 2, 3, 4}
+
+
+def test_at_their_own_size_pixels_and_labels_are_those_of_the_file():
+    source = scene()
+    pixels, labels = transform((64, 48), crop=(48, 64))(source, 0, 0)
+    assert np.array_equal(pixels.permute(1, 2, 0), source.image)
+    assert np.array_equal(labels, source.target)
+    mirrored = transform((64, 48), crop=(48, 64), flip=1.0)(source, 0, 0)
+    assert same(mirrored, (pixels.flip(-1), labels.flip(-1)))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
+@pytest.mark.parametrize("factor", [0.6, 1.0, 1.7])
+def test_a_crop_is_cut_out_of_the_resized_whole(factor, interpolation):
+    noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    source = Sample(Image.fromarray(noise), "noise", np.zeros((48, 64), np.int32))
+    change = transform(scale_range=(factor, factor), crop=(20, 24), interpolation=interpolation, max_class_share=1.0)
+    size = change.preparation.kept_ratio(48, 64, factor)
+    whole = np.asarray(source.image.resize(size[::-1], change.preparation.filter)).astype(int)
+    for index in range(4):
+        top, left = change.draws.corner(0, index, 0, (size[0] - 20, size[1] - 24))
+        pixels = change(source, 0, index)[0].permute(1, 2, 0).numpy().astype(int)
+        expected = whole[top : top + 20, left : left + 24]
+        if interpolation == "nearest":  # where centres lie on the edge of pixels, either is right
+            assert (pixels == expected).mean() > 0.9
+        else:
+            assert np.abs(pixels - expected).max() <= 1
+
+
+def test_what_is_smaller_than_the_crop_is_padded_at_the_bottom_and_the_right():
+    source = scene(24, 32)
+    change = transform((32, 24), crop=(40, 44))
+    pixels, labels = change(source, 0, 0)
+    assert np.array_equal(labels[:24, :32], source.target)
+    assert (labels[24:] == IGNORED).all()
+    assert (labels[:, 32:] == IGNORED).all()
+    padding = change.preparation.normalise(pixels)
+    assert padding[:, 24:].abs().max() < 0.01
+    assert padding[:, :, 32:].abs().max() < 0.01
+    assert np.array_equal(pixels[:, :24, :32].permute(1, 2, 0), source.image)
+    # mirrored first: the padding stays where a network's own is
+    mirrored = transform((32, 24), crop=(40, 44), flip=1.0)(source, 0, 0)[1]
+    assert np.array_equal(mirrored[:24, :32], source.target[:, ::-1])
+    # of one side only
+    wide = transform((64, 16), crop=(20, 20))(scene(16, 64), 0, 0)[1]
+    assert (wide[16:] == IGNORED).all()
+    assert (wide[:16] != IGNORED).all()
+
+
+def test_padding_keeps_its_colour_when_others_change():
+    change = transform((32, 24), crop=(40, 44))
+    small, large = change(scene(24, 32), 0, 0), transform((96, 48), crop=(40, 44))(scene(), 0, 1)
+    images, masks = (torch.stack(both) for both in zip(small, large, strict=True))
+    where = padding(images, masks, change.preparation)
+    assert where[0, 24:].all()
+    assert where[0, :, 32:].all()
+    assert where.sum() == 40 * 44 - 24 * 32
+    darker = Distortion(*(torch.full((2,), value) for value in (-30.0, 0.5, 1.0, 0.0, 1.0)))
+    found = distort(images, darker, where)
+    assert change.preparation.normaliser()(found)[0, :, 24:].abs().max() < 0.01
+    assert torch.equal(
+        found[~where[:, None].expand_as(found)], distort(images, darker)[~where[:, None].expand_as(found)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("crop", "multiple", "frame"),
+    [
+        ((48, 48), (32, 32), (64, 64)),
+        ((48, 96), (32, 28), (64, 112)),
+        ((64, 56), (32, 28), (64, 56)),
+        ((20, 20), (32, 28), (32, 28)),
+    ],
+)
+def test_a_crop_is_padded_to_what_the_network_takes(crop, multiple, frame):
+    preparation = ScenePreparation((200, 100), multiple, "pad")
+    asked = SceneAugmentConfig(scale_range=(1.0, 1.0), crop=crop, flip=0.0, max_class_share=1.0)
+    change = SceneTransform(preparation, SceneDraws(asked, 0))
+    assert change.frame == frame
+    for source, inside in ((scene(100, 100), crop), (scene(30, 100), (min(crop[0], 60), crop[1]))):
+        pixels, labels = change(source, 0, 0)  # large enough, and low: 60 rows of 200 columns
+        assert pixels.shape == (3, *frame)
+        outside = torch.ones(frame, dtype=torch.bool)
+        outside[: inside[0], : inside[1]] = False
+        assert torch.equal(labels == IGNORED, outside)
+        assert (pixels[:, outside] == torch.tensor(preparation.mean_pixel)[:, None]).all()
+
+
+def test_padding_stays_nothing_to_the_network_whatever_colours_become():
+    """From reading to the network's input, as a run does it: of several images, some are made darker or brighter."""
+    preparation = ScenePreparation((48, 32), (32, 32), "pad")
+    asked = SceneAugmentConfig(scale_range=(1.0, 1.0), crop=(48, 40), flip=0.5)
+    made = [scene(32, 40, seed=number) for number in range(6)]
+    source = Scenes([(each.image, each.target) for each in made], "abcde")
+    scenes = AugmentedScenes(source, SceneTransform(preparation, SceneDraws(asked, 0)))
+    pixels, labels = (torch.stack(each) for each in zip(*(scenes.read(1, index) for index in range(6)), strict=True))
+    images = scenes.finisher("cpu")(pixels, labels, 1, np.arange(6))
+    assert images.shape == (6, 3, 64, 64)
+    inside = torch.zeros(64, 64, dtype=torch.bool)
+    inside[:32, :40] = True
+    plain = preparation.normaliser()(pixels)
+    assert torch.equal(images[:, :, ~inside], plain[:, :, ~inside])
+    assert images[:, :, ~inside].abs().max() < 0.01
+    changed = [
+        not torch.equal(image[:, inside], before[:, inside]) for image, before in zip(images, plain, strict=True)
+    ]
+    assert sum(changed) >= 4  # one in sixteen stays as it is
+    calm = SceneTransform(preparation, SceneDraws(replace(asked, photometric=False), 0))
+    assert torch.equal(AugmentedScenes(source, calm).finisher("cpu")(pixels, labels, 1, np.arange(6)), plain)
+
+
+def test_nothing_counts_but_seed_epoch_and_scene():
+    source = scene()
+    options = {"scale_range": (0.5, 2.0), "flip": 0.5}
+    first = transform(**options)(source, 3, 5)
+    np.random.default_rng().random()
+    torch.rand(3)
+    assert same(transform(**options)(source, 3, 5), first)
+    others = [
+        transform(**options)(source, 3, 6),
+        transform(**options)(source, 4, 5),
+        transform(**options, seed=1)(source, 3, 5),
+    ]
+    assert not any(same(other, first) for other in others)
+
+
+def test_factors_and_corners_are_spread_over_all_that_is_allowed():
+    draws = SceneDraws(SceneAugmentConfig(scale_range=(0.5, 2.0), flip=0.3), 7)
+    factors = np.array([draws.factor(0, index) for index in range(2000)])
+    assert 0.5 <= factors.min() < 0.51
+    assert 1.99 < factors.max() <= 2
+    assert abs(factors.mean() - 1.25) < 0.05
+    corners = np.array([draws.corner(0, index, 0, (3, 1)) for index in range(2000)])
+    for column, count in ((0, 4), (1, 2)):
+        found = np.bincount(corners[:, column], minlength=count)
+        assert len(found) == count
+        assert (abs(found - 2000 / count) < 5 * np.sqrt(2000 / count)).all()
+    assert abs(np.corrcoef(corners.T)[0, 1]) < 0.1
+    assert draws.corner(0, 0, 0, (0, 0)) == (0, 0)
+    assert abs(np.mean([draws.mirrored(0, index) for index in range(2000)]) - 0.3) < 0.05
+
+
+def test_a_crop_with_too_much_of_one_class_is_drawn_again():
+    mask = np.zeros((40, 400), np.int32)
+    mask[:, :40] = np.arange(40) % 4
+    source = Sample(Image.new("RGB", (400, 40)), "mostly one", mask)
+    shares = {}
+    for most in (1.0, 0.75):
+        change = transform((400, 40), crop=(40, 40), max_class_share=most)
+        shares[most] = np.array([largest_share(change(source, 0, index)[1].numpy()) for index in range(100)])
+    assert (shares[1.0] > 0.75).mean() > 0.8  # one in ten shows more than one class
+    assert (shares[0.75] > 0.75).mean() < 0.55  # what is left after ten more attempts at one in ten
+    alike = Sample(source.image, "one class", np.zeros((40, 400), np.int32))
+    assert transform((400, 40), crop=(40, 40))(alike, 0, 0)[1].eq(0).all()  # ends, with the last crop
+
+
+def test_unlabelled_pixels_do_not_count_for_the_share():
+    assert largest_share(np.array([[0, 0, 0, 1]])) == 0.75
+    assert largest_share(np.array([[0, 0, 0, 1, *[IGNORED] * 12]])) == 0.75
+    assert largest_share(np.full((2, 2), IGNORED)) == 1.0
+
+
+def test_the_nearest_pixel_is_the_one_under_the_centre():
+    assert nearest(4, 2).tolist() == [1, 3]
+    assert nearest(2, 4).tolist() == [0, 0, 1, 1]
+    assert nearest(3, 5).tolist() == [0, 0, 1, 2, 2]
+    for length, onto in [(7, 3), (3, 7), (480, 683), (1, 9), (9, 1)]:
+        places = (np.arange(onto) + 0.5) * length / onto
+        assert np.array_equal(nearest(length, onto), np.floor(places + 1e-9))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"scale_range": (2.0, 0.5)}, "needs the least factor first"),
+        ({"scale_range": (0.0, 0.5)}, "above 0"),
+        ({"crop": (0, 5)}, "needs a positive height and width"),
+        ({"flip": 1.5}, "needs shares of 1"),
+        ({"max_class_share": 0.0}, "needs shares of 1"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(values, told):
+    with pytest.raises(ValueError, match=told):
+        SceneAugmentConfig(**values)
+
+
+def test_a_scene_without_labels_cannot_be_learned_from():
+    with pytest.raises(ValueError, match="a picture has no label file: needs one to learn from"):
+        transform()(Sample(Image.new("RGB", (64, 48)), "a picture", None), 0, 0)

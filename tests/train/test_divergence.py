@@ -1,0 +1,127 @@
+"""A loss that is no number any more is noticed at its step, and traced to where it began."""
+
+from dataclasses import replace
+from math import inf, isnan, nan
+
+import pytest
+import torch
+from torch import nn
+
+from trueshift import create_model
+from trueshift.train.divergence import Diverged, LossWatch, first_not_finite
+
+
+def noted(*losses):
+    watch = LossWatch()
+    for step, loss in enumerate(losses):
+        watch.note(step, torch.tensor(loss), torch.tensor(loss / 2))
+    return watch
+
+
+def test_losses_come_in_the_order_of_their_steps():
+    watch = noted(3.0, 2.0, 1.0)
+    assert watch.look() is None
+    assert watch.taken() == [
+        {"step": 0, "loss": 3.0, "grad_norm": 1.5},
+        {"step": 1, "loss": 2.0, "grad_norm": 1.0},
+        {"step": 2, "loss": 1.0, "grad_norm": 0.5},
+    ]
+    assert watch.taken() == []
+    watch.note(3, torch.tensor(0.5, dtype=torch.bfloat16), torch.tensor(0.25, dtype=torch.float64))
+    assert watch.look(wait=True) is None
+    assert watch.taken() == [{"step": 3, "loss": 0.5, "grad_norm": 0.25}]
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+@pytest.mark.parametrize("step", [0, 2, 4])
+def test_the_first_loss_that_is_not_finite_is_named(value, step):
+    losses = [1.0] * 5
+    losses[step] = value
+    watch = noted(*losses, nan)
+    assert watch.look() == step
+    entries = watch.taken()
+    assert [entry["step"] for entry in entries] == list(range(step + 1))
+    assert entries[-1]["loss"] == value or isnan(value)
+    assert list(watch.recent) == entries
+
+
+def test_a_gradient_alone_may_overflow():
+    watch = LossWatch()
+    watch.note(0, torch.tensor(1.0), torch.tensor(inf))  # a scaler of fp16 looks for where this happens
+    assert watch.look() is None
+
+
+def test_the_last_20_are_remembered():
+    watch = noted(*map(float, range(50)))
+    watch.look()
+    assert [entry["step"] for entry in watch.recent] == list(range(30, 50))
+    assert len(watch.taken()) == 50
+
+
+def test_what_diverged_tells_travels_with_it():
+    error = Diverged("no number", {"step": 3})
+    assert str(error) == "no number"
+    assert error.report == {"step": 3}
+
+
+# where it began
+
+SMALL = {"embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "num_classes": 10}
+
+
+def layers():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2))
+
+
+def images():
+    return torch.rand(2, 1, 2, 4)
+
+
+def test_the_input_is_looked_at_first():
+    model, broken = layers(), images()
+    broken[0, 0, 0, 0] = inf
+    nn.init.constant_(model[0].weight, nan)
+    assert first_not_finite(model, broken) == "the images hold values that are not finite"
+
+
+def test_then_the_weights():
+    model = layers()
+    model.register_buffer("count", torch.tensor(3))
+    model[2][0].bias.data[1] = nan
+    assert first_not_finite(model, images()) == "the weight 2.0.bias is not finite"
+    fine = nn.Sequential(nn.BatchNorm2d(1))
+    fine[0].running_var.fill_(inf)
+    assert first_not_finite(fine, images()) == "the weight 0.running_var is not finite"
+
+
+@pytest.mark.parametrize("name", ["0", "2.0", "3"])
+def test_then_the_layers_in_the_order_they_are_passed(name):
+    model = layers()
+    assert first_not_finite(model, images()) == "every layer is finite, so it is the loss itself"
+    with torch.no_grad():
+        model.get_submodule(name).weight.fill_(3e38)
+        model.get_submodule(name).bias.fill_(3e38)
+    assert first_not_finite(model, images()) == f"the output of {name} is not finite"
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
+def test_a_layer_of_a_network_is_named(name):
+    model = create_model(name, **SMALL).eval()
+    names = [layer for layer, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
+    picked = names[len(names) // 2]
+    with torch.no_grad():
+        model.get_submodule(picked).weight.fill_(3e38)
+    pictures = torch.randn(2, 3, 32, 32)
+    assert not model(pictures).isfinite().all()
+    assert first_not_finite(model, pictures) == f"the output of {picked} is not finite"
+
+
+def test_tokens_are_looked_into():
+    class Overflow(nn.Module):
+        def forward(self, tokens):
+            return replace(tokens, values=tokens.values * inf)
+
+    model = create_model("a_swin_mini", **SMALL).eval()
+    model.layers[0].downsample = Overflow()
+    assert first_not_finite(model, torch.rand(1, 3, 32, 32)) == "the output of layers.0.downsample is not finite"

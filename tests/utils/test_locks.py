@@ -1,0 +1,116 @@
+"""One writer at a time; what a killed one leaves behind is in nobody's way."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trueshift.utils import locks
+from trueshift.utils.locks import sole_writer
+
+HOLD = """
+import os, runpy, sys, time
+from pathlib import Path
+sole_writer = runpy.run_path(sys.argv[1])["sole_writer"]  # the file alone: the package takes seconds
+with sole_writer(Path(sys.argv[2])):
+    if len(sys.argv) > 3 and not os.fork():  # as a worker that outlives its parent for a while
+        os.close(1)
+        time.sleep(20)
+        os._exit(0)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Start a process that holds the folder until its input ends."""
+    started = []
+
+    def start(*options):
+        words = [sys.executable, "-c", HOLD, locks.__file__, tmp_path, *options]
+        holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(holder)
+        assert holder.stdout.readline() == "held\n"
+        return holder
+
+    yield start
+    for holder in started:
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_folder_is_held_once_and_nothing_stays(tmp_path):
+    with sole_writer(tmp_path):
+        with pytest.raises(BlockingIOError, match="is being written to by process"), sole_writer(tmp_path):
+            pass
+        with pytest.raises(BlockingIOError), sole_writer(tmp_path / ".." / tmp_path.name):
+            pass
+    with sole_writer(tmp_path):
+        pass
+    assert not os.listdir(tmp_path)
+
+
+def test_an_error_lets_go(tmp_path):
+    with pytest.raises(ZeroDivisionError), sole_writer(tmp_path):
+        1 / 0  # noqa: B018
+    with sole_writer(tmp_path):
+        pass
+
+
+def test_another_process_is_named_and_lets_go_at_its_end(tmp_path, hold):
+    holder = hold()
+    told = rf"{tmp_path} is being written to by process {holder.pid} on .*: wait for its end, or .* another --output"
+    with pytest.raises(BlockingIOError, match=told), sole_writer(tmp_path):
+        pass
+    holder.communicate("")
+    with sole_writer(tmp_path):
+        pass
+
+
+NO_FORK = pytest.mark.skipif(os.name == "nt", reason="there is no fork")
+
+
+@pytest.mark.parametrize("options", [[], pytest.param(["fork"], marks=NO_FORK)])
+def test_a_killed_process_needs_no_tidying(tmp_path, hold, options):
+    holder = hold(*options)
+    holder.kill()
+    holder.wait()
+    assert os.listdir(tmp_path) == [".lock"]
+    began = time.monotonic()
+    with sole_writer(tmp_path):
+        assert time.monotonic() - began < 5  # the worker still sleeps
+    assert not os.listdir(tmp_path)
+
+
+def test_a_file_that_its_last_owner_removes_meanwhile_is_not_the_lock(tmp_path, monkeypatch):
+    take, taken = locks._take, []
+
+    def late(handle):
+        if not taken:
+            (tmp_path / ".lock").unlink()
+        taken.append(handle)
+        take(handle)
+
+    monkeypatch.setattr(locks, "_take", late)
+    with sole_writer(tmp_path):
+        assert len(taken) == 2
+        assert (tmp_path / ".lock").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="of POSIX")
+def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+    import fcntl
+
+    def none(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", none)
+    told = "cannot be locked .*No locks available.*: start one run at a time"
+    with pytest.warns(RuntimeWarning, match=told), sole_writer(tmp_path):
+        assert Path(tmp_path, ".lock").exists()
+    assert not os.listdir(tmp_path)

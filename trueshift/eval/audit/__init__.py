@@ -1,0 +1,1 @@
+"""Everything an audit report shows, as plain data."""

@@ -1,0 +1,1 @@
+"""Numbers: consistency, accuracy, mean IoU, and their intervals."""

@@ -1,0 +1,1 @@
+"""Models to evaluate: how they are loaded and called."""

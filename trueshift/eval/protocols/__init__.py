@@ -1,0 +1,1 @@
+"""What moves: shifts, distortions, and the named protocols made of them."""

@@ -1,0 +1,111 @@
+"""The paper's evaluations by name: what is done to an image, how it moves, and what is compared with what.
+
+Shifts are drawn anew for each image from its index and the seed, so two models see the same ones, whatever the batch
+size, the order or the number of processes.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from zlib import crc32
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from ...ops.geometry.shift import Pair
+from .distortions import EraseSquare, VerticalFlip
+from .shifts import Circular, Cropped, Motion, Shifts, ZeroPadded
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way of measuring consistency.
+
+    Args:
+        name: by which it is asked for.
+        title: as a table shows it.
+        motion: how the image moves.
+        distortion: what is done to the image first.
+        against_unshifted: shifted images are compared with the unshifted one, instead of with each other.
+        dense: the answer is a label for each pixel.
+    """
+
+    name: str
+    title: str
+    motion: Motion
+    distortion: EraseSquare | VerticalFlip | None = None
+    against_unshifted: bool = False
+    dense: bool = False
+
+    def shifts(self, index: int, count: int | None, size: Pair, seed: int) -> Shifts:
+        """``count`` different shifts for the image of this index; all of them without a count."""
+        return self.motion.draw(self._generator("shifts", index, seed), count, size)
+
+    def distort(self, image: Float[Tensor, "C H W"], index: int, seed: int) -> Float[Tensor, "C H W"]:
+        """The image as it is before it moves."""
+        if self.distortion is None:
+            return image
+        return self.distortion(image, self._generator("distortion", index, seed))
+
+    def unshifted(self) -> Hashable:
+        """What the image is before it moves: protocols of which this is equal show the same one."""
+        drawn = self.distortion is not None and self.distortion.drawn
+        return self.distortion, self.name if drawn else None
+
+    def _generator(self, purpose: str, index: int, seed: int) -> np.random.Generator:
+        return np.random.default_rng((seed, crc32(f"{self.name} {purpose}".encode()), index))
+
+    def describe(self, size: Pair | None) -> str:
+        """Everything a table must name: motion, range, distortion, and what is compared; no size where they differ."""
+        parts = [self.motion.describe(size)]
+        if self.distortion is not None and size is not None:
+            parts.append(self.distortion.describe(size))
+        compared = "shifted against unshifted" if self.against_unshifted else "two different shifts against each other"
+        if self.dense and isinstance(self.motion, ZeroPadded):
+            compared += ", without the bands that either leaves uncovered"
+        return "; ".join([*parts, compared])
+
+
+CIFAR_SIDE = 32  # the paper counts magnitudes in CIFAR's original pixels, and erased patches at 224
+_PROTOCOLS = (
+    Protocol("circular", "C-Cons.", Circular()),
+    Protocol("cifar-standard", "S-Cons.", ZeroPadded(28 / 224)),
+    Protocol("imagenet-standard", "S-Cons.", Cropped(16 / 224)),
+    *(
+        Protocol(f"magnitude-{pixels}", f"0..{pixels} of 32", Circular(pixels / CIFAR_SIDE), against_unshifted=True)
+        for pixels in (8, 16, 24, 32)
+    ),
+    *(
+        Protocol(f"erased-{pixels}", f"erased, max {pixels}", Circular(), EraseSquare(pixels / 224))
+        for pixels in (0, 28, 42, 56, 70)
+    ),
+    Protocol("flipped", "upside down", Circular(), VerticalFlip()),
+    Protocol("ade20k-circular", "mASCC", Circular(), dense=True),
+    Protocol("ade20k-standard", "mASSC", ZeroPadded(1 / 8), dense=True),
+)
+PROTOCOLS = {protocol.name: protocol for protocol in _PROTOCOLS}
+# the paper's tables
+SUITES: dict[str, tuple[str, ...]] = {
+    "cifar": ("circular", "cifar-standard"),
+    "imagenet": ("circular", "imagenet-standard"),
+    "magnitude": tuple(name for name in PROTOCOLS if name.startswith("magnitude-")),
+    "erased": tuple(name for name in PROTOCOLS if name.startswith("erased-")),
+    "flips": ("circular", "flipped"),
+    "ade20k": ("ade20k-circular", "ade20k-standard"),
+}
+
+
+def find_protocols(names: list[str] | tuple[str, ...]) -> list[Protocol]:
+    """Protocols by their names or by the name of a suite, each once."""
+    found: dict[str, Protocol] = {}
+    for name in names:
+        if name not in PROTOCOLS and name not in SUITES:
+            close = get_close_matches(name, [*PROTOCOLS, *SUITES], n=1)
+            meant = f"did you mean {close[0]!r}? " if close else ""
+            raise ValueError(
+                f"no protocol is called {name!r}: {meant}There are the protocols {', '.join(PROTOCOLS)}, "
+                f"and the suites {', '.join(SUITES)}"
+            )
+        found.update({each: PROTOCOLS[each] for each in SUITES.get(name, (name,))})
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""Passes over the data, and what they record."""

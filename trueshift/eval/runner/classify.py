@@ -1,0 +1,152 @@
+"""Show a model every view of every image, in batches of one size, and keep what it answered.
+
+One size, because kernels round differently at another: a last, smaller batch would make an exact model look inexact.
+Some round differently at another place of a batch, too: where single views differ from the first of their image, that
+one is shown once more, in their places.
+Views are dropped once answered, so that memory holds a few batches whatever the number of images and shifts.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...data import Preparation, Prepared, Unreadable
+from ...utils.async_copy import Arriving
+from ..metrics.consistency import bit_identical, logit_change
+from ..protocols.registry import Protocol
+from .records import ImageRecord
+from .view_batches import Pending, Segment, ViewMaker
+
+MOSTLY = 0.5  # of the shifted views of a batch: where fewer are exact, it is the model and not the place
+
+Forward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
+
+
+@dataclass
+class _Shown:
+    """A batch that was answered."""
+
+    views: Float[Tensor, "B C H W"]
+    segments: list[Segment]
+    logits: Float[Tensor, "B classes"]
+    answers: Arriving  # label, change and exactness of each row
+
+
+def measure(
+    forward: Forward,
+    images: Iterable[Prepared | Unreadable],
+    protocols: list[Protocol],
+    preparation: Preparation,
+    shifts: Mapping[str, int | None],
+    seed: int = 0,
+    batch_size: int = 64,
+    device: torch.device | str = "cpu",
+) -> Iterator[ImageRecord | Unreadable]:
+    """The answers to each image, in order, as soon as they are complete.
+
+    Args:
+        forward: normalised images to logits.
+        images: from :func:`~trueshift.data.read_ahead`, with the margin that :func:`~trueshift.eval.margin_of` names;
+            where it is more than the preparation has room for, all protocols see the picture larger.
+        protocols: what is done to each image.
+        shifts: how many of each protocol, by its name; every shift there is for None.
+    """
+    waiting: deque[Pending | Unreadable] = deque()
+    unread: deque[_Shown] = deque()
+
+    def readable() -> Iterator[tuple[Prepared, Pending]]:
+        for image in images:
+            if isinstance(image, Unreadable):
+                waiting.append(image)
+            else:
+                pending = Pending(ImageRecord(image.index, image.name, image.label))
+                waiting.append(pending)
+                yield image, pending
+
+    def finished() -> Iterator[ImageRecord | Unreadable]:
+        while waiting:
+            first = waiting[0]
+            if isinstance(first, Pending):
+                if first.unanswered or not first.record.answers:
+                    return
+                _share_first_views(first)
+                yield first.record
+            else:
+                yield first
+            waiting.popleft()
+
+    for batch, segments in ViewMaker(protocols, preparation, shifts, seed, batch_size, device).batches(readable()):
+        with torch.inference_mode():
+            logits = _checked(forward(batch), len(batch))
+            unread.append(_Shown(batch, segments, logits, Arriving(_compare(batch, logits, segments))))
+        if len(unread) > 1:  # read one batch late: the device works on the next one meanwhile
+            _keep(unread.popleft(), forward)
+        yield from finished()
+    while unread:
+        _keep(unread.popleft(), forward)
+    yield from finished()
+
+
+def _checked(logits: Any, count: int) -> Tensor:
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != count:
+        what = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"the model answered {count} images with {what}: needs logits of shape [{count}, classes]")
+    return logits
+
+
+def _compare(views: Tensor, logits: Tensor, segments: list[Segment]) -> Tensor:
+    """Labels, changes and exactness of a batch, still on its device."""
+    row, references = 0, []
+    for segment in segments:
+        if segment.first == 0:
+            segment.image.references[segment.protocol] = logits[row].clone()
+            segment.image.first_views[segment.protocol] = views[row]
+        references.append(segment.image.references[segment.reference].expand(segment.count, -1))
+        row += segment.count
+    logits, reference = logits[:row], torch.cat(references)
+    labels = logits.argmax(1).masked_fill(logits.isnan().any(1), -1)
+    parts = (labels, logit_change(reference, logits), bit_identical(reference, logits))
+    return torch.stack([part.double() for part in parts], 1)
+
+
+def _keep(shown: _Shown, forward: Forward) -> None:
+    """Write a batch's answers to the records they belong to."""
+    values, row = _in_their_places(shown, forward), 0
+    for segment in shown.segments:
+        here = values[row : row + segment.count]
+        there = slice(segment.first, segment.first + segment.count)
+        said = segment.image.record.answers[segment.protocol]
+        said.labels[there], said.change[there], said.exact[there] = here[:, 0], here[:, 1], here[:, 2]
+        segment.image.unanswered -= segment.count
+        row += segment.count
+
+
+def _in_their_places(shown: _Shown, forward: Forward) -> np.ndarray:
+    """The answers; of single views that differ, against the first view in the same place of the same batch."""
+    values = shown.answers.numpy().copy()
+    shifted = np.concatenate([np.arange(each.first, each.first + each.count) > 0 for each in shown.segments])
+    differ = np.flatnonzero(values[:, 2] == 0)
+    if not len(differ) or np.mean(values[shifted, 2]) < MOSTLY:
+        return values
+    belongs = [segment for segment in shown.segments for _ in range(segment.count)]
+    first_views = torch.stack([belongs[row].image.first_views[belongs[row].reference] for row in differ])
+    rows = torch.from_numpy(differ).to(shown.views.device)
+    with torch.inference_mode():
+        reference = forward(shown.views.index_copy(0, rows, first_views))[rows]
+        logits = shown.logits[rows]
+        again = torch.stack([logit_change(reference, logits), bit_identical(reference, logits).double()], 1)
+    values[differ, 1:] = again.cpu().numpy()
+    return values
+
+
+def _share_first_views(image: Pending) -> None:
+    """Protocols that did not show the unshifted image again take the answer of the one that did."""
+    for name, source in image.shown_by.items():
+        said, first = image.record.answers[name], image.record.answers[source]
+        said.labels[0], said.change[0], said.exact[0] = first.labels[0], first.change[0], first.exact[0]

@@ -1,0 +1,221 @@
+"""Show a segmentation model every view of every scene: what becomes of the label of each pixel when the image moves.
+
+Sizes differ from scene to scene, so each has batches of its own. These have one shape: kernels round differently at
+another.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from ...data import Unreadable
+from ...data.scene_preparation import ScenePreparation
+from ...data.source import IGNORED
+from ...ops.geometry.shift import Pair
+from ..metrics.consistency import bit_identical, class_counts, pixel_agreement
+from ..protocols.registry import Protocol
+from ..protocols.shifts import Circular, Motion, Shifts, ZeroPadded
+from .read_scenes import PreparedScene, fit_for
+from .records import PixelAnswers, SceneRecord
+
+DenseForward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes H W"]]
+NOT_NUMBERS = "the model's logits are not numbers (NaN)"
+_CLASSES_AT_ONCE = 16  # of which further copies of the logits are held: those of all may take gigabytes
+
+
+def measure_segmentation(
+    forward: DenseForward,
+    scenes: Iterable[PreparedScene | Unreadable],
+    protocols: list[Protocol],
+    preparation: ScenePreparation,
+    shifts: int = 2,
+    seed: int = 0,
+    batch_size: int = 8,
+    device: torch.device | str = "cpu",
+    fixed_batch: bool = False,
+) -> Iterator[SceneRecord | Unreadable]:
+    """The answers to each scene, in order: right and wrong unshifted, and how many pixels keep their label.
+
+    Args:
+        forward: normalised images to logits of their pixels.
+        scenes: from :func:`~trueshift.eval.runner.read_scenes.read_scenes` for the same protocols, of any sizes.
+        protocols: ``ade20k-circular`` (mASCC), ``ade20k-standard`` (mASSC), or others that are dense.
+        shifts: of each scene and protocol, at least 2.
+        batch_size: views of a scene shown together, at most.
+        fixed_batch: the model takes no other batch size than this one.
+    """
+    check_dense(protocols, shifts)
+    normalise = preparation.normaliser(device)
+    groups: dict[str, list[Protocol]] = {}
+    for protocol in protocols:
+        groups.setdefault(fit_for(protocol, preparation), []).append(protocol)
+    for scene in scenes:
+        if isinstance(scene, Unreadable):
+            yield scene
+            continue
+        record = SceneRecord(scene.index, scene.name)
+        try:
+            for fit, together in groups.items():  # protocols that show the same picture share its unshifted view
+                image = normalise(scene.canvases[fit].to(device, non_blocking=True))
+                views = _Views(image, together, scene.index, shifts, seed)
+                with torch.inference_mode():
+                    logits = _answered(forward, views, batch_size, fixed_batch)
+                    record.pixels.update(_told(scene, views, logits))
+            record.pixels = {protocol.name: record.pixels[protocol.name] for protocol in protocols}
+        except _NotMeasured as error:
+            yield Unreadable(scene.index, scene.name, str(error))
+        else:
+            yield record
+
+
+def check_dense(protocols: list[Protocol], shifts: int) -> None:
+    """Refuse what has no meaning for a label of each pixel."""
+    for protocol in protocols:
+        if not protocol.dense:
+            raise ValueError(f"protocol {protocol.name!r} compares one answer per image: needs one of ADE20K's")
+        if protocol.distortion or protocol.against_unshifted or not isinstance(protocol.motion, Circular | ZeroPadded):
+            raise ValueError(
+                f"protocol {protocol.name!r} cannot be done pixel by pixel: needs circular or zero-padded shifts, "
+                "compared with each other, of images that are not distorted"
+            )
+    if shifts < 2:
+        raise ValueError(f"{shifts} shifts: needs at least 2 for segmentation, to compare one with another")
+
+
+class _NotMeasured(Exception):
+    """A scene that has no numbers, and why."""
+
+
+class _Views:
+    """The unshifted image, then the shifted ones of each protocol in turn, made when they are asked for."""
+
+    def __init__(
+        self, image: Float[Tensor, "C H W"], protocols: list[Protocol], index: int, shifts: int, seed: int
+    ) -> None:
+        self.image, self.protocols = image, protocols
+        self.size = (image.shape[1], image.shape[2])
+        self.shifts = {protocol.name: protocol.shifts(index, shifts, self.size, seed) for protocol in protocols}
+        self.plan = [(protocol, shift) for protocol in protocols for shift in self.shifts[protocol.name]]
+
+    def __len__(self) -> int:
+        return 1 + len(self.plan)
+
+    def __getitem__(self, position: int) -> Float[Tensor, "C H W"]:
+        if position == 0:
+            return self.image
+        protocol, shift = self.plan[position - 1]
+        return protocol.motion.view(self.image, shift[None], self.size)[0]
+
+
+def _answered(
+    forward: DenseForward, views: _Views, batch_size: int, fixed_batch: bool
+) -> Iterator[Float[Tensor, "classes H W"]]:
+    """The logits of each view. Batches are equally large; the last one is filled up with the unshifted image."""
+    together = batch_size if fixed_batch else ceil(len(views) / ceil(len(views) / batch_size))
+    for first in range(0, len(views), together):
+        positions = range(first, first + together)
+        batch = torch.stack([views[position if position < len(views) else 0] for position in positions])
+        logits = _checked(forward(batch), together, views.size)
+        yield from logits[: len(views) - first]
+
+
+def _checked(logits: Any, count: int, size: Pair) -> Float[Tensor, "B classes H W"]:
+    if not isinstance(logits, Tensor) or logits.dim() != 4 or len(logits) != count:
+        what = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"the model answered {count} images with {what}: needs logits of shape [{count}, classes, height, width]"
+        )
+    if logits.shape[2:] != size:
+        raise ValueError(f"the model answered with {tuple(logits.shape[2:])} pixels: needs the input's {size}")
+    return logits
+
+
+def _told(
+    scene: PreparedScene, views: _Views, logits: Iterator[Float[Tensor, "classes H W"]]
+) -> dict[str, PixelAnswers]:
+    """What there is to tell of each protocol, from the logits of the views as they come."""
+    unshifted = next(logits).clone()  # the batch it lies in need not be kept
+    if bool(unshifted.isnan().any()):
+        raise _NotMeasured(NOT_NUMBERS)
+    counts = None if scene.mask is None else _sparse(_counts(unshifted, scene.mask))
+    return {
+        protocol.name: replace(_compared(unshifted, logits, protocol, views.shifts[protocol.name]), counts=counts)
+        for protocol in views.protocols
+    }
+
+
+def _compared(
+    unshifted: Float[Tensor, "classes H W"],
+    views: Iterator[Float[Tensor, "classes H W"]],
+    protocol: Protocol,
+    shifts: Shifts,
+) -> PixelAnswers:
+    """The views of one protocol beside each other and beside the unshifted image."""
+    labels, shown, told = [], [], []
+    first = unshifted.argmax(0)
+    for shift in shifts[:, None]:
+        logits = next(views)
+        back, covered = protocol.motion.undo(logits.argmax(0)[None], shift)
+        labels.append(back)
+        shown.append(covered)
+        flipped = ((back[0] != first) & covered[0]).sum().double() / covered.sum()
+        exact, change = _changes(unshifted, logits, protocol.motion, shift)
+        told.append(torch.stack([flipped, change.double(), exact.double(), logits.isnan().any().double()]))
+    agreement = pixel_agreement(torch.cat(labels)[None], torch.cat(shown)[None])
+    numbers = torch.stack(told).cpu().numpy()  # one question to the device for all of them
+    if numbers[:, 3].any():
+        raise _NotMeasured(NOT_NUMBERS)
+    size = (unshifted.shape[1], unshifted.shape[2])
+    bits = numbers[:, 2].astype(bool)
+    return PixelAnswers(size, shifts.numpy(), float(agreement), numbers[:, 0], numbers[:, 1], bits)
+
+
+def _changes(
+    unshifted: Float[Tensor, "classes H W"], logits: Float[Tensor, "classes H W"], motion: Motion, shift: Shifts
+) -> tuple[Bool[Tensor, ""], Float[Tensor, ""]]:
+    """Whether all bits are the unshifted image's where the view shows something, and the largest change there."""
+    exact, largest = [], []
+    for before, after in zip(unshifted.split(_CLASSES_AT_ONCE), logits.split(_CLASSES_AT_ONCE), strict=True):
+        (back,), covered = motion.undo(after[None], shift)
+        exact.append((bit_identical(before[..., None], back[..., None]) | ~covered).all())
+        same = (back == before) | ~covered  # also where both are infinite
+        largest.append((back.float() - before.float()).abs().masked_fill(same, 0).amax())
+    return torch.stack(exact).all(), torch.stack(largest).amax()
+
+
+def _counts(logits: Float[Tensor, "classes h w"], mask: Int[np.ndarray, "H W"]) -> Int64[Tensor, "classes 3"]:
+    """Right and wrong at the mask's own size."""
+    known, classes = mask[mask != IGNORED], len(logits)
+    if known.size and not 0 <= known.min() <= known.max() < classes:
+        had, needed = f"{known.min()} to {known.max()}", f"0 to {classes - 1}"
+        raise _NotMeasured(f"its mask has labels {had}: needs {needed}, or {IGNORED} to ignore")
+    target = torch.from_numpy(mask).to(logits.device)
+    return class_counts(labels_at(logits, (target.shape[0], target.shape[1])), target, classes, IGNORED)
+
+
+def labels_at(logits: Float[Tensor, "classes h w"], size: Pair) -> Int64[Tensor, "H W"]:
+    """The label of each pixel at another size: logits are interpolated, labels never are."""
+    if logits.shape[1:] == size:
+        return logits.argmax(0)
+    best = torch.full(size, -torch.inf, device=logits.device)
+    labels = torch.zeros(size, dtype=torch.int64, device=logits.device)
+    for first in range(0, len(logits), _CLASSES_AT_ONCE):
+        some = logits[None, first : first + _CLASSES_AT_ONCE].float()
+        values, places = F.interpolate(some, size, mode="bilinear", align_corners=False)[0].max(0)
+        better = values > best  # at a tie the first class, as argmax has it
+        best, labels = torch.where(better, values, best), torch.where(better, places + first, labels)
+    return labels
+
+
+def _sparse(counts: Int64[Tensor, "classes 3"]) -> np.ndarray:
+    """Only the classes that occur, with their numbers in front."""
+    rows = counts.cpu().numpy()
+    occurring = np.flatnonzero(rows.any(1))
+    return np.concatenate([occurring[:, None], rows[occurring]], 1).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Where tokens stand: shifts, grids, windows, resampling, relative positions."""

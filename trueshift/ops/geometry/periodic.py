@@ -1,0 +1,66 @@
+"""Images that repeat: shifted by their period they are themselves, so what is said of their pixels must repeat too.
+
+A network that works in one frame says something of every period, and rounding or the place of a pooling bin makes it
+differ. Of such images one period is taken, the one the frame begins with, and repeated.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64, Shaped
+from torch import Tensor
+
+from ..selection.content_hash import origin_keys
+from .shift import IMAGE_DIMS, circular_shift
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@torch.no_grad()
+def may_repeat(image: Shaped[Tensor, "B C H W"]) -> Bool[Tensor, " B"]:
+    """Whether an image may be the same after some shift: cheap, exact, and never wrongly no.
+
+    If it is, so are the sums of its rows or those of its columns, taken over the bits of the pixels as integers.
+    """
+    bits = image.contiguous().view(_BITS[image.element_size()])
+    rows, columns = bits.sum((1, 3), dtype=torch.int64), bits.sum((1, 2), dtype=torch.int64)
+    return _periodic(rows) | _periodic(columns)
+
+
+def _periodic(sums: Int64[Tensor, "B N"]) -> Bool[Tensor, " B"]:
+    length = sums.shape[1]
+    parts = [length // part for part in _prime_factors(length)]  # every period divides one of these
+    if not parts:
+        return torch.zeros_like(sums[:, 0], dtype=torch.bool)
+    return torch.stack([(sums == sums.roll(step, 1)).all(1) for step in parts]).any(0)
+
+
+def _prime_factors(number: int) -> list[int]:
+    found, candidate = [], 2
+    while number > 1:
+        if number % candidate == 0:
+            found.append(candidate)
+            while number % candidate == 0:
+                number //= candidate
+        candidate += 1
+    return found
+
+
+def repeat_one_period(
+    maps: Float[Tensor, "B D H W"], image: Shaped[Tensor, "B C H W"], origin: Int[Tensor, "B 2"]
+) -> Float[Tensor, "B D H W"]:
+    """Maps of an image's pixels, with every pixel taking the value of the first one, from ``origin`` on, like it.
+
+    An image that does not repeat keeps its map as it is.
+
+    Shift law: if the maps move with the image up to one of its periods, the result moves with it, bit for bit.
+    """
+    with torch.no_grad():
+        # two pixels are alike if the image looks the same from both
+        keys = circular_shift(origin_keys(image.permute(0, 2, 3, 1)), origin).flatten(1)
+        ordered, positions = keys.sort(dim=1, stable=True)
+        starts = torch.ones_like(ordered, dtype=torch.bool)
+        starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        run = torch.where(starts, torch.arange(keys.shape[1], device=keys.device), 0).cummax(1).values
+        first = torch.empty_like(positions).scatter_(1, positions, positions.gather(1, run))
+    framed = circular_shift(maps, origin, IMAGE_DIMS).flatten(2)
+    repeated = framed.gather(2, first[:, None].expand(-1, maps.shape[1], -1)).view_as(maps)
+    return circular_shift(repeated, -origin, IMAGE_DIMS)

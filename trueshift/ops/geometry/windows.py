@@ -1,0 +1,62 @@
+"""Windows of neighbouring tokens, and the energy by which A-WSA chooses where they start."""
+
+import torch
+from jaxtyping import Bool, Float, Float64, Shaped
+from torch import Tensor
+
+from ..selection.exact import exact_power, exact_sum, headroom, power_of_two_above, quantise
+from .shift import Pair, circular_pad
+
+
+def window_partition(x: Shaped[Tensor, "B H W C"], window: Pair) -> Shaped[Tensor, "N wh ww C"]:
+    """Cut into windows, those of one image after the other, row by row."""
+    rows, columns = window
+    if x.shape[1] % rows or x.shape[2] % columns:
+        raise ValueError(f"{x.shape[1]} x {x.shape[2]} tokens: needs multiples of the window {rows} x {columns}")
+    split = x.unflatten(2, (-1, columns)).unflatten(1, (-1, rows))
+    return split.permute(0, 1, 3, 2, 4, 5).reshape(-1, rows, columns, x.shape[3])
+
+
+def window_reverse(windows: Shaped[Tensor, "N wh ww C"], size: Pair) -> Shaped[Tensor, "B H W C"]:
+    """Put the windows of :func:`window_partition` back together to ``size`` tokens."""
+    rows, columns = windows.shape[1:3]
+    split = windows.view(-1, size[0] // rows, size[1] // columns, rows, columns, windows.shape[3])
+    return split.permute(0, 1, 3, 2, 4, 5).reshape(-1, *size, windows.shape[3])
+
+
+def border_mask(size: Pair, window: Pair, shift: Pair, device: torch.device) -> Bool[Tensor, "windows length length"]:
+    """Pairs of tokens in one window of the grid rolled by ``shift`` that met only across the image's border.
+
+    Swin forbids these to see each other. The border is a fixed place, so this is for the ordinary network alone.
+    """
+    regions = []
+    for length, extent, step in zip(size, window, shift, strict=True):
+        position = torch.arange(length, device=device)
+        came_around = (position >= length - step).to(torch.int64)
+        regions.append(came_around + (position >= length - extent))
+    region = regions[0][:, None] * 3 + regions[1][None, :]
+    windows = window_partition(region[None, :, :, None], window).flatten(1)
+    return windows[:, :, None] != windows[:, None, :]
+
+
+def token_norm(x: Float[Tensor, "B H W C"], p: float = 2) -> Float64[Tensor, "B H W"]:
+    """The p-norm of each token. Shift law: ``token_norm(S x) == S token_norm(x)``, bit for bit."""
+    magnitude = x.to(torch.float64).abs()
+    scale = power_of_two_above(magnitude.amax((1, 2, 3), keepdim=True))  # keeps the powers within range
+    power = exact_sum(exact_power(magnitude / scale, p), (3,))
+    norm = power.sqrt() if p == 2 else exact_power(power, 1 / p)
+    return norm * scale[..., 0]
+
+
+def window_energy(norms: Float64[Tensor, "B H W"], window: Pair) -> Float64[Tensor, "B H W"]:
+    r"""Mean token norm of the window starting at each token (A-WSA; in one dimension:)
+
+    .. math:: v_W^{(m)}[k] = \tfrac1W \sum_l \|T_{(Wk+m+l) \bmod M}\|_p
+
+    Shift law: ``window_energy(S x) == S window_energy(x)``, bit for bit.
+    """
+    rows, columns = window
+    integers, unit = quantise(norms, headroom(rows * columns))
+    padded = circular_pad(integers, (0, rows - 1), (0, columns - 1))
+    total = padded.unfold(1, rows, 1).sum(3).unfold(2, columns, 1).sum(3)
+    return total * (unit / (rows * columns))

@@ -1,0 +1,209 @@
+"""Depthwise convolutions of tokens on the circle, at a stride and at an own shift for each image."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from .. import kernels
+from ..geometry.shift import Pair, circular_pad, circular_shift
+from .autocast import network_precision
+
+NORM = ("weight", "bias", "running_mean", "running_var")
+
+
+def depthwise(
+    x: Float[Tensor, "B H W C"],
+    weight: Float[Tensor, "D 1 kh kw"],
+    stride: Pair,
+    padding: Pair,
+    offset: Int[Tensor, "B 2"] | None = None,
+    mode: str = "circular",
+) -> Float[Tensor, "B h w C"]:
+    """Shift, then convolve each channel with its own kernel; one narrower than the tokens serves each head in turn.
+
+    Shift law: ``depthwise(S^t x, offset=m) == depthwise(x, offset=m + t)``, around the border.
+
+    Args:
+        padding: how far the kernel reaches before each position.
+        offset: where each image's frame starts, counted in tokens.
+        mode: what is beyond the border of the shifted frame: the other side, or ``"zeros"``.
+    """
+    (sequence,) = depthwise_sequences([x], [weight], stride, padding, offset, mode)
+    return sequence.unflatten(1, pooled_shape(x, stride))
+
+
+def depthwise_sequences(
+    maps: Sequence[Float[Tensor, "B H W C"]],
+    weights: Sequence[Float[Tensor, "D 1 kh kw"]],
+    stride: Pair,
+    padding: Pair,
+    offset: Int[Tensor, "B 2"] | None = None,
+    mode: str = "circular",
+    norms: Sequence[nn.Module] | None = None,
+    prefix: Float[Tensor, "B n C"] | None = None,
+) -> list[Tensor]:
+    """:func:`depthwise` of maps that share an offset, as sequences ``[B, n + h w, C]``: one kernel where there is one.
+
+    Args:
+        norms: what each result passes: a BatchNorm of its channels or a LayerNorm of each head's.
+        prefix: tokens to put in front of each sequence.
+    """
+    x = maps[0]
+    if not usable(x, weights):
+        folded = None if norms is None else _folded(x, norms, weights)
+        if folded is None:
+            return finish(plain_depthwise(maps, weights, stride, padding, offset, mode), norms, prefix)
+        return finish(plain_depthwise(maps, folded[0], stride, padding, offset, mode, folded[1]), None, prefix)
+    from ..kernels.depthwise import depthwise_forward, differentiable_depthwise
+
+    dtype = network_precision(x)
+    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*weights, *maps))):
+        fused = None if norms is None else _fusible(norms, weights[0])
+        if norms is None or fused is not None:
+            constants, eps = fused or ([], 0.0)
+            step, reach, circular = list(stride), list(padding), mode == "circular"
+            return depthwise_forward(
+                list(maps), list(weights), constants, prefix, offset, step, reach, circular, eps, dtype
+            )
+    own = maps[:1] if _same(maps) else maps
+    sequences = differentiable_depthwise(own, weights, offset, stride, padding, mode == "circular", dtype)
+    if norms is None and prefix is None:
+        return list(sequences)
+    return finish([sequence.unflatten(1, pooled_shape(x, stride)) for sequence in sequences], norms, prefix)
+
+
+def depthwise_energy(
+    maps: Sequence[Float[Tensor, "B H W C"]], weights: Sequence[Float[Tensor, "D 1 kh kw"]], padding: Pair
+) -> Float[Tensor, "parts B H W"]:
+    """Squares of the convolutions of all maps at every position, in float32, in parts to be added up.
+
+    Shift law: moves with the maps, to rounding.
+    """
+    if scored_by_a_kernel(maps, weights, padding):
+        return energy_by_kernel(maps, weights)
+    pooled = plain_depthwise([x.float() for x in maps], [weight.float() for weight in weights], (1, 1), padding)
+    return torch.stack([values.square().sum(3) for values in pooled])
+
+
+def energy_by_kernel(maps: Sequence[Tensor], weights: Sequence[Tensor]) -> Float[Tensor, "parts B H W"]:
+    """:func:`depthwise_energy` where :func:`scored_by_a_kernel` says so."""
+    from ..kernels.depthwise_rows import depthwise_energy as launch
+
+    if torch.is_grad_enabled():  # scores have no gradient
+        first = maps[0].detach()
+        maps, weights = [first if x is maps[0] else x.detach() for x in maps], [weight.detach() for weight in weights]
+    return launch(list(maps), list(weights))
+
+
+def plain_depthwise(
+    maps: Sequence[Float[Tensor, "B H W C"]],
+    weights: Sequence[Float[Tensor, "D 1 kh kw"]],
+    stride: Pair,
+    padding: Pair,
+    offset: Int[Tensor, "B 2"] | None = None,
+    mode: str = "circular",
+    biases: Sequence[Float[Tensor, " C"]] | None = None,
+) -> list[Float[Tensor, "B h w C"]]:
+    """:func:`depthwise` of each map by torch's own operations; one map for all is shifted and padded once."""
+    frames = [_framed(x, weights[0], padding, offset, mode) for x in (maps[:1] if _same(maps) else maps)]
+    if len(frames) < len(maps):
+        frames *= len(maps)
+    added: Sequence[Tensor | None] = biases or [None] * len(maps)
+    images = maps[0].shape[0]
+    return [_convolved(*operands, stride, images) for operands in zip(frames, weights, added, strict=True)]
+
+
+def _same(maps: Sequence[Tensor]) -> bool:
+    return all(x is maps[0] for x in maps)
+
+
+def _framed(x: Tensor, weight: Tensor, padding: Pair, offset: Tensor | None, mode: str) -> Float[Tensor, "N C H W"]:
+    """What a convolution reads, heads side by side if they share their weights."""
+    if offset is not None:
+        x = circular_shift(x, offset)
+    if x.shape[3] != weight.shape[0]:
+        x = x.unflatten(3, (-1, weight.shape[0])).permute(0, 3, 1, 2, 4).flatten(0, 1)
+    rows, columns = ((before, extent - 1 - before) for before, extent in zip(padding, weight.shape[2:], strict=True))
+    if mode == "zeros":
+        return F.pad(x.permute(0, 3, 1, 2), (*columns, *rows))
+    return circular_pad(x, rows, columns).permute(0, 3, 1, 2)
+
+
+def _convolved(
+    frame: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, images: int
+) -> Float[Tensor, "B h w C"]:
+    convolved = F.conv2d(frame, weight, bias, stride, groups=weight.shape[0]).permute(0, 2, 3, 1)
+    if convolved.shape[0] == images:
+        return convolved
+    return convolved.unflatten(0, (images, -1)).permute(0, 2, 3, 1, 4).flatten(3)
+
+
+def _folded(
+    x: Tensor, norms: Sequence[nn.Module], weights: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Weights and biases that do what BatchNorms would do afterwards; None where these learn, or a compiler folds."""
+    learning = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    fusible = None if learning or network_precision(x) != torch.float32 else _fusible(norms, weights[0])
+    if fusible is None or not isinstance(norms[0], nn.BatchNorm2d):
+        return None
+    constants, eps = fusible
+    folded, biases = [], []
+    for number, weight in enumerate(weights):
+        gain, shift, mean, variance = constants[number :: len(weights)]
+        scale = gain * (variance + eps).rsqrt()
+        folded.append(weight * scale[:, None, None, None])
+        biases.append(shift - mean * scale)
+    return folded, biases
+
+
+def finish(
+    pooled: Sequence[Float[Tensor, "B h w C"]], norms: Sequence[nn.Module] | None, prefix: Tensor | None
+) -> list[Tensor]:
+    """Norms, and sequences with ``prefix`` in front: what the kernel does on its way."""
+    if norms is not None:
+        pooled = [_normed(values, norm) for values, norm in zip(pooled, norms, strict=True)]
+    sequences = [values.flatten(1, 2) for values in pooled]
+    return sequences if prefix is None else [torch.cat([prefix, sequence], 1) for sequence in sequences]
+
+
+def _normed(values: Float[Tensor, "B h w C"], norm: nn.Module) -> Float[Tensor, "B h w C"]:
+    if isinstance(norm, nn.LayerNorm):
+        width = norm.normalized_shape[0]
+        return norm(values) if width == values.shape[3] else norm(values.unflatten(3, (-1, width))).flatten(3)
+    return norm(values.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+def pooled_shape(x: Float[Tensor, "B H W C"], stride: Pair) -> Pair:
+    """Rows and columns of the outputs."""
+    return (x.shape[1] - 1) // stride[0] + 1, (x.shape[2] - 1) // stride[1] + 1
+
+
+def usable(x: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether the kernel computes this."""
+    single = x.dtype in (torch.float32, torch.bfloat16, torch.float16) and len(weights) <= 3
+    return single and kernels.usable(x) and all(weight.shape == weights[0].shape for weight in weights)
+
+
+def scored_by_a_kernel(maps: Sequence[Tensor], weights: Sequence[Tensor], padding: Pair) -> bool:
+    """Whether the kernel computes these energies: 3 x 3, of at most two maps."""
+    return len(maps) <= 2 and padding == (1, 1) and weights[0].shape[2:] == (3, 3) and usable(maps[0], weights)
+
+
+def _fusible(norms: Sequence[nn.Module], weight: Tensor) -> tuple[list[Tensor], float] | None:
+    """What a kernel needs to apply the norms; None where it cannot."""
+    first = norms[0]
+    if isinstance(first, nn.LayerNorm):
+        fits = all(isinstance(norm, nn.LayerNorm) and norm.normalized_shape == weight.shape[:1] for norm in norms)
+    else:
+        fits = all(isinstance(norm, nn.BatchNorm2d) and not norm.training for norm in norms)
+    if not fits or any(norm.eps != first.eps for norm in norms):
+        return None
+    # looked up where they are held: asking a module for them by name takes long, and one that is computed is not there
+    constants: list[Tensor | None] = [norm._parameters.get(name) for name in NORM[:2] for norm in norms]
+    if not isinstance(first, nn.LayerNorm):
+        constants += [norm._buffers.get(name) for name in NORM[2:] for norm in norms]
+    given = [constant for constant in constants if constant is not None]
+    return (given, float(first.eps)) if len(given) == len(constants) else None  # type: ignore[arg-type]

@@ -1,0 +1,43 @@
+"""The largest of neighbouring tokens, at a stride and at an own shift for each image."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .. import kernels
+from ..geometry.shift import Pair, circular_pad, circular_shift
+
+
+def max_pool(
+    x: Float[Tensor, "B H W C"],
+    kernel: Pair,
+    stride: Pair,
+    before: Pair,
+    offset: Int[Tensor, "B 2"] | None = None,
+    mode: str = "circular",
+) -> Float[Tensor, "B h w C"]:
+    """Shift, then take the largest value of each channel in a neighbourhood of every ``stride``-th position.
+
+    Shift law: ``max_pool(S^t x, offset=m) == max_pool(x, offset=m + t)``, around the border.
+
+    Args:
+        before: how far the neighbourhood reaches before each position.
+        offset: where each image's frame starts, counted in tokens.
+        mode: beyond the border of the shifted frame is the other side, or nothing with ``"zeros"``.
+    """
+    circular = mode == "circular"
+    if offset is not None and kernels.usable(x):
+        from ..kernels.max_pool import differentiable_max_pool, max_pool_forward
+
+        if torch.is_grad_enabled() and x.requires_grad:
+            return differentiable_max_pool(x, offset, kernel, stride, before, circular)
+        return max_pool_forward(x, offset, list(kernel), list(stride), list(before), circular, False)[0]
+    if offset is not None:
+        x = circular_shift(x, offset)
+    rows, columns = ((first, extent - 1 - first) for first, extent in zip(before, kernel, strict=True))
+    if circular:
+        image = circular_pad(x, rows, columns).permute(0, 3, 1, 2)
+    else:
+        image = F.pad(x.permute(0, 3, 1, 2), (*columns, *rows), value=float("-inf"))
+    return F.max_pool2d(image, kernel, stride).permute(0, 2, 3, 1)

@@ -1,0 +1,1 @@
+"""The exact choice of a grid."""

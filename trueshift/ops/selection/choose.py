@@ -1,0 +1,138 @@
+"""Choose one of s x s grids, so that the choice moves with the content: the primitive under every adaptive layer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from .. import kernels
+from ..geometry.polyphase import coset_max
+from ..geometry.shift import Pair, pair
+from .exact import can_ask
+
+ROUNDING = 2.0**-20  # several times what float32 sums differ by between kernels
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which grid was chosen for each image, and how clearly.
+
+    Attributes:
+        offset: row and column at which the chosen grid starts.
+        scores: by which it was chosen, the later ones for where the earlier ones tie; none where it was given.
+        weights: how much each of the s x s grids counts, while a criterion is being learned; None when one was chosen.
+        hard: with weights: the value is that of the chosen grid and only the gradient is that of the mixture.
+    """
+
+    offset: Int64[Tensor, "B 2"]
+    scores: tuple[Float[Tensor, "B sh sw"], ...] = ()
+    weights: Float[Tensor, "B sh sw"] | None = None
+    hard: bool = True
+
+    @property
+    def tied(self) -> Bool[Tensor, " B"]:
+        """Scores tied exactly: the content key decided, or the content repeats and any choice is the same; of anchored
+        tokens, the first was taken."""
+        if not self.scores:
+            return torch.zeros_like(self.offset[:, 0], dtype=torch.bool)
+        return _leading([score.flatten(1) for score in self.scores]).sum(1) > 1
+
+    @property
+    def margin(self) -> Float[Tensor, " B"]:
+        """The smallest relative change of a score that would have changed the choice: 0 where scores tie exactly,
+        infinity where there was nothing to choose."""
+        if not self.scores:
+            return torch.full_like(self.offset[:, 0], float("inf"), dtype=torch.float64)
+        flat = [score.flatten(1) for score in self.scores]
+        winner = _leading(flat).to(torch.uint8).argmax(1)  # of those that tie, any: the gap between them is 0
+        return _margin(flat, winner)
+
+
+Keys = Callable[[Bool[Tensor, " B"] | None], Int64[Tensor, "B H W"]]
+
+
+def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Keys | None) -> Choice:
+    """The grid with the largest scores, compared one after the other; exact ties go by the content.
+
+    Shift law: the chosen grid is the same grid of the content whatever the shift, if the scores are exact
+    (:mod:`.exact`): ``offset(S^t x) == offset(x) - t`` modulo s, up to a period of the content itself.
+
+    Args:
+        scores: one or more per grid, the later ones for where the earlier ones tie.
+        keys: gives the content keys of all positions (:func:`.origin_keys`). It is told of which
+            images they are needed, or None: of all. Called only if scores tie, or where asking whether they do would
+            cost a synchronisation. None where every shift shows the same tensor: then the first of those that tie is
+            the same one too. Scores closer than rounding count as tied there, so that another batch size, device or
+            runtime, which rounds differently, chooses the same, unless a gap is that close to rounding itself.
+    """
+    columns = scores[0].shape[2]
+    if keys is not None and _fit_a_kernel(scores):
+        return Choice(_choose_by_kernels(scores, keys), tuple(scores))
+    flat = [score.flatten(1) for score in scores]
+    leading = _leading(flat, ROUNDING if keys is None else 0.0)
+    if keys is not None and (not can_ask(leading) or bool((leading.sum(1) > 1).any())):
+        leading = _keep_largest(leading, coset_max(keys(None), pair(scores[0].shape[1:])).flatten(1), -1)
+    winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
+    offset = torch.stack([winner // columns, winner % columns], 1)
+    return Choice(offset, tuple(scores))
+
+
+def drop_grids(choice: Choice, stride: Pair, rate: float) -> Choice:
+    """Replace the choice of each image, with probability ``rate``, by a grid drawn uniformly.
+
+    For training: a network that always sees the best grid of an image sees the image in one way only. Where a criterion
+    is being learned, a drawn grid carries all the weight, so its score gets no gradient from that image.
+
+    Args:
+        stride: s, for rows and for columns.
+    """
+    drawn = torch.rand(len(choice.offset), 3, dtype=torch.float32, device=choice.offset.device)
+    dropped = drawn[:, :1] < rate
+    grid = torch.stack([drawn[:, 1] * stride[0], drawn[:, 2] * stride[1]], 1).long()
+    weights = choice.weights
+    if weights is not None:
+        alone = torch.zeros_like(weights).flatten(1).scatter(1, grid[:, :1] * stride[1] + grid[:, 1:], 1.0)
+        weights = torch.where(dropped[..., None], alone.view_as(weights), weights)
+    return Choice(torch.where(dropped, grid, choice.offset), choice.scores, weights, choice.hard)
+
+
+def _fit_a_kernel(scores: Sequence[Tensor]) -> bool:
+    few = scores[0].shape[1:].numel() <= 4096
+    return few and all(kernels.usable(score, (torch.float64,)) for score in scores)
+
+
+def _choose_by_kernels(scores: Sequence[Tensor], keys: Keys) -> Int64[Tensor, "B 2"]:
+    """Whether scores tie is decided on the device, and only images that tie pay for it."""
+    from ..kernels.pick import pick, settle
+
+    flat = [score.flatten(1) for score in scores]
+    winner, tied, leading = pick(flat[0][None].contiguous() if len(flat) == 1 else torch.stack(flat))
+    return settle(winner, tied, leading, keys(tied), list(scores[0].shape[1:]))
+
+
+def _leading(flat: Sequence[Tensor], slack: float = 0.0) -> Tensor:
+    """Which grids have the largest scores, up to a relative slack, compared one after the other."""
+    leading = torch.ones_like(flat[0], dtype=torch.bool)
+    for score in flat:
+        leading = _keep_largest(leading, score, float("-inf"), slack)
+    return leading
+
+
+def _keep_largest(leading: Tensor, score: Tensor, nothing: float, slack: float = 0.0) -> Tensor:
+    best = score.masked_fill(~leading, nothing).amax(1, keepdim=True)
+    return leading & (score >= (best - best.abs() * slack if slack else best))
+
+
+def _margin(flat: Sequence[Tensor], winner: Tensor) -> Tensor:
+    """Smallest relative gap to another grid, in the first score in which the two differ."""
+    gap = torch.zeros_like(flat[0])
+    for score in reversed(flat):
+        won = score.gather(1, winner[:, None])
+        relative = (won - score) / won.abs().clamp_min(torch.finfo(score.dtype).tiny)
+        gap = torch.where(score == won, gap, relative)
+    return gap.scatter(1, winner[:, None], float("inf")).amin(1)
+
+
+torch.export.register_dataclass(Choice, serialized_type_name="trueshift.Choice")

@@ -1,0 +1,66 @@
+"""What :mod:`trueshift.ops.selection.exact` computes, in ordinary float32.
+
+For tensors that are the same whatever the shift, as everything is behind an anchor: there, any computation that gives
+the same result for the same input gives the same choice.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..geometry.shift import Pair, circular_pad
+
+
+def plain_sum(x: Float[Tensor, "B *rest"], dims: tuple[int, ...]) -> Float[Tensor, "B *kept"]:
+    """Sum over ``dims``, accumulated in float64: what is left of rounding is that of the terms."""
+    return x.sum(dims, dtype=torch.float64)
+
+
+def plain_linear(x: Tensor, weight: Float[Tensor, "N K"]) -> Float[Tensor, "B *rest N"]:
+    """``x @ weight.T``."""
+    return F.linear(x.float(), weight.detach().float())
+
+
+def plain_conv(
+    x: Float[Tensor, "B H W C"], weight: Float[Tensor, "D Cg kh kw"], padding: Pair, groups: int = 1
+) -> Float[Tensor, "B H W D"]:
+    """Circular convolution of stride 1."""
+    height, width = weight.shape[2:]
+    rows, columns = (padding[0], height - 1 - padding[0]), (padding[1], width - 1 - padding[1])
+    padded = circular_pad(x.float(), rows, columns).permute(0, 3, 1, 2)
+    return F.conv2d(padded, weight.detach().float(), groups=groups).permute(0, 2, 3, 1)
+
+
+def plain_layer_norm(x: Float[Tensor, "B H W C"], norm: nn.LayerNorm) -> Float[Tensor, "B H W C"]:
+    """LayerNorm."""
+    return F.layer_norm(x.float(), norm.normalized_shape, norm.weight.float(), norm.bias.float(), norm.eps)
+
+
+def plain_norm(x: Float[Tensor, "B H W C"], p: float = 2) -> Float[Tensor, "B H W"]:
+    """The p-norm of each token."""
+    return torch.linalg.vector_norm(x, p, 3, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+def plain_power_sum(x: Float[Tensor, "B H W C"], p: float) -> Float[Tensor, "B H W"]:
+    """The p-norm of each token, to the power p."""
+    if p == 2:
+        # on a CPU in one pass, without a tensor of squares
+        return plain_norm(x).square() if x.device.type == "cpu" else x.float().square().sum(3)
+    return x.float().abs().pow(p).sum(3)
+
+
+def plain_window_mean(x: Float[Tensor, "B H W"], window: Pair) -> Float[Tensor, "B H W"]:
+    """The mean over the window that starts at each position.
+
+    Along an axis that one window spans, all of them are the same and so must the means be, in every bit: otherwise
+    rounding would choose, where the choice is meant to go to the next score.
+    """
+    rows, columns = window
+    height, width = x.shape[1:]
+    if rows == height:
+        x, rows = x.mean(1, keepdim=True), 1
+    if columns == width:
+        x, columns = x.mean(2, keepdim=True), 1
+    padded = circular_pad(x, (0, rows - 1), (0, columns - 1))
+    return F.avg_pool2d(padded[:, None], (rows, columns), stride=1)[:, 0].expand(-1, height, width)

@@ -1,0 +1,64 @@
+"""Which pictures each step takes: the same on any number of processes, and from any step on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...utils.rng import hashed
+
+_CHUNKS_TOGETHER = 16  # mixed among each other where pictures are read in chunks
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """A new order of all pictures in every epoch, cut into batches; what does not fill a batch is left out.
+
+    Args:
+        images: how many there are.
+        batch_size: of a step, over all processes.
+        parts: passes of all processes that make a step: processes times accumulated gradients.
+        chunks: ranges that are cheap to read together; chunks are shuffled, and pictures among a few chunks.
+    """
+
+    images: int
+    batch_size: int
+    parts: int = 1
+    seed: int = 0
+    chunks: Sequence[range] | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size % self.parts:
+            down, up = self.batch_size // self.parts * self.parts, -(-self.batch_size // self.parts) * self.parts
+            better = " or ".join(str(size) for size in (down, up) if size)
+            raise ValueError(
+                f"batch_size {self.batch_size} does not divide into {self.parts} equal parts (processes times "
+                f"accumulate): needs e.g. {better}"
+            )
+        if self.images < self.batch_size:
+            raise ValueError(
+                f"there are {self.images} images to learn from, fewer than a batch of {self.batch_size}: "
+                f"needs a smaller --batch_size"
+            )
+
+    @property
+    def steps(self) -> int:
+        """In an epoch."""
+        return self.images // self.batch_size
+
+    def epoch(self, epoch: int) -> np.ndarray:
+        """All pictures of an epoch, as [steps, parts, batch_size / parts]."""
+        order = self._shuffled(np.random.default_rng(int(hashed(self.seed, epoch))))
+        return order[: self.steps * self.batch_size].reshape(self.steps, self.parts, -1)
+
+    def _shuffled(self, random: np.random.Generator) -> np.ndarray:
+        if self.chunks is None:
+            return random.permutation(self.images)
+        chunks = [self.chunks[number] for number in random.permutation(len(self.chunks))]
+        groups = [chunks[start : start + _CHUNKS_TOGETHER] for start in range(0, len(chunks), _CHUNKS_TOGETHER)]
+        return np.concatenate([random.permutation(np.concatenate([np.asarray(c) for c in group])) for group in groups])
+
+    def shares(self, epoch: int, rank: int, processes: int, first_step: int = 0) -> list[np.ndarray]:
+        """For each pass of one process, from a step on: its pictures."""
+        mine = self.epoch(epoch)[first_step:, rank::processes]
+        return list(mine.reshape(-1, mine.shape[-1]))

@@ -1,0 +1,1 @@
+"""What every room shares: files, locks, checks, random numbers, processes, provenance."""

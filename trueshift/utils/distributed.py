@@ -1,0 +1,46 @@
+"""Join the processes that ``torchrun`` started."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .locks import sole_writer
+
+
+@contextmanager
+def joined_processes(device: str) -> Iterator[tuple[str, int]]:
+    """The device and rank of this process; alone, the device asked for and rank 0."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield device, dist.get_rank() if dist.is_initialized() else 0
+        return
+    on_gpu = torch.device(device).type == "cuda"
+    if on_gpu:
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(device)
+    # counts are kept on the CPU whatever the model runs on
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+    try:
+        yield device, dist.get_rank()
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def sole_run(folder: Path) -> Iterator[None]:
+    """Hold a folder for all joined processes: the first takes its lock, and all are refused where it is."""
+    refusal: list[str | None] = [None]
+    with ExitStack() as held:
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            try:
+                held.enter_context(sole_writer(folder))
+            except OSError as error:
+                refusal = [str(error)]
+        if dist.is_initialized():
+            dist.broadcast_object_list(refusal)
+        if refusal[0] is not None:
+            raise OSError(refusal[0])
+        yield

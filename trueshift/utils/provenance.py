@@ -1,0 +1,77 @@
+"""What a result must say of itself so that it can be made again: command, commit, machine, versions, seed."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("trueshift", "torch", "timm")
+
+
+def circumstances(seed: int, packages: tuple[str, ...] = _PACKAGES) -> dict[str, Any]:
+    """Command, commit, date, machine, versions and seed."""
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "processor": processor(),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
+        "seed": seed,
+    }
+
+
+def commit() -> str:
+    """The commit of this code, with a plus if code has changed since; "unknown" outside of a checkout.
+
+    TRUESHIFT_COMMIT says it where only a copy of the tree is at hand.
+    """
+    given = os.environ.get("TRUESHIFT_COMMIT")
+    if given:
+        return given
+    head = _git("rev-parse", "HEAD")
+    return head + ("+" if head != "unknown" and _git("status", "--porcelain", "trueshift", "benchmarks") else "")
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # installed: whatever repository lies above is not ours
+        return "unknown"
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=root, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def device_name(device: torch.device | str) -> str:
+    """The chip behind a device."""
+    device = torch.device(device)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        done = subprocess.run(["lscpu"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in done.stdout.splitlines() if line.startswith("Model name")]
+    return names[0] if names else platform.machine()
