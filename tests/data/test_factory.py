@@ -1,93 +1,20 @@
 """What a path leads to is recognised by what lies there."""
 
-import io
-import tarfile
-
-import numpy as np
 import pytest
 from PIL import Image
 
-from trueshift.data import (
-    CompactArchive,
-    EmbeddedSample,
-    ImageFolder,
-    ParquetImages,
-    TarShards,
-    open_data,
-    write_archive,
-)
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("TRUESHIFT_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
-def picture():
-    file = io.BytesIO()
-    Image.new("RGB", (4, 4), (1, 2, 3)).save(file, "PNG")
-    return file.getvalue()
+from trueshift.data import EmbeddedSample, ImageFolder, open_data
 
 
 def save(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(picture())
-
-
-def write_tar(path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        member = tarfile.TarInfo("a.png")
-        member.size = len(picture())
-        archive.addfile(member, io.BytesIO(picture()))
-
-
-def opened(path, split="test"):
-    source = open_data(path, split)
-    assert source[0].name == source.name(0)
-    return type(source), source.title
-
-
-def test_tar_shards(tmp_path):
-    write_tar(tmp_path / "flat" / "train-0.tar")
-    write_tar(tmp_path / "flat" / "val-0.tar")
-    write_tar(tmp_path / "deep" / "train" / "0.tar")
-    write_tar(tmp_path / "deep" / "test" / "0.tar")
-    assert opened(tmp_path / "flat") == (TarShards, "flat val")
-    assert opened(str(tmp_path / "flat"), "train") == (TarShards, "flat train")
-    assert opened(tmp_path / "deep") == (TarShards, "deep test")
-    assert opened(tmp_path / "deep", "train") == (TarShards, "deep train")
-    (tmp_path / "packed").mkdir()
-    (tmp_path / "packed" / "train.tar.gz").write_bytes(b"")
-    with pytest.raises(ValueError, match="is compressed"):
-        open_data(tmp_path / "packed")
-
-
-@pytest.mark.parametrize("inside", ["", "data"])
-def test_parquet_files(tmp_path, inside):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    table = pa.table({"image": [picture()], "label": [0]})
-    (tmp_path / "set" / inside).mkdir(parents=True)
-    pq.write_table(table, tmp_path / "set" / inside / "train-00000-of-00001.parquet")
-    pq.write_table(table, tmp_path / "set" / inside / "validation-00000-of-00001.parquet")
-    assert opened(tmp_path / "set") == (ParquetImages, "set validation")
-    assert opened(tmp_path / "set", "train") == (ParquetImages, "set train")
-
-
-def test_archives(tmp_path):
-    (tmp_path / "set").mkdir()
-    file = write_archive(tmp_path / "set" / "small.zip", {"train": EmbeddedSample()})
-    assert opened(file, "train") == (CompactArchive, "small train")
-    assert opened(tmp_path / "set", "train") == (CompactArchive, "set train")
-    np.savez(tmp_path / "arrays.npz", x_test=np.zeros((2, 4, 4, 3), np.uint8), y_test=np.zeros(2, int))
-    assert opened(tmp_path / "arrays.npz") == (CompactArchive, "arrays test")
+        Image.new("RGB", (4, 4), (1, 2, 3)).save(folder / name)
 
 
 def test_images_stay_images_whatever_lies_beside_them(tmp_path):
     save(tmp_path, "cat/1.png", "dog/2.png")
-    write_tar(tmp_path / "train.tar")
-    for name in ("val.tar.gz", "train.zip", "metadata.parquet", "arrays.npz"):
+    for name in ("train.tar", "val.tar.gz", "train.zip", "metadata.parquet", "arrays.npz"):
         (tmp_path / name).write_bytes(b"")
     source = open_data(tmp_path)
     assert isinstance(source, ImageFolder)
@@ -147,3 +74,21 @@ def test_images_to_measure_on_may_have_no_classes(tmp_path):
     save(tmp_path, "train/cat/1.png", "train/dog/2.png", "test/1.png")
     source = open_data(tmp_path, "test")
     assert (source.classes, source[0].target) == (None, None)
+
+
+# names and paths
+
+
+def test_data_is_opened_by_a_name_or_a_path(tmp_path):
+    assert isinstance(open_data(), EmbeddedSample)
+    assert isinstance(open_data("sample"), EmbeddedSample)
+    save(tmp_path, "test/a.png", "other/b.png")
+    assert open_data(str(tmp_path)).classes == ["other", "test"]
+
+
+def test_data_that_is_not_there_is_reported(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no data at .*nowhere: needs 'sample', a folder of CIFAR files, "):
+        open_data(tmp_path / "nowhere")
+    save(tmp_path, "a.png")
+    with pytest.raises(NotADirectoryError, match="needs a folder of images"):
+        open_data(tmp_path / "a.png")

@@ -170,12 +170,12 @@ def test_files_alone_are_named(tmp_path):
     camvid(tmp_path)
     for name in "vwxyz":
         picture(tmp_path / "test" / f"{name}.png")
-    told = r"5 pictures without a label file, as .*test/v\.png, .*w\.png, .*x\.png: needs one .* in testannot"
+    told = r"5 images without a label file, as .*test/v\.png, .*w\.png, .*x\.png: needs one .* in testannot"
     with pytest.raises(ValueError, match=told):
         open_scenes(tmp_path)
     for name in "vwxyzq":
         labels(tmp_path / "testannot" / f"{name}.png")
-    told = r"1 label file without a picture, as .*testannot/q\.png: needs one of the same name in test"
+    told = r"1 label file without an image, as .*testannot/q\.png: needs one of the same name in test"
     with pytest.raises(ValueError, match=told):
         open_scenes(tmp_path)
     picture(tmp_path / "test" / "q.jpg")

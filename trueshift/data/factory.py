@@ -1,45 +1,40 @@
-"""Data by what a user calls it."""
+"""Open data by a name or a path."""
 
 from pathlib import Path
 
-from .archive import CompactArchive
-from .cifar import CifarFiles
-from .folder import ImageFolder
-from .images import image_files
-from .packed import SPLITS, check_split
-from .parquet import ParquetImages
-from .sample import EmbeddedSample
-from .shards import TarShards
-from .source import Source
+from .arrays import CifarFiles, CompactArchive, EmbeddedSample
+from .huggingface import HUB, DatasetImages
+from .images import ImageFolder, image_files
+from .source import SPLITS, Source, check_split
 
 
 def open_data(where: str | Path = "sample", split: str = "test") -> Source:
-    """Pictures by a word or a path.
+    """Open images by a name or a path.
 
     Args:
-        where: ``"sample"`` for the images that come with the package; a folder of CIFAR-10 or CIFAR-100 files, python
-            or binary version; a folder of images, with one folder per class if there are classes, or with such in
-            ``train`` and in ``test``, ``val`` or ``validation``; a folder of ``.tar`` shards, or of ``.parquet`` files,
-            also in a ``data`` inside; a ``.zip`` of mosaics or a folder of such; or an ``.npz``. A folder that holds
-            images is one of images, whatever else lies there.
-        split: ``"test"`` or ``"train"``; without meaning for the sample, and for images in one folder.
+        where: ``"sample"`` for the images that come with the package; a folder of CIFAR-10's or CIFAR-100's official
+            files, python version; a folder of images, with one folder per class if there are classes, or with such in
+            ``train`` and in ``test``, ``val`` or ``validation``; a folder of ``.parquet`` files or of ``.tar`` shards;
+            ``hf-hub:OWNER/NAME`` for a data set of the Hugging Face Hub; an ``.npz``; or a ``.zip`` of mosaics. A
+            folder that holds images is one of images, whatever else lies there.
+        split: ``"test"`` or ``"train"``; ignored for the sample, and for images in one folder.
     """
     check_split(split)
     if where == "sample":
         return EmbeddedSample()
+    if str(where).startswith(HUB):
+        return DatasetImages(where, split)
     path = Path(where)
     if not path.exists():
         raise FileNotFoundError(
-            f"there is no data at {path}: needs 'sample', a folder of CIFAR files, of images, of .tar shards, "
-            "of .parquet files or of .zip archives, or a .zip or .npz file"
+            f"there is no data at {path}: needs 'sample', a folder of CIFAR files, of images, of .tar shards or of "
+            f".parquet files, a .zip or .npz file, or '{HUB}OWNER/NAME'"
         )
     if CifarFiles.are_in(path):
         return CifarFiles(path, split)
     if not _holds_images(path):
-        if TarShards.are_in(path):
-            return TarShards(path, split)
-        if ParquetImages.are_in(path):
-            return ParquetImages(path, split)
+        if DatasetImages.are_in(path):
+            return DatasetImages(path, split)
         if CompactArchive.are_in(path):
             return CompactArchive(path, split)
     held_out = [path / word for word in SPLITS["test"] if (path / word).is_dir()]
@@ -56,7 +51,7 @@ def _split_folder(path: Path, train: Path, test: Path, split: str) -> ImageFolde
     source = ImageFolder(train if split == "train" else test)
     source.title = f"{path.resolve().name} {source.title}"
     if split == "test" and source.classes:
-        # classes are numbered by folder, so that one less here would be other numbers for all behind it
+        # classes are numbered by folder: without one of them, those behind it would have other numbers
         trained = sorted(folder.name for folder in train.iterdir() if folder.is_dir() and _holds_images(folder))
         if trained and trained != source.classes:
             odd = sorted(set(trained).symmetric_difference(source.classes))

@@ -1,24 +1,55 @@
-"""Find and decode image files."""
+"""Find and decode image files, and read them from a folder."""
 
 import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from .source import Sample
+
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif")
 
 
-def _leads_back(inside: str, name: str) -> bool:
-    """Whether a folder is a link to one that it is in: it would never end."""
-    linked = os.path.join(inside, name)
-    return os.path.islink(linked) and Path(inside).resolve().is_relative_to(Path(linked).resolve())
+class ImageFolder:
+    """All images below a folder. Folders directly inside it are classes, in the order of their names.
+
+    Images next to such folders have no label; with no folder that holds images, none has.
+    """
+
+    # not the imagefolder of `datasets`, which drops all labels if classes have folders of their own or there is but one
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise NotADirectoryError(f"{self.path} is not a folder: needs a folder of images")
+        self.title = _as_text(self.path.resolve().name)
+        self.files = sorted(image_files(self.path))
+        if not self.files:
+            raise ValueError(f"{self.path} has no images: needs files ending in {', '.join(EXTENSIONS)}")
+        inside = sorted({file.relative_to(self.path).parts[0] for file in self.files if file.parent != self.path})
+        self.classes: list[str] | None = [_as_text(name) for name in inside] or None
+        self._labels = {name: label for label, name in enumerate(inside)}
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def name(self, index: int) -> str:
+        """The path inside the folder."""
+        return _as_text(self.files[index].relative_to(self.path).as_posix())
+
+    def __getitem__(self, index: int) -> Sample:
+        file, name = self.files[index], self.name(index)
+        label = self._labels.get(file.relative_to(self.path).parts[0])
+        with Image.open(file) as image:
+            return Sample(rgb(ImageOps.exif_transpose(image)), name, label)
 
 
 def image_files(folder: Path) -> Iterator[Path]:
-    """All images below a folder, linked folders too, by their endings; hidden ones are notes of file systems."""
+    """All images below a folder, linked folders included; hidden files are left out."""
     for inside, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".") and not _leads_back(inside, name)]
         for name in files:
@@ -26,12 +57,21 @@ def image_files(folder: Path) -> Iterator[Path]:
                 yield Path(inside, name)
 
 
+def decoded(data: bytes, name: str, upright: bool = True) -> Image.Image:
+    """An encoded image in RGB, turned upright as its camera was held, or as it lies in the file."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return rgb(ImageOps.exif_transpose(image) if upright else image)
+    except UnidentifiedImageError:  # its message is an address in memory
+        raise ValueError(f"{name} is not an image that Pillow knows: needs one of {', '.join(EXTENSIONS)}") from None
+
+
 def rgb(image: Image.Image) -> Image.Image:
-    """A picture in red, green and blue, whatever it was stored in."""
+    """An image of any mode in RGB."""
     needed = "needs 8 or 16 bits per channel"
     if image.mode == "F":
         raise ValueError(f"its pixels are in floating point: {needed}")
-    if image.mode.startswith("I"):  # grey of 16 bits: Pillow would cut it off at 255 instead of scaling it
+    if image.mode.startswith("I"):  # 16-bit grey: Pillow would clip it at 255 instead of scaling it
         values = np.asarray(image)
         if values.min() < 0 or values.max() >= 1 << 16:
             raise ValueError(f"its pixels have values from {values.min()} to {values.max()}: {needed}")
@@ -41,10 +81,17 @@ def rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def decoded(data: bytes, name: str, upright: bool = True) -> Image.Image:
-    """An image in colours, upright as a folder of images would give it, or as it lies in the file."""
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            return rgb(ImageOps.exif_transpose(image) if upright else image)
-    except UnidentifiedImageError:  # its words are an address in memory
-        raise ValueError(f"{name} is not an image that Pillow knows: needs one of {', '.join(EXTENSIONS)}") from None
+def natural_order(name: str) -> list[tuple[str, int]]:
+    """A key to sort by that puts batch_2 before batch_10."""
+    return [*((text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name)), (name, 0)]
+
+
+def _as_text(name: str) -> str:
+    """A name that can be printed: names of files may be in another encoding."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _leads_back(inside: str, name: str) -> bool:
+    """Whether a folder is a link to one that it is in."""
+    linked = os.path.join(inside, name)
+    return os.path.islink(linked) and Path(inside).resolve().is_relative_to(Path(linked).resolve())

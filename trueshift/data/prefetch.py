@@ -1,4 +1,4 @@
-"""Read pictures a little ahead of their use, in order, each once; those that cannot be read are told, not lost."""
+"""Read images ahead of their use, in order; those that cannot be read are reported, not lost."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A picture, ready for the network but for normalising."""
+    """An image ready for the network, except for normalising."""
 
     index: int
     name: str
@@ -30,7 +30,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A picture that could not be read, and why."""
+    """An image that could not be read, and why."""
 
     index: int
     name: str
@@ -38,8 +38,8 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
-class _Pictures(Dataset[Any]):
-    """The pictures asked for, read one at a time."""
+class _Images(Dataset[Any]):
+    """The images asked for, read one at a time."""
 
     source: Source
     indices: Sequence[int]
@@ -52,10 +52,10 @@ class _Pictures(Dataset[Any]):
     def __getitem__(self, position: int) -> Prepared | Unreadable:
         index = self.indices[position]
         try:
-            picture = self.source[index]
-            canvas = self.preparation.canvas(picture.image, self.margin)
-            return Prepared(index, picture.name, picture.target, canvas)
-        except Exception as error:  # decoders raise many kinds; whichever it is, the others can go on
+            sample = self.source[index]
+            canvas = self.preparation.canvas(sample.image, self.margin)
+            return Prepared(index, sample.name, sample.target, canvas)
+        except Exception as error:  # decoders raise many kinds; the other images are still to be read
             return Unreadable(index, self.source.name(index), f"{type(error).__name__}: {error}")
 
 
@@ -68,23 +68,20 @@ def read_ahead(
     ahead: int = 32,
     for_gpu: bool = False,
 ) -> Iterator[Prepared | Unreadable]:
-    """Decode and resize in the background, never more than about ``ahead`` pictures before the one that is used.
+    """Decode and resize in the background, at most about ``ahead`` images before the one in use.
 
     Args:
         for_gpu: read in processes, since threads would compete with the one that keeps the GPU busy, and put pixels
             where a GPU can fetch them while it works.
     """
-    pictures = _Pictures(source, indices, preparation, margin)
+    images = _Images(source, indices, preparation, margin)
     if for_gpu and len(indices) > _PARCEL:
-        return _in_processes(pictures, workers)
-    return in_threads(pictures.__getitem__, range(len(pictures)), workers, ahead)
+        return _in_processes(images, workers)
+    return in_threads(images.__getitem__, range(len(images)), workers, ahead)
 
 
 def in_threads(read: Callable[[int], Read], positions: Iterable[int], workers: int, ahead: int) -> Iterator[Read]:
-    """What is read at each position, in order, never more than about ``ahead`` before the one that is used.
-
-    Without workers each is read when it is used.
-    """
+    """Read each position in order, at most about ``ahead`` before the one in use; without workers, on demand."""
     if not workers:
         yield from map(read, positions)
         return
@@ -101,40 +98,26 @@ def in_threads(read: Callable[[int], Read], positions: Iterable[int], workers: i
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-_PARCEL = 16  # pictures that a process sends together: sending costs as much for one as for many
+_PARCEL = 16  # images that a process sends together: sending many costs as much as sending one
 
 
-@dataclass(frozen=True)
-class _Parcel:
-    """Some pictures with their pixels in one tensor."""
-
-    pictures: list[Prepared | Unreadable]  # without their pixels
-    pixels: Tensor
-
-    @classmethod
-    def packed(cls, pictures: list[Prepared | Unreadable]) -> "_Parcel":
-        canvases = [picture.canvas for picture in pictures if isinstance(picture, Prepared)]
-        pixels = torch.stack(canvases) if canvases else torch.empty(0)
-        blank = torch.empty(3, 0, 0, dtype=torch.uint8)
-        bare = [replace(picture, canvas=blank) if isinstance(picture, Prepared) else picture for picture in pictures]
-        return cls(bare, pixels)
-
-    def pin_memory(self) -> "_Parcel":  # a DataLoader asks for this
-        return replace(self, pixels=self.pixels.pin_memory())
-
-    def unpacked(self) -> Iterator[Prepared | Unreadable]:
-        rest = iter(self.pixels)
-        for picture in self.pictures:
-            yield replace(picture, canvas=next(rest)) if isinstance(picture, Prepared) else picture
-
-
-def _in_processes(pictures: _Pictures, workers: int) -> Iterator[Prepared | Unreadable]:
-    parcels = DataLoader(
-        pictures,
+def _in_processes(images: _Images, workers: int) -> Iterator[Prepared | Unreadable]:
+    loader = DataLoader(
+        images,
         batch_size=_PARCEL,
         num_workers=workers,
-        collate_fn=_Parcel.packed,
+        collate_fn=_packed,
         pin_memory=torch.cuda.is_available(),
     )
-    for parcel in parcels:
-        yield from parcel.unpacked()
+    for parcel, pixels in loader:
+        rest = iter(pixels)
+        for image in parcel:
+            yield replace(image, canvas=next(rest)) if isinstance(image, Prepared) else image
+
+
+def _packed(images: list[Prepared | Unreadable]) -> tuple[list[Prepared | Unreadable], Tensor]:
+    """The images without their pixels, and all pixels in one tensor."""
+    canvases = [image.canvas for image in images if isinstance(image, Prepared)]
+    blank = torch.empty(3, 0, 0, dtype=torch.uint8)
+    bare = [replace(image, canvas=blank) if isinstance(image, Prepared) else image for image in images]
+    return bare, torch.stack(canvases) if canvases else torch.empty(0)
