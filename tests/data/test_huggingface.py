@@ -183,7 +183,7 @@ def test_labels_may_be_missing(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": [0, 5, 1]}, "has labels up to 5|cannot be read"),
+        ({"labels": [0, 5, 1]}, "has labels up to 5: needs 0 to 4, as its classes"),
         ({"labels": [0, -2, 1], "names": None}, "has labels from -2: needs 0 or more, or -1 for none"),
         ({"labels": ["ant", "bee", "ant"], "names": None}, "has labels of the type string: needs integers"),
     ],
