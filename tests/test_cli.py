@@ -7,7 +7,7 @@ import torch
 
 from trueshift.cli import main
 from trueshift.commands import command_line
-from trueshift.data.sample import FOLDER
+from trueshift.data.arrays import SAMPLE_FOLDER
 from trueshift.eval.runner.settings import inference_device
 from trueshift.utils.files import writable_folder
 from trueshift.utils.locks import sole_writer
@@ -149,7 +149,7 @@ def test_names_that_are_no_text_and_screens_without_letters(tmp_path, monkeypatc
     (tmp_path / "old").mkdir()
     for name in (b"\xdcbung.png", b"\xdcbel.png"):
         path = tmp_path / "old" / os.fsdecode(name)
-        path.write_bytes((FOLDER / "cifar10_test_400.png").read_bytes() if b"bung" in name else b"no picture")
+        path.write_bytes((SAMPLE_FOLDER / "cifar10_test_400.png").read_bytes() if b"bung" in name else b"no picture")
     screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", screen)
     assert main(["audit", "swin_mini", "--random-weights", "--data", "old", *QUICK]) == 0

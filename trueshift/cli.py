@@ -13,6 +13,7 @@ from rich.console import Console
 
 from .commands import command_line
 from .data import Source, open_data
+from .data import download as download_data
 from .eval.audit.run import run_audit
 from .eval.models.eval_model import Request, Subject, adapted_twin, canonical_twin
 from .eval.models.load import WeightsUnavailable, load_subject
@@ -287,12 +288,8 @@ def download(name: str, *, folder: Path) -> int:
         name: cifar10 or cifar100.
         folder: where to put it.
     """
-    from .data.download import download as fetch
-
-    console = Console()
-    with progress_bars(console) as progress:
-        path = fetch(name, writable_folder(folder), report=lambda done, total: progress("bytes", done, total))
-    console.print(f"{name} is in {path}", highlight=False, soft_wrap=True)
+    path = download_data(name, folder)
+    Console().print(f"{name} is in {path}", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -128,33 +128,18 @@ def test_only_a_few_of_many_unknown_values_are_named():
         decode_mask(grey(np.arange(55, dtype=np.uint8)[None]), "a.png", FOUR)
 
 
-def test_colours_are_refused_without_a_table_and_read_with_one():
-    colours = {(128, 0, 0): 0, (0, 0, 192): 1, (0, 0, 0): IGNORED}
-    table = Labels({0: 0}, colours)
-    pixels = np.array([[[128, 0, 0], [0, 0, 192]], [[0, 0, 0], [128, 0, 0]]], np.uint8)
-    for image in (Image.fromarray(pixels), Image.fromarray(pixels).convert("RGBA")):
-        assert decode_mask(saved(image), "a.png", table).tolist() == [[0, 1], [IGNORED, 0]]
-        told = r"a\.png is in RGBA?: needs one number per pixel, grey or palette, or a table of colours"
-        with pytest.raises(ValueError, match=told):
-            decode_mask(saved(image), "a.png", FOUR)
-    pixels[0, 0] = 255, 255, 255
-    with pytest.raises(
-        ValueError, match=r"the colour \(255, 255, 255\), which no class has: needs one of the 3 colours"
-    ):
-        decode_mask(saved(Image.fromarray(pixels)), "a.png", table)
-
-
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (saved(Image.new("LA", (3, 2))), "pixels of the kind LA: needs one whole number per pixel"),
-        (grey(VALUES.astype(np.float32), "TIFF"), "pixels of the kind F: needs one whole number"),
-        (grey(VALUES, "JPEG"), "is a JPEG, which blurs labels: needs a file without loss"),
+        (saved(Image.new("LA", (3, 2))), "pixels of the mode LA: needs one integer per pixel"),
+        (grey(VALUES.astype(np.float32), "TIFF"), "pixels of the mode F: needs one integer"),
+        (saved(Image.new("RGB", (3, 2))), "pixels of the mode RGB: needs one integer"),
+        (grey(VALUES, "JPEG"), "is a JPEG, which blurs labels: needs a lossless file"),
         (saved(Image.new("1", (3, 2)), "TIFF", tiffinfo={262: 0}), "stores white as 0"),
         (b"no image", "is not an image that Pillow knows: needs a label file"),
         (b"", "is not an image that Pillow knows"),
     ],
-    ids=["grey and alpha", "float", "jpeg", "white is 0", "text", "nothing"],
+    ids=["grey and alpha", "float", "colours", "jpeg", "white is 0", "text", "nothing"],
 )
 def test_what_cannot_be_labels_is_refused(data, told):
     with pytest.raises(ValueError, match=rf"odd\.png .*{told}"):

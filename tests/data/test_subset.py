@@ -90,16 +90,3 @@ def test_pixels_in_memory_stay_in_memory():
 def test_it_can_be_sent_to_another_process():
     part = pickle.loads(pickle.dumps(Subset(Numbered(10), [7, 2])))
     assert numbers(part) == [7, 2]
-
-
-class Chunked(Numbered):
-    chunks = (range(0, 4), range(4, 5), range(5, 10))
-
-
-def test_chunks_that_are_cheap_to_read_together_stay_known():
-    rest, out = hold_out(Chunked(10), 0.3)
-    assert numbers(out) == [1, 5, 8]
-    assert rest.chunks == [range(0, 3), range(3, 4), range(4, 7)]
-    assert out.chunks == [range(0, 1), range(1, 3)]
-    assert not hasattr(Subset(Chunked(10), [7, 2]), "chunks")  # an order that jumps has none
-    assert not hasattr(Subset(Numbered(10), [2, 7]), "chunks")

@@ -17,7 +17,7 @@ import torch
 import trueshift as ts
 from trueshift.cli import main
 from trueshift.data import Preparation
-from trueshift.data.cifar import CIFAR10_CLASSES
+from trueshift.data.arrays import CIFAR10_CLASSES
 from trueshift.eval import WeightsUnavailable, load_subject
 from trueshift.models import bundled_weights as shipped
 from trueshift.models import from_pretrained

@@ -1,31 +1,31 @@
-"""Images to train and to measure on: folders, packed files, and a real sample that comes with the package."""
+"""Images to train and to measure on: a sample that comes with the package, folders, shards and the Hub."""
 
-from .archive import CompactArchive, write_archive
-from .cifar import CifarFiles
+from .arrays import CifarFiles, CompactArchive, EmbeddedSample, ImageArrays
 from .download import download
-from .folder import ImageFolder
-from .opening import open_data
-from .parquet import ParquetImages
-from .prepare import Preparation
-from .reading import Prepared, Unreadable, read_ahead
-from .sample import EmbeddedSample
-from .shards import TarShards
-from .source import Sample, Source
+from .factory import open_data
+from .huggingface import DatasetImages
+from .images import ImageFolder
+from .prefetch import Prepared, Unreadable, read_ahead
+from .segmentation import open_scenes
+from .source import Sample, Source, WithoutTargets
+from .transforms import Preparation, ScenePreparation
 
 __all__ = [
     "CifarFiles",
     "CompactArchive",
+    "DatasetImages",
     "EmbeddedSample",
+    "ImageArrays",
     "ImageFolder",
-    "ParquetImages",
     "Preparation",
     "Prepared",
     "Sample",
+    "ScenePreparation",
     "Source",
-    "TarShards",
     "Unreadable",
+    "WithoutTargets",
     "download",
     "open_data",
+    "open_scenes",
     "read_ahead",
-    "write_archive",
 ]

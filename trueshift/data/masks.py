@@ -1,9 +1,9 @@
-"""From a label file to the class of each pixel: what a value means is looked up, never guessed."""
+"""Read label files: the class of each pixel is looked up, never guessed."""
 
 import io
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -13,13 +13,11 @@ from PIL import Image, UnidentifiedImageError
 
 from .source import IGNORED
 
-Colour = tuple[int, int, int]
-
 _UNKNOWN = np.iinfo(np.int32).min
 _SHOWN = 8  # values in an error message
-_DAMAGES = (OSError, SyntaxError, EOFError, struct.error)  # what Pillow raises for files that end early, or worse
-_LOSSY = ("JPEG", "JPEG2000", "MPO")  # WebP may be either, and is then told by its colours
-_SCALED = {"L;2": 85, "L;4": 17}  # Pillow spreads few bits of grey over 0 to 255
+_DAMAGES = (OSError, SyntaxError, EOFError, struct.error)  # what Pillow raises for truncated or damaged files
+_LOSSY = ("JPEG", "JPEG2000", "MPO")
+_SCALED = {"L;2": 85, "L;4": 17}  # Pillow scales grey of few bits to 0..255
 
 
 @dataclass(frozen=True)
@@ -27,21 +25,19 @@ class Labels:
     """What the values of label files mean.
 
     Args:
-        values: the class of each value of a file with one number per pixel, or ``IGNORED``.
-        colours: the same for files in red, green and blue; without it such files are refused.
+        values: the class of each value, or ``IGNORED``.
     """
 
     values: Mapping[int, int]
-    colours: Mapping[Colour, int] = field(default_factory=dict)
 
     @classmethod
     def numbered(cls, classes: int, first: int = 0, ignored: tuple[int, ...] = (255,)) -> "Labels":
-        """Classes one after the other from the value ``first`` on."""
+        """Consecutive classes from the value ``first`` on."""
         return cls({**dict.fromkeys(ignored, IGNORED), **{first + label: label for label in range(classes)}})
 
     @cached_property
     def _table(self) -> tuple[int, np.ndarray]:
-        """The value of the first entry, and entries from there on, with an unknown one at either end."""
+        """The lowest value and the classes from there on, with an unknown one at either end."""
         lowest = min(self.values) - 1
         table = np.full(max(self.values) - lowest + 2, _UNKNOWN, np.int32)
         for value, label in self.values.items():
@@ -50,7 +46,7 @@ class Labels:
 
     @cached_property
     def _bytes(self) -> np.ndarray:
-        """Entries for the values of one byte: several times faster, and most files have no others."""
+        """The classes of the values of one byte: several times faster, and most files have no others."""
         return self._looked_up(np.arange(256))
 
     def _looked_up(self, values: np.ndarray) -> np.ndarray:
@@ -58,21 +54,10 @@ class Labels:
         return np.take(table, np.clip(values.astype(np.int64), lowest, lowest + len(table) - 1) - lowest)
 
     def of_values(self, values: np.ndarray) -> Int32[np.ndarray, "H W"]:
-        """The class of each number; the unknown ones are marked."""
+        """The class of each value; unknown ones are marked."""
         return np.take(self._bytes, values) if values.dtype == np.uint8 else self._looked_up(values)
 
-    def of_colours(self, pixels: np.ndarray) -> Int32[np.ndarray, "H W"]:
-        """The class of each colour; the unknown ones are marked."""
-        keys = _packed(np.array(list(self.colours)))
-        table = np.array(list(self.colours.values()), np.int32)
-        order = np.argsort(keys)
-        keys, table = keys[order], table[order]
-        packed = _packed(pixels)
-        nearest = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
-        return np.where(keys[nearest] == packed, table[nearest], np.int32(_UNKNOWN))
-
-    def told(self) -> str:
-        """The known values, in words."""
+    def __str__(self) -> str:
         known = sorted(value for value, label in self.values.items() if label != IGNORED)
         ignored = sorted(value for value, label in self.values.items() if label == IGNORED)
         return _ranges(known) + (f", or {_ranges(ignored)} for what is ignored" if ignored else "")
@@ -84,70 +69,42 @@ def read_mask(path: str | Path, labels: Labels) -> Int32[np.ndarray, "H W"]:
 
 
 def decode_mask(data: bytes, name: str, labels: Labels) -> Int32[np.ndarray, "H W"]:
-    """The same from the content of a file; ``name`` is for what there may be to complain of."""
+    """The same from the content of a file; ``name`` is for error messages."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            _check_kind(image, name, labels)
+            _check_kind(image, name)
             stored = _stored_as(image)
-            pixels = np.asarray(image)
-            if image.mode in ("RGB", "RGBA"):
-                found = labels.of_colours(pixels)
-            else:  # a palette's numbers, not its colours: those are only for the eye
-                pixels = pixels // _SCALED[stored] if stored in _SCALED else pixels
-                found = labels.of_values(pixels)
-    except UnidentifiedImageError:  # its words are an address in memory
+            pixels = np.asarray(image)  # a palette's numbers, not its colours
+    except UnidentifiedImageError:  # its message is an address in memory
         raise ValueError(f"{name} is not an image that Pillow knows: needs a label file, best a PNG") from None
     except _DAMAGES as error:
         raise ValueError(f"{name} is not whole ({error}): copy it again") from error
+    pixels = pixels // _SCALED[stored] if stored in _SCALED else pixels
+    found = labels.of_values(pixels)
     unknown = found == _UNKNOWN
     if unknown.any():
-        raise ValueError(f"{name} has {_some(pixels[unknown])}, which no class has: needs {_needed(pixels, labels)}")
+        values = [str(int(value)) for value in np.unique(pixels[unknown])]
+        more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+        listed = f"value{'s' * (len(values) > 1)} {', '.join(values[:_SHOWN])}{more}"
+        raise ValueError(f"{name} has the {listed}, which no class has: needs {labels}")
     return found
 
 
-def _check_kind(image: Image.Image, name: str, labels: Labels) -> None:
+def _check_kind(image: Image.Image, name: str) -> None:
     """Refuse a file whose pixels cannot be labels."""
     if image.format in _LOSSY:
-        raise ValueError(f"{name} is a {image.format}, which blurs labels: needs a file without loss, best a PNG")
-    if image.mode in ("RGB", "RGBA"):
-        if not labels.colours:
-            raise ValueError(
-                f"{name} is in {image.mode}: needs one number per pixel, grey or palette, or a table of colours"
-            )
-    elif image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
-        raise ValueError(
-            f"{name} has pixels of the kind {image.mode}: needs one whole number per pixel, best 8-bit grey"
-        )
+        raise ValueError(f"{name} is a {image.format}, which blurs labels: needs a lossless file, best a PNG")
+    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+        raise ValueError(f"{name} has pixels of the mode {image.mode}: needs one integer per pixel, best 8-bit grey")
     if _stored_as(image).endswith((";I", ";IR", "2I", "4I")):
-        raise ValueError(f"{name} stores white as 0, which turns its values around: needs black as 0, best a PNG")
+        raise ValueError(f"{name} stores white as 0, which inverts its values: needs black as 0, best a PNG")
 
 
 def _stored_as(image: Image.Image) -> str:
-    """Pillow's word for how pixels lie in the file."""
+    """Pillow's raw mode of the file."""
     tiles = getattr(image, "tile", None)
     arguments = tiles[0][3] if tiles else ""
     return str(arguments[0] if isinstance(arguments, tuple) and arguments else arguments)
-
-
-def _packed(colours: np.ndarray) -> np.ndarray:
-    """A colour as one number."""
-    red, green, blue = np.moveaxis(colours[..., :3].astype(np.int64), -1, 0)
-    return (red << 16) | (green << 8) | blue
-
-
-def _some(pixels: np.ndarray) -> str:
-    """The first few of different values or colours, in words."""
-    if pixels.ndim == 2:
-        found = [f"({', '.join(map(str, colour))})" for colour in np.unique(pixels[:, :3], axis=0).tolist()]
-        kind = "colour"
-    else:
-        found, kind = [str(int(value)) for value in np.unique(pixels)], "value"
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"the {kind}{'s' * (len(found) > 1)} {', '.join(found[:_SHOWN])}{more}"
-
-
-def _needed(pixels: np.ndarray, labels: Labels) -> str:
-    return labels.told() if pixels.ndim == 2 else f"one of the {len(labels.colours)} colours of the table"
 
 
 def _ranges(numbers: list[int]) -> str:

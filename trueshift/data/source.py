@@ -1,10 +1,11 @@
-"""What images are read from: numbered samples with names, targets where they are known, and names of classes."""
+"""What images are read from: numbered samples with names, and with targets and classes where these are known."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
+SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}  # names of each split, the best first
 IGNORED = -100  # torch's own ignore_index: a mask goes into cross_entropy as it is
 
 
@@ -36,3 +37,29 @@ class Source(Protocol):
     def name(self, index: int) -> str:
         """What a sample is called."""
         ...
+
+
+def check_split(split: str) -> None:
+    """Refuse a split that no source knows."""
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r}: needs 'test' or 'train'")
+
+
+class WithoutTargets:
+    """A source with its targets left out: the class of an image says nothing about its pixels."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.title = source.title
+        self.classes: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        """As the source calls it."""
+        return self.source.name(index)
+
+    def __getitem__(self, index: int) -> Sample:
+        sample = self.source[index]
+        return Sample(sample.image, sample.name, None)

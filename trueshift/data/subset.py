@@ -1,7 +1,6 @@
-"""Some of the pictures of a source."""
+"""Parts of a source."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from .source import Source
 
 
 class Subset:
-    """The pictures, or scenes, of a source at some indices, in that order."""
+    """The samples of a source at some indices, in that order."""
 
     def __init__(self, source: Source, indices: Sequence[int] | np.ndarray) -> None:
         self.source, self.indices = source, np.asarray(indices, np.int64)
@@ -21,9 +20,6 @@ class Subset:
         if hasattr(source, "pixels"):  # held in memory: so are these
             self.pixels = source.pixels[self.indices]
             self.labels = np.asarray(source.labels)[self.indices]  # type: ignore[attr-defined]
-        if hasattr(source, "chunks") and (np.diff(self.indices) > 0).all():  # cheap to read together: so are these
-            ends = [0, *np.searchsorted(self.indices, [chunk.stop for chunk in source.chunks]).tolist()]
-            self.chunks = [range(*each) for each in pairwise(ends) if range(*each)]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -37,14 +33,14 @@ class Subset:
 
 
 def evenly_spread(source: Source, limit: int) -> Source:
-    """At most ``limit`` pictures, spread over the whole source; 0 for all."""
+    """At most ``limit`` samples, spread over the whole source; 0 for all."""
     if not limit or limit >= len(source):
         return source
     return Subset(source, np.arange(limit) * len(source) // limit)
 
 
 def hold_out(source: Source, part: float) -> tuple[Source, Source]:
-    """Two sources without a picture in common: the rest, and the part that is held out, evenly spread."""
+    """Two sources without a sample in common: the rest, and the part that is held out, evenly spread."""
     number = max(1, round(len(source) * part))
     if number >= len(source):
         raise ValueError(f"{source.title} has {len(source)} images: holding out {part:g} of them leaves none")

@@ -1,10 +1,10 @@
-"""Numbers that a user gives, refused with what would be right before any work is done."""
+"""Check numbers given by the user before any work is done."""
 
 _SEEDS = 1 << 63  # as many as every generator takes
 
 
 def check_at_least(name: str, value: float | None, least: float) -> None:
-    """Refuse a number below the least that makes sense; None was not given."""
+    """Refuse a number below the least; None passes."""
     if value is not None and not value >= least:  # nan is not
         raise ValueError(f"{name} is {value}: needs at least {least}")
 

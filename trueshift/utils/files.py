@@ -42,7 +42,7 @@ def writable_folder(path: str | Path) -> Path:
 
 
 def json_text(value: Any) -> str:
-    """Data as JSON, which has no infinity: a number without bound is told as null."""
+    """Data as JSON; infinite numbers, which JSON lacks, become null."""
     return json.dumps(_finite(value), indent=1, allow_nan=False) + "\n"
 
 

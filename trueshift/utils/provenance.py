@@ -1,4 +1,4 @@
-"""What a result must say of itself so that it can be made again: command, commit, machine, versions, seed."""
+"""What reproduces a result: command, commit, machine, versions, seed."""
 
 import os
 import platform
@@ -34,7 +34,7 @@ def circumstances(seed: int, packages: tuple[str, ...] = _PACKAGES) -> dict[str,
 def commit() -> str:
     """The commit of this code, with a plus if code has changed since; "unknown" outside of a checkout.
 
-    TRUESHIFT_COMMIT says it where only a copy of the tree is at hand.
+    TRUESHIFT_COMMIT overrides it, for copies without a repository.
     """
     given = os.environ.get("TRUESHIFT_COMMIT")
     if given:

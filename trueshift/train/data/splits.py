@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ...data import Source, open_data
+from ...data.arrays import EmbeddedSample
 from ...data.download import SOURCES, download
-from ...data.sample import EmbeddedSample
 from ...data.subset import evenly_spread, hold_out
 from ..config import DataConfig, EvaluateConfig
 

@@ -1,17 +1,19 @@
-"""Pictures and label files side by side, in the layouts that data sets are published in, or in one's own."""
+"""Images with label files, in the layouts of published data sets or in one's own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from .file_tree import FileTree
-from .folder import EXTENSIONS
+from .images import EXTENSIONS, decoded, natural_order
 from .masks import Labels, decode_mask
-from .packed import decoded
 from .source import IGNORED, Sample, Source
 
-# what folders of a split may be called, the best first; where nothing is kept for testing, validation is
-SCENE_SPLITS = {
+# folder names of each split, the best first; validation stands in for a test that is not there
+_SPLITS = {
     "train": ("train", "training"),
     "val": ("val", "validation"),
     "test": ("test", "testing", "val", "validation"),
@@ -19,38 +21,106 @@ SCENE_SPLITS = {
 CAMVID = (
     "Sky", "Building", "Pole", "Road", "Pavement", "Tree", "SignSymbol", "Fence", "Car", "Pedestrian", "Bicyclist",
 )  # fmt: skip
-# the classes that are measured, by the numbers that label files (labelIds) have for them
+# the classes that are measured, by their numbers in label files (labelIds)
 CITYSCAPES = {
     7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light",
     20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car", 27: "truck",
     28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle",
 }  # fmt: skip
-_CITYSCAPES_KINDS = ("labelTrainIds", "labelIds")  # the first where there are as many: it is made from the other
+_CITYSCAPES_KINDS = ("labelTrainIds", "labelIds")  # the first if there are as many: it is made from the other
 ADE20K_CLASSES = 150
 _LAYOUTS = (
     "images/training with annotations/training (ADE20K), leftImg8bit with gtFine (Cityscapes), train with trainannot "
     "(CamVid), or images/train with masks/train and a classes.txt"
 )
 _SHOWN = 3  # files in an error message
+_OPEN_ZIPS = 8
 
 
 class UnknownLayout(ValueError):
-    """Files that may be anything but pictures with label files."""
+    """Files that are not images with label files in a known layout."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files below a folder or in a zip. Nothing stays open in it, so it can be pickled.
+
+    Args:
+        path: the folder, or the zip.
+        names: of all files, with slashes, in natural order, relative to ``root``.
+        root: the folder inside that names start from, ending in a slash, or nothing.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    root: str = ""
+
+    @classmethod
+    def at(cls, path: str | Path) -> "Files":
+        """The files of a folder or a zip, without hidden ones."""
+        path = Path(path)
+        if path.is_dir():
+            walk = os.walk(path, followlinks=True)
+            names = [Path(inside, file).relative_to(path).as_posix() for inside, _, files in walk for file in files]
+        elif path.suffix.lower() == ".zip" and path.is_file():
+            names = [entry.filename for entry in _opened(path, os.getpid()).infolist() if not entry.is_dir()]
+        else:
+            raise FileNotFoundError(f"{path} is not there: needs a folder or a .zip")
+        seen = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))]
+        return cls(path, tuple(sorted(seen, key=natural_order)))
+
+    def roots(self) -> Iterator["Files"]:
+        """The files themselves, then those in their only folder, and so on: archives often wrap all in one."""
+        files = self
+        yield files
+        while len(tops := files.folders()) == 1:
+            start = f"{tops.pop()}/"
+            names = tuple(name.removeprefix(start) for name in files.names if name.startswith(start))
+            files = replace(files, names=names, root=files.root + start)
+            yield files
+
+    def folders(self, inside: str = "") -> set[str]:
+        """Names of the folders directly inside one, or at the top, that hold files."""
+        start = f"{inside}/" if inside else ""
+        rest = [name.removeprefix(start) for name in self.names if name.startswith(start)]
+        return {name.partition("/")[0] for name in rest if "/" in name}
+
+    def where(self, name: str) -> str:
+        """A file as an error message names it."""
+        return str(self.path / PurePosixPath(self.root + name))
+
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
+        if self.path.is_dir():
+            return (self.path / (self.root + name)).read_bytes()
+        try:
+            return _opened(self.path, os.getpid()).read(self.root + name)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+            raise ValueError(f"{self.where(name)} cannot be read from its zip ({error}): copy it again") from error
+
+
+@lru_cache(maxsize=_OPEN_ZIPS)
+def _opened(path: Path, process: int) -> zipfile.ZipFile:
+    """An open zip of this process: forked ones would move each other's position in it."""
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is not a whole zip ({error}): copy it again") from error
 
 
 @dataclass
-class SceneFiles:
-    """Pictures with a label file each.
+class MaskedImages:
+    """Images with a label file each.
 
     Args:
         files: where they lie.
-        pairs: names of a picture and of its label file.
+        pairs: names of an image and of its label file.
         labels: what the values of the label files mean.
     """
 
     title: str
     classes: list[str] | None
-    files: FileTree
+    files: Files
     pairs: list[tuple[str, str]]
     labels: Labels
 
@@ -58,26 +128,25 @@ class SceneFiles:
         return len(self.pairs)
 
     def name(self, index: int) -> str:
-        """The path of the picture inside the folder."""
+        """The path of the image inside the folder."""
         return self.pairs[index][0]
 
     def __getitem__(self, index: int) -> Sample:
-        picture, label_file = self.pairs[index]
-        where = self.files.where(picture)
-        # not turned upright as a photograph by itself is: a label file has no note of how the camera was held, its
-        # pixels lie as those of the picture's file do
-        image = decoded(self.files.read(picture), where, upright=False)
+        name, label_file = self.pairs[index]
+        where = self.files.where(name)
+        # not turned upright: a label file has no orientation tag, its pixels lie as those of the image file do
+        image = decoded(self.files.read(name), where, upright=False)
         mask = decode_mask(self.files.read(label_file), self.files.where(label_file), self.labels)
         if mask.shape != (image.height, image.width):
             raise ValueError(
                 f"{where} has {image.height} x {image.width} pixels, its label file {label_file} has "
                 f"{mask.shape[0]} x {mask.shape[1]}: needs the same size"
             )
-        return Sample(image, picture, mask)
+        return Sample(image, name, mask)
 
 
 def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] | None = None) -> Source:
-    """Pictures with the class of each pixel, from a folder or a zip.
+    """Images with the class of each pixel, from a folder or a zip.
 
     Args:
         where: ADE20K (``images/training`` and ``annotations/training``, or files directly in both), Cityscapes
@@ -85,13 +154,13 @@ def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] |
             ``images/train`` and ``masks/train``, or files directly in both, with a ``classes.txt``, one name per line;
             its label files have 0 for the first class, and 255 (65535 for more than 255 classes) is ignored.
         split: ``"train"``, ``"val"`` or ``"test"``. ADE20K and Cityscapes keep the labels of their tests to
-            themselves: there it is the validation. Without meaning where files lie in no folder of a split.
-        classes: names for one's own classes, where there is no ``classes.txt``.
+            themselves: there it is the validation. Ignored if files lie in no folder of a split.
+        classes: names of one's own classes, if there is no ``classes.txt``.
     """
-    if split not in SCENE_SPLITS:
-        raise ValueError(f"split {split!r}: needs one of {', '.join(SCENE_SPLITS)}")
-    tree = FileTree.at(where)
-    for root in tree.roots():
+    if split not in _SPLITS:
+        raise ValueError(f"split {split!r}: needs one of {', '.join(_SPLITS)}")
+    files = Files.at(where)
+    for root in files.roots():
         top = root.folders()
         if {"leftImg8bit", "gtFine"} <= top:
             return _cityscapes(root, split)
@@ -101,21 +170,21 @@ def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] |
             return _own(root, split, classes)
         if any(f"{folder}annot" in top for folder in top):
             return _camvid(root, split)
-    raise UnknownLayout(f"{tree.path} is in no known layout of pictures with label files: needs {_LAYOUTS}")
+    raise UnknownLayout(f"{files.path} is in no known layout of images with label files: needs {_LAYOUTS}")
 
 
 # the layouts
 
 
-def _ade20k(root: FileTree, split: str) -> SceneFiles:
+def _ade20k(root: Files, split: str) -> MaskedImages:
     word = _split_folder(root, "images", "val" if split == "test" else split)
     pairs = _pairs(root, f"images{word}", f"annotations{word}")
     title = f"ADE20K{word.replace('/', ' ')}"
     labels = Labels.numbered(ADE20K_CLASSES, first=1, ignored=(0,))
-    return SceneFiles(title, _ade20k_names(root), root, pairs, labels)
+    return MaskedImages(title, _ade20k_names(root), root, pairs, labels)
 
 
-def _ade20k_names(root: FileTree) -> list[str]:
+def _ade20k_names(root: Files) -> list[str]:
     """From the table that comes with the data, in its columns for tabs or for commas; the first name of each class."""
     for file, mark in (("objectInfo150.txt", "\t"), ("objectInfo150.csv", ",")):
         if file in root.names:
@@ -128,7 +197,7 @@ def _ade20k_names(root: FileTree) -> list[str]:
     return [f"class {number}" for number in range(1, ADE20K_CLASSES + 1)]
 
 
-def _cityscapes(root: FileTree, split: str) -> SceneFiles:
+def _cityscapes(root: Files, split: str) -> MaskedImages:
     split = "val" if split == "test" else split  # the labels of the test are not published, all their pixels are void
     counts = {kind: len(_by_key(root, f"gtFine/{split}", f"_gtFine_{kind}.png")) for kind in _CITYSCAPES_KINDS}
     kind = max(counts, key=counts.__getitem__)
@@ -138,25 +207,25 @@ def _cityscapes(root: FileTree, split: str) -> SceneFiles:
     else:
         void = dict.fromkeys((-1, *range(34), 255), IGNORED)
         labels = Labels({**void, **{number: label for label, number in enumerate(CITYSCAPES)}})
-    return SceneFiles(f"Cityscapes {split}", list(CITYSCAPES.values()), root, pairs, labels)
+    return MaskedImages(f"Cityscapes {split}", list(CITYSCAPES.values()), root, pairs, labels)
 
 
-def _camvid(root: FileTree, split: str) -> SceneFiles:
+def _camvid(root: Files, split: str) -> MaskedImages:
     word = _split_folder(root, "", split)
     pairs = _pairs(root, word, f"{word}annot")
-    return SceneFiles(f"CamVid {word}", list(CAMVID), root, pairs, Labels.numbered(len(CAMVID), ignored=(11, 255)))
+    return MaskedImages(f"CamVid {word}", list(CAMVID), root, pairs, Labels.numbered(len(CAMVID), ignored=(11, 255)))
 
 
-def _own(root: FileTree, split: str, classes: Sequence[str] | None) -> SceneFiles:
+def _own(root: Files, split: str, classes: Sequence[str] | None) -> MaskedImages:
     names = list(classes) if classes else _own_names(root)
     word = _split_folder(root, "images", split)
     pairs = _pairs(root, f"images{word}", f"masks{word}")
     title = f"{root.path.resolve().stem}{word.replace('/', ' ')}"
     ignored = 255 if len(names) <= 255 else 65535
-    return SceneFiles(title, names, root, pairs, Labels.numbered(len(names), ignored=(ignored,)))
+    return MaskedImages(title, names, root, pairs, Labels.numbered(len(names), ignored=(ignored,)))
 
 
-def _own_names(root: FileTree) -> list[str]:
+def _own_names(root: Files) -> list[str]:
     if "classes.txt" not in root.names:
         raise FileNotFoundError(
             f"{root.where('classes.txt')} is missing: needs the names of the classes, one per line, the first for "
@@ -172,47 +241,47 @@ def _own_names(root: FileTree) -> list[str]:
 # what they share
 
 
-def _split_folder(root: FileTree, inside: str, split: str) -> str:
-    """The folder of a split, ``"/training"``; nothing if there are pictures but no folders of splits."""
+def _split_folder(root: Files, inside: str, split: str) -> str:
+    """The folder of a split, ``"/training"``; nothing if there are images but no folders of splits."""
     slash = "/" if inside else ""
     found = root.folders(inside)
-    for word in SCENE_SPLITS[split]:
+    for word in _SPLITS[split]:
         if word in found:
             return slash + word
-    of_others = found.intersection(word for words in SCENE_SPLITS.values() for word in words)
+    of_others = found.intersection(word for words in _SPLITS.values() for word in words)
     if of_others or not inside:
         place = f"in {inside}" if inside else "at its top"
         raise ValueError(
             f"{root.where('.')} has {', '.join(sorted(found)) or 'nothing'} {place}: split {split!r} needs "
-            f"one of {', '.join(SCENE_SPLITS[split])}"
+            f"one of {', '.join(_SPLITS[split])}"
         )
     return ""
 
 
 def _pairs(
-    root: FileTree, pictures: str, masks: str, picture_ending: str = "", mask_ending: str = ""
+    root: Files, images: str, masks: str, image_ending: str = "", mask_ending: str = ""
 ) -> list[tuple[str, str]]:
-    """Names of pictures and label files that are called alike but for their endings."""
-    of_pictures = _by_key(root, pictures, picture_ending)
+    """Names of images and label files that are called alike but for their endings."""
+    of_images = _by_key(root, images, image_ending)
     of_masks = _by_key(root, masks, mask_ending)
-    if not of_pictures:
-        raise ValueError(f"{root.where(pictures)} has no pictures: needs files ending in {_ending(picture_ending)}")
-    alone = [of_pictures[key] for key in of_pictures if key not in of_masks]
+    if not of_images:
+        raise ValueError(f"{root.where(images)} has no images: needs files ending in {_ending(image_ending)}")
+    alone = [of_images[key] for key in of_images if key not in of_masks]
     if alone:
         raise ValueError(
-            f"{_count(alone, 'picture')} without a label file, as {_some(root, alone)}: needs one of the same name in "
+            f"{_count(alone, 'image')} without a label file, as {_some(root, alone)}: needs one of the same name in "
             f"{masks}, ending in {_ending(mask_ending)}"
         )
-    alone = [of_masks[key] for key in of_masks if key not in of_pictures]
+    alone = [of_masks[key] for key in of_masks if key not in of_images]
     if alone:
         raise ValueError(
-            f"{_count(alone, 'label file')} without a picture, as {_some(root, alone)}: needs one of the same name in "
-            f"{pictures}, ending in {_ending(picture_ending)}"
+            f"{_count(alone, 'label file')} without an image, as {_some(root, alone)}: needs one of the same name in "
+            f"{images}, ending in {_ending(image_ending)}"
         )
-    return [(picture, of_masks[key]) for key, picture in of_pictures.items()]
+    return [(image, of_masks[key]) for key, image in of_images.items()]
 
 
-def _by_key(root: FileTree, folder: str, ending: str) -> dict[str, str]:
+def _by_key(root: Files, folder: str, ending: str) -> dict[str, str]:
     """Files below a folder by what they are called there without their ending."""
     start = folder + "/"
     found: dict[str, str] = {}
@@ -239,5 +308,5 @@ def _count(files: Sequence[str], what: str) -> str:
     return f"{len(files)} {what}{'s' * (len(files) > 1)}"
 
 
-def _some(root: FileTree, files: Sequence[str]) -> str:
+def _some(root: Files, files: Sequence[str]) -> str:
     return ", ".join(root.where(file) for file in files[:_SHOWN])

@@ -1,7 +1,6 @@
-"""From files to pixels: timm's evaluation transform exactly, room to move in, and reading ahead of the network."""
+"""From images to pixels: timm's evaluation transform exactly, room to shift in, and mmsegmentation's sizes."""
 
-import threading
-from time import sleep
+import json
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
-from trueshift.data import ImageFolder, Preparation, Prepared, Sample, Unreadable, read_ahead
+from trueshift.data import Preparation, ScenePreparation
 
 
 def photo(width, height, seed=0):
@@ -155,144 +154,79 @@ def test_settings_that_cannot_be_are_refused(settings, message):
         Preparation(**settings)
 
 
-# reading ahead
-
-TINY = Preparation((4, 4), 1.0)
+# segmentation: mmsegmentation's rule, and the paper's multiples
 
 
-class Counted:
-    """Numbered pictures that remember who was asked for, and wait where they are told to."""
-
-    title = "counted"
-    classes = None
-
-    def __init__(self, holds=()):
-        self.asked, self.holds, self.go, self.threads = [], set(holds), threading.Event(), set()
-
-    def __len__(self):
-        return 10**9
-
-    def name(self, index):
-        return f"number {index}"
-
-    def __getitem__(self, index):
-        self.asked.append(index)
-        self.threads.add(threading.current_thread())
-        if index in self.holds:
-            assert self.go.wait(20)
-        return Sample(Image.new("RGB", (4, 4), (index % 256, 0, 0)), self.name(index), index)
+@pytest.mark.parametrize(
+    ("scale", "size", "expected"),
+    [
+        ((2048, 512), (512, 683), (512, 683)),
+        ((2048, 512), (683, 512), (683, 512)),
+        ((2048, 512), (256, 256), (512, 512)),
+        ((2048, 512), (1024, 2048), (512, 1024)),
+        ((2048, 512), (100, 1000), (205, 2048)),  # the longest side decides
+        ((2048, 512), (1000, 100), (2048, 205)),
+        ((1792, 448), (360, 480), (448, 597)),
+        ((1792, 448), (1, 4000), (1, 1792)),
+    ],
+)
+def test_the_ratio_is_kept_within_both_sides(scale, size, expected):
+    assert ScenePreparation(scale, fit="pad", multiple=(224, 224)).scaled(*size) == expected
+    assert ScenePreparation(scale).scaled(*size) == expected
 
 
-def wait_for(condition):
-    for _ in range(400):
-        if condition():
-            return
-        sleep(0.02)
-    raise AssertionError("it never came true")
+def test_each_side_goes_on_to_the_next_multiple():
+    swin = ScenePreparation((1792, 448), (224, 224))
+    assert swin.scaled(360, 480) == (448, 672)
+    assert swin.scaled(448, 448) == (448, 448)
+    assert swin.scaled(100, 1792) == (224, 1792)
+    swin_v2 = ScenePreparation((2048, 512), (256, 256))
+    assert swin_v2.scaled(512, 683) == (512, 768)
+    assert ScenePreparation((64, 32), (7, 5)).scaled(32, 64) == (35, 65)
 
 
-def test_pictures_come_in_order_each_once():
-    source = Counted(holds={3})
-    release = threading.Timer(0.1, source.go.set)  # number 3 is ready long after those behind it
-    release.start()
-    indices = [5, 3, 9, 0, 7, 3, *range(40)]
-    read = list(read_ahead(source, indices, TINY, workers=4, ahead=8))
-    release.join()
-    assert [picture.index for picture in read] == indices
-    assert sorted(source.asked) == sorted(indices)
-    for picture in read:
-        assert isinstance(picture, Prepared)
-        assert (picture.name, picture.label) == (f"number {picture.index}", picture.index)
-        assert (picture.canvas[0] == picture.index).all()
+@pytest.mark.parametrize("fit", ["resize", "pad"])
+def test_the_canvas_is_the_picture_at_that_size(fit):
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 47, 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels)
+    preparation = ScenePreparation((64, 20), (8, 8), fit)
+    canvas = preparation.canvas(picture)
+    height, width = preparation.scaled(30, 47)
+    assert (height, width) == ((24, 32) if fit == "resize" else (20, 31))
+    expected = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
+    assert np.array_equal(canvas.permute(1, 2, 0), expected)
+    as_it_is = ScenePreparation((47, 30))
+    assert np.array_equal(as_it_is.canvas(picture).permute(1, 2, 0), pixels)
 
 
-def test_the_margin_is_passed_on():
-    (picture,) = read_ahead(Counted(), [1], TINY, margin=(1, 2))
-    assert picture.canvas.shape == (3, 6, 8)
+def test_values_are_normalised_as_for_classification():
+    canvas = torch.randint(0, 256, (3, 8, 8), dtype=torch.uint8)
+    colours = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
+    assert torch.equal(ScenePreparation(**colours).normalise(canvas), Preparation(**colours).normalise(canvas))
+    assert torch.equal(ScenePreparation(**colours).normaliser()(canvas), Preparation(**colours).normalise(canvas))
+    grey = torch.tensor(ScenePreparation().mean_pixel, dtype=torch.uint8).view(3, 1, 1)
+    assert ScenePreparation().normalise(grey).abs().max() < 0.5 / 255 / min(ScenePreparation().std) + 1e-6
 
 
-@pytest.mark.parametrize(("workers", "ahead"), [(1, 0), (1, 4), (4, 4), (4, 1), (2, 16)])
-def test_never_more_than_a_few_are_read_before_their_use(workers, ahead):
-    source = Counted()
-    reading = read_ahead(source, range(10**9), TINY, workers=workers, ahead=ahead)  # all at once would hang
-    for used in range(30):
-        assert next(reading).index == used
-        assert len(source.asked) <= used + 1 + ahead
-    reading.close()
+def test_a_configuration_file_keeps_everything():
+    preparation = ScenePreparation((1792, 448), (224, 112), "pad", (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")
+    assert ScenePreparation.from_dict(json.loads(json.dumps(preparation.to_dict()))) == preparation
+    assert ScenePreparation.from_dict({"fit": "pad"}) == ScenePreparation(fit="pad")
+    with pytest.raises(ValueError, match="a preparation with crop, size: needs only scale, multiple, fit, mean"):
+        ScenePreparation.from_dict({"size": 3, "crop": 4})
 
 
-def test_it_does_read_ahead():
-    source = Counted(holds={0})
-    reading = read_ahead(source, range(20), TINY, workers=2, ahead=6)
-    first = []
-    user = threading.Thread(target=lambda: first.append(next(reading)))
-    user.start()
-    wait_for(lambda: sorted(source.asked) == list(range(7)))  # those behind number 0, which is held
-    assert not first
-    source.go.set()
-    user.join(20)
-    assert first[0].index == 0
-    reading.close()
-
-
-def test_closing_early_reads_no_more():
-    source = Counted(holds=range(1, 100))
-    reading = read_ahead(source, range(100), TINY, workers=2, ahead=20)
-    assert next(reading).index == 0
-    wait_for(lambda: len(source.asked) == 3)  # both workers are held
-    reading.close()
-    source.go.set()
-    for thread in source.threads:
-        thread.join(20)
-        assert not thread.is_alive()
-    assert sorted(source.asked) == [0, 1, 2]
-
-
-def test_a_picture_that_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
-    for name in ("a", "c", "e", "f"):
-        photo(60, 40).save(tmp_path / f"{name}.jpg")
-    (tmp_path / "b.jpg").write_bytes(b"no image at all")
-    (tmp_path / "d.jpg").write_bytes((tmp_path / "c.jpg").read_bytes()[:700])
-    (tmp_path / "e.jpg").write_bytes(b"")
-    read = list(read_ahead(ImageFolder(tmp_path), range(6), TINY))
-    assert [(type(picture), picture.index, picture.name) for picture in read] == [
-        (Prepared, 0, "a.jpg"),
-        (Unreadable, 1, "b.jpg"),
-        (Prepared, 2, "c.jpg"),
-        (Unreadable, 3, "d.jpg"),
-        (Unreadable, 4, "e.jpg"),
-        (Prepared, 5, "f.jpg"),
-    ]
-    assert read[1].reason.startswith("UnidentifiedImageError: cannot identify image file")
-    assert read[3].reason.startswith("OSError: ")
-    assert "truncated" in read[3].reason or "broken" in read[3].reason
-
-
-def test_a_file_that_went_away_is_told(tmp_path):
-    photo(8, 8).save(tmp_path / "a.png")
-    source = ImageFolder(tmp_path)
-    (tmp_path / "a.png").unlink()
-    (told,) = read_ahead(source, [0], TINY)
-    assert told.name == "a.png"
-    assert told.reason.startswith("FileNotFoundError: ")
-
-
-def test_nothing_to_read_is_nothing_read():
-    assert list(read_ahead(Counted(), [], TINY)) == []
-
-
-def test_processes_read_what_threads_read(tmp_path):
-    for index in range(40):
-        Image.new("RGB", (6, 5), (index, 0, 0)).save(tmp_path / f"{index:02d}.png")
-    (tmp_path / "07.png").write_bytes(b"torn")
-    source = ImageFolder(tmp_path)
-    here = list(read_ahead(source, range(40), TINY, margin=(1, 0)))
-    there = list(read_ahead(source, range(40), TINY, margin=(1, 0), workers=2, for_gpu=True))
-    for one, other in zip(here, there, strict=True):
-        assert (one.index, one.name) == (other.index, other.name)
-        if isinstance(one, Unreadable):
-            assert one == other
-        else:
-            assert one.label == other.label
-            assert torch.equal(one.canvas, other.canvas)
-    assert sum(isinstance(one, Unreadable) for one in here) == 1
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"scale": (448, 1792)}, "needs the longest side first"),
+        ({"scale": (448, 0)}, "and positive numbers"),
+        ({"multiple": (0, 1)}, "and positive numbers"),
+        ({"fit": "crop"}, "fit 'crop': needs one of resize, pad"),
+        ({"std": (1.0, 0.0, 1.0)}, "std above 0"),
+        ({"interpolation": "best"}, "interpolation 'best': needs one of nearest, bilinear"),
+    ],
+)
+def test_values_of_segmentation_that_cannot_be_are_refused(values, told):
+    with pytest.raises(ValueError, match=told):
+        ScenePreparation(**values)

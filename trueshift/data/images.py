@@ -1,11 +1,13 @@
-"""A folder of images, with one folder per class if there are classes."""
+"""Find and decode image files, and read them from a folder."""
 
+import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from .source import Sample
 
@@ -17,6 +19,8 @@ class ImageFolder:
 
     Images next to such folders have no label; with no folder that holds images, none has.
     """
+
+    # not the imagefolder of `datasets`, which drops all labels if classes have folders of their own or there is but one
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -38,26 +42,14 @@ class ImageFolder:
         return _as_text(self.files[index].relative_to(self.path).as_posix())
 
     def __getitem__(self, index: int) -> Sample:
-        file = self.files[index]
+        file, name = self.files[index], self.name(index)
+        label = self._labels.get(file.relative_to(self.path).parts[0])
         with Image.open(file) as image:
-            # a photograph lies as its camera was held
-            upright = rgb(ImageOps.exif_transpose(image))
-        return Sample(upright, self.name(index), self._labels.get(file.relative_to(self.path).parts[0]))
-
-
-def _as_text(name: str) -> str:
-    """A name as it can be printed: those of files may be in another encoding."""
-    return name.encode(errors="backslashreplace").decode()
-
-
-def _leads_back(inside: str, name: str) -> bool:
-    """Whether a folder is a link to one that it is in: it would never end."""
-    linked = os.path.join(inside, name)
-    return os.path.islink(linked) and Path(inside).resolve().is_relative_to(Path(linked).resolve())
+            return Sample(rgb(ImageOps.exif_transpose(image)), name, label)
 
 
 def image_files(folder: Path) -> Iterator[Path]:
-    """All images below a folder, linked folders too, by their endings; hidden ones are notes of file systems."""
+    """All images below a folder, linked folders included; hidden files are left out."""
     for inside, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".") and not _leads_back(inside, name)]
         for name in files:
@@ -65,12 +57,21 @@ def image_files(folder: Path) -> Iterator[Path]:
                 yield Path(inside, name)
 
 
+def decoded(data: bytes, name: str, upright: bool = True) -> Image.Image:
+    """An encoded image in RGB, turned upright as its camera was held, or as it lies in the file."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return rgb(ImageOps.exif_transpose(image) if upright else image)
+    except UnidentifiedImageError:  # its message is an address in memory
+        raise ValueError(f"{name} is not an image that Pillow knows: needs one of {', '.join(EXTENSIONS)}") from None
+
+
 def rgb(image: Image.Image) -> Image.Image:
-    """A picture in red, green and blue, whatever it was stored in."""
+    """An image of any mode in RGB."""
     needed = "needs 8 or 16 bits per channel"
     if image.mode == "F":
         raise ValueError(f"its pixels are in floating point: {needed}")
-    if image.mode.startswith("I"):  # grey of 16 bits: Pillow would cut it off at 255 instead of scaling it
+    if image.mode.startswith("I"):  # 16-bit grey: Pillow would clip it at 255 instead of scaling it
         values = np.asarray(image)
         if values.min() < 0 or values.max() >= 1 << 16:
             raise ValueError(f"its pixels have values from {values.min()} to {values.max()}: {needed}")
@@ -78,3 +79,19 @@ def rgb(image: Image.Image) -> Image.Image:
     if image.mode == "P" and "transparency" in image.info:  # Pillow warns of the direct way
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def natural_order(name: str) -> list[tuple[str, int]]:
+    """A key to sort by that puts batch_2 before batch_10."""
+    return [*((text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name)), (name, 0)]
+
+
+def _as_text(name: str) -> str:
+    """A name that can be printed: names of files may be in another encoding."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _leads_back(inside: str, name: str) -> bool:
+    """Whether a folder is a link to one that it is in."""
+    linked = os.path.join(inside, name)
+    return os.path.islink(linked) and Path(inside).resolve().is_relative_to(Path(linked).resolve())

@@ -1,0 +1,325 @@
+"""Small images in memory: the sample in the package, CIFAR's official files, arrays and mosaics."""
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+import threading
+import zipfile
+import zlib
+from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.datasets import CIFAR10, CIFAR100
+
+from trueshift.data import CifarFiles, CompactArchive, EmbeddedSample, Source, download, open_data
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+NAMES = ["ant", "bee", "golden cow"]
+
+
+def random_images(count, side=8, classes=3, seed=0):
+    random = np.random.default_rng(seed)
+    return random.integers(0, 256, (count, side, side, 3), dtype=np.uint8), random.integers(0, classes, count)
+
+
+def assert_holds(source, images, classes):
+    pixels, labels = images
+    assert isinstance(source, Source)
+    assert (source.pixels.dtype, source.labels.dtype) == (np.uint8, np.int64)
+    assert np.array_equal(source.pixels, pixels)
+    assert source.labels.tolist() == list(labels)
+    assert source.classes == classes
+    for index in range(len(source)):
+        sample = source[index]
+        assert sample.name == source.name(index)
+        assert sample.image.mode == "RGB"
+        assert np.array_equal(np.asarray(sample.image), pixels[index])
+        assert (type(sample.target), sample.target) == (int, labels[index])
+    with pytest.raises(IndexError):
+        source[len(source)]
+    assert np.array_equal(pickle.loads(pickle.dumps(source)).pixels, pixels)
+
+
+# the sample
+
+
+def test_the_sample_has_40_images_of_each_class():
+    sample = EmbeddedSample()
+    assert_holds(sample, (sample.pixels, sample.labels), sample.classes)
+    assert Counter(sample.labels.tolist()) == dict.fromkeys(range(10), 40)
+    assert sample.pixels.shape == (400, 32, 32, 3)
+    assert len({pixels.tobytes() for pixels in sample.pixels}) == 400
+    assert len({sample.name(index) for index in range(400)}) == 400
+
+
+@pytest.mark.parametrize(
+    ("index", "name", "label", "checksum"),
+    [
+        (0, "cat 0", 3, 2605481589),
+        (1, "ship 1", 8, 408816159),
+        (20, "horse 20", 7, 3072748318),  # below the first, in the mosaic
+        (199, "ship 199", 8, 242906531),
+        (399, "automobile 493", 1, 3994927269),
+    ],
+)
+def test_images_of_the_sample_are_cut_from_the_right_place(index, name, label, checksum):
+    sample = EmbeddedSample()[index]
+    assert (sample.name, sample.target) == (name, label)
+    assert zlib.crc32(np.asarray(sample.image).tobytes()) == checksum
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs CIFAR-10 in {SHARED}")
+def test_the_sample_is_part_of_cifar_10s_test_set():
+    sample, test_set = EmbeddedSample(), CompactArchive(SHARED / "cifar10_lossless_b.zip")
+    assert (len(test_set), test_set.classes) == (10_000, sample.classes)
+    assert np.array_equal(sample.pixels, test_set.pixels[sample.indices])
+    assert np.array_equal(sample.labels, test_set.labels[sample.indices])
+
+
+# CIFAR's official files
+
+
+@pytest.fixture
+def write_cifar(monkeypatch):
+    """Write small files in the published layout, and let torchvision expect their checksums."""
+
+    def write(root, kind, images=10):
+        folder, classes = root / kind.base_folder, 100 if kind is CIFAR100 else 10
+        folder.mkdir(parents=True)
+        key, names_key = ("fine_labels", "fine_label_names") if classes == 100 else ("labels", "label_names")
+        names = [f"class {label}" for label in range(classes)]
+
+        def dump(file, content):
+            (folder / file).write_bytes(pickle.dumps(content))
+            return hashlib.md5((folder / file).read_bytes()).hexdigest()
+
+        written = {}
+        for seed, split in enumerate(("train", "test")):
+            pixels, labels = written[split] = random_images(images, 32, classes, seed)
+            files, sums = [file for file, _ in getattr(kind, f"{split}_list")], []
+            for file, part in zip(files, np.array_split(np.arange(images), len(files)), strict=True):
+                rows = pixels[part].transpose(0, 3, 1, 2).reshape(-1, 3072)
+                sums.append([file, dump(file, {"data": rows, key: labels[part].tolist()})])
+            monkeypatch.setattr(kind, f"{split}_list", sums)
+        md5 = dump(kind.meta["filename"], {names_key: names})
+        monkeypatch.setattr(kind, "meta", kind.meta | {"md5": md5})
+        return written, names
+
+    return write
+
+
+@pytest.mark.parametrize("above", [True, False])
+@pytest.mark.parametrize("kind", [CIFAR10, CIFAR100])
+def test_cifar_is_read(tmp_path, write_cifar, kind, above):
+    written, names = write_cifar(tmp_path, kind)
+    for split in ("train", "test"):
+        source = open_data(tmp_path if above else tmp_path / kind.base_folder, split)
+        assert isinstance(source, CifarFiles)
+        assert source.title == f"CIFAR-{10 if kind is CIFAR10 else 100} {split}"
+        assert source.name(3) == f"{split} 3"
+        assert_holds(source, written[split], names)
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:-1]), Path.unlink])
+def test_damaged_cifar_files_are_reported(tmp_path, write_cifar, damage):
+    write_cifar(tmp_path, CIFAR10)
+    damage(tmp_path / CIFAR10.base_folder / "data_batch_3")
+    with pytest.raises(ValueError, match="cifar-10-batches-py does not hold the published files: copy them again"):
+        open_data(tmp_path)
+
+
+def test_what_is_not_cifar_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="has no CIFAR files: needs cifar-10-batches-py or cifar-100-python"):
+        CifarFiles(tmp_path)
+    with pytest.raises(ValueError, match="split 'val': needs 'test' or 'train'"):
+        CifarFiles(tmp_path, "val")
+
+
+# downloads
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def published(tmp_path, write_cifar, monkeypatch):
+    """A small CIFAR-10 on a server."""
+    write_cifar(tmp_path / "server", CIFAR10)
+    archive = tmp_path / "server" / CIFAR10.filename
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(tmp_path / "server" / CIFAR10.base_folder, CIFAR10.base_folder)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(CIFAR10, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=archive.parent)) as server:
+        monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{server.server_port}/{archive.name}")
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield archive
+        server.shutdown()
+        thread.join()
+
+
+def test_a_data_set_is_downloaded_once_and_opens(tmp_path, published):
+    folder = download("cifar10", tmp_path / "new")
+    assert folder == tmp_path / "new" / "cifar-10-batches-py"
+    assert len(open_data(folder, "train")) == len(open_data(tmp_path / "new", "test")) == 10
+    published.unlink()
+    assert download("cifar10", tmp_path / "new") == folder
+
+
+def test_an_archive_put_there_by_hand_is_used(tmp_path, published):
+    (tmp_path / "new").mkdir()
+    published.rename(tmp_path / "new" / published.name)
+    assert download("cifar10", tmp_path / "new").is_dir()
+
+
+def test_a_download_that_fails_is_reported(tmp_path, published):
+    published.write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"gave a file with another checksum .*: try again"):
+        download("cifar10", tmp_path / "new")
+    published.unlink()
+    message = r"cifar-10-python\.tar\.gz cannot be fetched .*: try again, or put the file at .*\.tar\.gz by hand"
+    with pytest.raises(OSError, match=message):
+        download("cifar10", tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("imagenet", r"agree to its terms at https://image-net\.org, and lay it out as train/CLASS/\*\.JPEG"),
+        ("ade20k", r"agree to its terms .* lay it out as images/training/\*\.jpg with annotations/training/\*\.png"),
+        ("mnist", "data set 'mnist': needs one of cifar10, cifar100"),
+    ],
+)
+def test_other_data_sets_are_not_downloaded(tmp_path, name, message):
+    with pytest.raises(ValueError, match=message):
+        download(name, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="needs a folder to write to"):
+        download("cifar10", tmp_path / "file")
+
+
+# arrays
+
+
+def write_npz(path, **changes):
+    train, test = random_images(6, classes=7), random_images(4, seed=1)
+    arrays = {"x_train": train[0], "y_train": train[1][:, None], "x_test": test[0], "y_test": test[1]}
+    np.savez(path, **{name: array for name, array in (arrays | changes).items() if array is not None})
+    return train, test
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_arrays_are_read(tmp_path, folder):
+    train, test = write_npz(tmp_path / "a.npz", x_other=np.zeros(3))
+    where = tmp_path if folder else tmp_path / "a.npz"
+    names = [str(label) for label in range(train[1].max() + 1)]  # the same in both
+    assert_holds(open_data(where, "train"), train, names)
+    assert_holds(open_data(where, "test"), test, names)
+    assert open_data(tmp_path / "a.npz").title == "a test"
+    write_npz(tmp_path / "a.npz", x_train=None, y_train=None)
+    assert len(open_data(where, "test")) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_test": None}, "has no x_test: needs x_test and y_test"),
+        ({"x_test": np.zeros((4, 8, 8), np.uint8)}, r"shape \(4, 8, 8\) and type uint8: needs \[N, S, S, 3\]"),
+        ({"x_test": np.zeros((4, 8, 9, 3), np.uint8)}, r"needs \[N, S, S, 3\] of uint8"),
+        ({"x_test": np.zeros((4, 3, 8, 8), np.uint8)}, r"needs \[N, S, S, 3\] of uint8"),
+        ({"x_test": np.zeros((4, 8, 8, 3))}, "type float64: needs"),
+        ({"y_test": np.zeros(3, int)}, "has 3 labels of type int64 for 4 images: needs a whole number"),
+        ({"y_test": np.zeros(4)}, "labels of type float64"),
+        ({"y_test": np.array([0, 1, -1, 0])}, "needs a whole number, 0 or more, for each"),
+        ({"x_test": np.zeros((0, 8, 8, 3), np.uint8), "y_test": np.zeros(0, int)}, "has 0 labels"),
+        ({"y_test": np.array([0, 1, None, 0], object)}, "is not a whole npz file of plain arrays"),  # a pickle
+    ],
+)
+def test_arrays_that_cannot_be_are_refused(tmp_path, changes, message):
+    write_npz(tmp_path / "a.npz", **changes)
+    with pytest.raises(ValueError, match=message):
+        CompactArchive(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: b"", lambda data: b"words" * 20])
+def test_a_damaged_npz_is_named(tmp_path, damage):
+    write_npz(tmp_path / "a.npz")
+    (tmp_path / "a.npz").write_bytes(damage((tmp_path / "a.npz").read_bytes()))
+    with pytest.raises(ValueError, match=r"a\.npz is not a whole npz file of plain arrays .*: save it with np\.savez"):
+        CompactArchive(tmp_path / "a.npz")
+
+
+# mosaics
+
+
+def batch(name, seed, kind="PNG"):
+    pixels, labels = random_images(6, seed=seed)
+    tiles = pixels.reshape(2, 3, 8, 8, 3).swapaxes(1, 2).reshape(16, 24, 3)
+    file = io.BytesIO()
+    Image.fromarray(tiles).save(file, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    listed = "\r\n".join([*NAMES, ""]).encode()
+    return {f"{name}.{kind.lower()}": file.getvalue(), f"{name}.labels": bytes(labels.tolist()), "classes.txt": listed}
+
+
+def write_zip(path, members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            if data is not None:
+                archive.writestr(name, data)
+    return path
+
+
+def test_mosaics_of_several_zips_are_read_in_natural_order(tmp_path):
+    write_zip(tmp_path / "b.zip", batch("data_batch_2", 2) | batch("test_batch", 7, "WEBP"))
+    write_zip(tmp_path / "a.zip", batch("data_batch_10", 10) | batch("data_batch_1", 1, "WEBP"))
+    parts = [random_images(6, seed=seed) for seed in (1, 2, 10)]
+    assert_holds(open_data(tmp_path, "train"), [np.concatenate(each) for each in zip(*parts, strict=True)], NAMES)
+    assert_holds(open_data(tmp_path, "test"), random_images(6, seed=7), NAMES)
+    write_zip(tmp_path / "a.zip", batch("test", 1) | {"classes.txt": b"ant bee cow", "about.txt": b"words"})
+    assert CompactArchive(tmp_path / "a.zip").classes == ["ant", "bee", "cow"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test.labels": bytes(5)}, r"has test\.png and 5 labels .*: needs a mosaic of as many square tiles"),
+        ({"test.labels": None}, r"has test\.png and 0 labels"),
+        ({"test.labels": bytes([0, 1, 2, 3, 0, 0])}, r"has labels up to 3: needs 0 to 2, as in classes\.txt"),
+        ({"test.png": None}, "has no test mosaics: needs"),
+        ({"classes.txt": None}, r"needs NAME\.webp, NAME\.labels and classes\.txt in its zips"),
+        ({"test.png": b"no image"}, r"has test\.png and 6 labels"),
+    ],
+)
+def test_mosaics_that_cannot_be_are_refused(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        CompactArchive(write_zip(tmp_path / "a.zip", batch("test", 1) | changes))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-40], lambda data: b"", lambda data: data.replace(b"IDAT", b"IDAX", 1)]
+)
+def test_a_damaged_zip_is_named(tmp_path, damage):
+    file = write_zip(tmp_path / "a.zip", batch("test", 1))
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ValueError, match=r"a\.zip cannot be read as a zip of mosaics .*: copy it again"):
+        CompactArchive(file)
+
+
+def test_what_is_no_archive_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere.zip", tmp_path / "nowhere.npz"):
+        with pytest.raises(FileNotFoundError, match=r"is no archive: needs an \.npz, a \.zip, or a folder of them"):
+            CompactArchive(path)
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,94 @@
+"""What a path leads to is recognised by what lies there."""
+
+import pytest
+from PIL import Image
+
+from trueshift.data import EmbeddedSample, ImageFolder, open_data
+
+
+def save(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (1, 2, 3)).save(folder / name)
+
+
+def test_images_stay_images_whatever_lies_beside_them(tmp_path):
+    save(tmp_path, "cat/1.png", "dog/2.png")
+    for name in ("train.tar", "val.tar.gz", "train.zip", "metadata.parquet", "arrays.npz"):
+        (tmp_path / name).write_bytes(b"")
+    source = open_data(tmp_path)
+    assert isinstance(source, ImageFolder)
+    assert source.classes == ["cat", "dog"]
+
+
+def test_without_anything_known_images_are_asked_for(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(ValueError, match="has no images: needs files ending in"):
+        open_data(tmp_path)
+
+
+# folders of images for each split
+
+
+@pytest.mark.parametrize("word", ["test", "val", "validation"])
+def test_a_folder_for_each_split(tmp_path, word):
+    save(
+        tmp_path / "set",
+        "train/cat/1.png",
+        "train/cat/2.png",
+        "train/dog/3.png",
+        f"{word}/cat/4.png",
+        f"{word}/dog/5.png",
+    )
+    train, test = open_data(tmp_path / "set", "train"), open_data(tmp_path / "set", "test")
+    assert (train.title, test.title) == ("set train", f"set {word}")
+    assert train.classes == test.classes == ["cat", "dog"]
+    assert (len(train), len(test)) == (3, 2)
+    with pytest.raises(ValueError, match="split 'val': needs 'test' or 'train'"):
+        open_data(tmp_path / "set", "val")
+
+
+def test_test_comes_before_val_and_that_before_validation(tmp_path):
+    save(tmp_path, "train/a/1.png", "validation/a/1.png", "val/a/1.png")
+    assert open_data(tmp_path).title.endswith(" val")
+    save(tmp_path, "test/a/1.png")
+    assert open_data(tmp_path).title.endswith(" test")
+
+
+@pytest.mark.parametrize("names", [("train/1.png", "other/2.png"), ("test/1.png", "val/2.png"), ("train/1.png",)])
+def test_other_folders_are_classes(tmp_path, names):
+    save(tmp_path, *names)
+    for split in ("train", "test"):
+        assert open_data(tmp_path, split).classes == sorted(name.split("/")[0] for name in names)
+
+
+def test_classes_that_would_get_other_numbers_are_refused(tmp_path):
+    save(tmp_path, "train/cat/1.png", "train/dog/2.png", "val/dog/3.png")
+    (tmp_path / "val" / "cat").mkdir()  # empty, so that dog would be number 0
+    assert open_data(tmp_path, "train").classes == ["cat", "dog"]
+    with pytest.raises(ValueError, match=r"train and .*val differ in the class cat: needs the same folders in both"):
+        open_data(tmp_path, "test")
+
+
+def test_images_to_measure_on_may_have_no_classes(tmp_path):
+    save(tmp_path, "train/cat/1.png", "train/dog/2.png", "test/1.png")
+    source = open_data(tmp_path, "test")
+    assert (source.classes, source[0].target) == (None, None)
+
+
+# names and paths
+
+
+def test_data_is_opened_by_a_name_or_a_path(tmp_path):
+    assert isinstance(open_data(), EmbeddedSample)
+    assert isinstance(open_data("sample"), EmbeddedSample)
+    save(tmp_path, "test/a.png", "other/b.png")
+    assert open_data(str(tmp_path)).classes == ["other", "test"]
+
+
+def test_data_that_is_not_there_is_reported(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no data at .*nowhere: needs 'sample', a folder of CIFAR files, "):
+        open_data(tmp_path / "nowhere")
+    save(tmp_path, "a.png")
+    with pytest.raises(NotADirectoryError, match="needs a folder of images"):
+        open_data(tmp_path / "a.png")

@@ -1,0 +1,156 @@
+"""Images in folders: which files are read, their classes, and their pixels whatever they are stored in."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trueshift.data import ImageFolder, open_data
+
+
+def pixels_of(sample):
+    assert sample.image.mode == "RGB"
+    return np.asarray(sample.image)
+
+
+def save(path, colour=(200, 100, 50), size=(8, 6)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+
+
+def labels_by_name(folder):
+    source = ImageFolder(folder)
+    pictures = [source[index] for index in range(len(source))]
+    assert [picture.name for picture in pictures] == [source.name(index) for index in range(len(source))]
+    return {picture.name: picture.target for picture in pictures}
+
+
+def test_folders_inside_are_classes(tmp_path):
+    for file in ("zebra/1.png", "ant/2.JPG", "ant/old/more/3.webp", "bee/4.bmp", "loose.png"):
+        save(tmp_path / file)
+    (tmp_path / "ant" / "notes.txt").write_text("no image")
+    (tmp_path / "empty").mkdir()
+    assert labels_by_name(tmp_path) == {
+        "ant/2.JPG": 0,
+        "ant/old/more/3.webp": 0,
+        "bee/4.bmp": 1,
+        "zebra/1.png": 2,
+        "loose.png": None,
+    }
+    assert ImageFolder(tmp_path).classes == ["ant", "bee", "zebra"]
+    assert ImageFolder(tmp_path).title == tmp_path.name
+
+
+def test_without_folders_there_are_no_classes(tmp_path):
+    for file in ("b.png", "a.png"):
+        save(tmp_path / file)
+    assert list(labels_by_name(tmp_path).items()) == [("a.png", None), ("b.png", None)]
+    assert ImageFolder(tmp_path).classes is None
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_turned_upright(tmp_path, orientation):
+    upright = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10)
+    lying = {  # how a camera stores what then has to be turned back
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    stored = upright.transpose(lying[orientation]) if orientation > 1 else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "photo.png", exif=exif)
+    assert np.array_equal(pixels_of(ImageFolder(tmp_path)[0]), np.asarray(upright))
+
+
+def png_of_16_bits(values):
+    """Pillow writes no 16-bit colours."""
+    height, width = values.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 16, 2 if values.ndim == 3 else 0, 0, 0, 0)
+    signature = b"\x89PNG\r\n\x1a\n"
+    return signature + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def test_16_bits_per_channel_become_8(tmp_path):
+    values = np.random.default_rng(0).integers(0, 2**16, (5, 4, 3), dtype=np.uint16)
+    values[0, 0], values[0, 1] = 0, 2**16 - 1
+    (tmp_path / "colour.png").write_bytes(png_of_16_bits(values))
+    (tmp_path / "grey.png").write_bytes(png_of_16_bits(values[..., 0]))
+    colour, grey = (pixels_of(ImageFolder(tmp_path)[index]) for index in (0, 1))
+    assert np.array_equal(colour, values >> 8)
+    assert np.array_equal(grey, np.repeat(values[..., :1] >> 8, 3, 2))
+
+
+def test_every_kind_of_png_is_read_as_colours(tmp_path):
+    colours = np.random.default_rng(0).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    grey = colours[..., :1]
+    expected = {
+        "alpha": (np.concatenate([colours, grey], 2), colours),
+        "bits": (grey[..., 0] > 127, np.repeat(np.where(grey > 127, 255, 0), 3, 2)),
+        "grey": (grey[..., 0], np.repeat(grey, 3, 2)),
+    }
+    for name, (stored, _) in expected.items():
+        Image.fromarray(stored).save(tmp_path / f"{name}.png")
+    Image.fromarray(colours).convert("LA").save(tmp_path / "grey_alpha.png")
+    palette = Image.fromarray(colours).quantize(16)
+    palette.save(tmp_path / "palette.png")
+    palette.save(tmp_path / "palette_alpha.png", transparency=bytes(range(0, 160, 10)))
+    source = ImageFolder(tmp_path)
+    read = {source.name(index): pixels_of(source[index]) for index in range(len(source))}
+    for name, (_, wanted) in expected.items():
+        assert np.array_equal(read[f"{name}.png"], wanted), name
+    assert (np.ptp(read["grey_alpha.png"], 2) == 0).all()
+    assert np.array_equal(read["palette.png"], np.asarray(palette.convert("RGB")))
+    assert np.array_equal(read["palette_alpha.png"], read["palette.png"])
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (np.random.default_rng(0).random((4, 4), np.float32), "floating point"),
+        (np.array([[0, 2**16]], np.int32), "values from 0 to 65536"),
+        (np.array([[-1, 5]], np.int32), "values from -1 to 5"),
+    ],
+)
+def test_pictures_of_no_known_scale_are_not_guessed(tmp_path, values, told):
+    """Pillow would cut off what is not between 0 and 255, which may be all there is."""
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match=f"{told}: needs 8 or 16 bits per channel"):
+        ImageFolder(tmp_path)[0]
+
+
+def test_linked_folders_are_classes_and_hidden_files_no_images(tmp_path):
+    save(tmp_path / "elsewhere" / "a.png")
+    save(tmp_path / "data" / "dog" / "b.png")
+    save(tmp_path / "data" / ".ipynb_checkpoints" / "b.png")
+    (tmp_path / "data" / "dog" / "._b.png").write_bytes(b"a note of a file system")
+    (tmp_path / "data" / "dog" / "folder.png").mkdir()
+    (tmp_path / "data" / "cat").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "dog" / "again").symlink_to(tmp_path / "data")  # without end
+    source = open_data(tmp_path / "data")
+    assert source.classes == ["cat", "dog"]
+    assert [source.name(index) for index in range(len(source))] == ["cat/a.png", "dog/b.png"]
+
+
+def test_a_folder_without_images_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(ValueError, match=r"has no images: needs files ending in \.jpg"):
+        ImageFolder(tmp_path)
+
+
+def test_a_file_is_not_a_folder(tmp_path):
+    save(tmp_path / "a.png")
+    for path in (tmp_path / "a.png", tmp_path / "nowhere"):
+        with pytest.raises(NotADirectoryError, match="is not a folder: needs a folder of images"):
+            ImageFolder(path)

@@ -1,0 +1,150 @@
+"""Reading ahead of the network: in order, never too far, and nothing lost."""
+
+import threading
+from time import sleep
+
+import pytest
+import torch
+from PIL import Image
+
+from trueshift.data import ImageFolder, Preparation, Prepared, Sample, Unreadable, read_ahead
+
+TINY = Preparation((4, 4), 1.0)
+
+
+class Counted:
+    """Numbered pictures that remember who was asked for, and wait where they are told to."""
+
+    title = "counted"
+    classes = None
+
+    def __init__(self, holds=()):
+        self.asked, self.holds, self.go, self.threads = [], set(holds), threading.Event(), set()
+
+    def __len__(self):
+        return 10**9
+
+    def name(self, index):
+        return f"number {index}"
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        self.threads.add(threading.current_thread())
+        if index in self.holds:
+            assert self.go.wait(20)
+        return Sample(Image.new("RGB", (4, 4), (index % 256, 0, 0)), self.name(index), index)
+
+
+def wait_for(condition):
+    for _ in range(400):
+        if condition():
+            return
+        sleep(0.02)
+    raise AssertionError("it never came true")
+
+
+def test_pictures_come_in_order_each_once():
+    source = Counted(holds={3})
+    release = threading.Timer(0.1, source.go.set)  # number 3 is ready long after those behind it
+    release.start()
+    indices = [5, 3, 9, 0, 7, 3, *range(40)]
+    read = list(read_ahead(source, indices, TINY, workers=4, ahead=8))
+    release.join()
+    assert [picture.index for picture in read] == indices
+    assert sorted(source.asked) == sorted(indices)
+    for picture in read:
+        assert isinstance(picture, Prepared)
+        assert (picture.name, picture.label) == (f"number {picture.index}", picture.index)
+        assert (picture.canvas[0] == picture.index).all()
+
+
+def test_the_margin_is_passed_on():
+    (picture,) = read_ahead(Counted(), [1], TINY, margin=(1, 2))
+    assert picture.canvas.shape == (3, 6, 8)
+
+
+@pytest.mark.parametrize(("workers", "ahead"), [(1, 0), (1, 4), (4, 4), (4, 1), (2, 16)])
+def test_never_more_than_a_few_are_read_before_their_use(workers, ahead):
+    source = Counted()
+    reading = read_ahead(source, range(10**9), TINY, workers=workers, ahead=ahead)  # all at once would hang
+    for used in range(30):
+        assert next(reading).index == used
+        assert len(source.asked) <= used + 1 + ahead
+    reading.close()
+
+
+def test_it_does_read_ahead():
+    source = Counted(holds={0})
+    reading = read_ahead(source, range(20), TINY, workers=2, ahead=6)
+    first = []
+    user = threading.Thread(target=lambda: first.append(next(reading)))
+    user.start()
+    wait_for(lambda: sorted(source.asked) == list(range(7)))  # those behind number 0, which is held
+    assert not first
+    source.go.set()
+    user.join(20)
+    assert first[0].index == 0
+    reading.close()
+
+
+def test_closing_early_reads_no_more():
+    source = Counted(holds=range(1, 100))
+    reading = read_ahead(source, range(100), TINY, workers=2, ahead=20)
+    assert next(reading).index == 0
+    wait_for(lambda: len(source.asked) == 3)  # both workers are held
+    reading.close()
+    source.go.set()
+    for thread in source.threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert sorted(source.asked) == [0, 1, 2]
+
+
+def test_a_picture_that_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
+    for name in ("a", "c", "e", "f"):
+        Image.effect_noise((60, 40), 50).save(tmp_path / f"{name}.jpg")
+    (tmp_path / "b.jpg").write_bytes(b"no image at all")
+    (tmp_path / "d.jpg").write_bytes((tmp_path / "c.jpg").read_bytes()[:700])
+    (tmp_path / "e.jpg").write_bytes(b"")
+    read = list(read_ahead(ImageFolder(tmp_path), range(6), TINY))
+    assert [(type(picture), picture.index, picture.name) for picture in read] == [
+        (Prepared, 0, "a.jpg"),
+        (Unreadable, 1, "b.jpg"),
+        (Prepared, 2, "c.jpg"),
+        (Unreadable, 3, "d.jpg"),
+        (Unreadable, 4, "e.jpg"),
+        (Prepared, 5, "f.jpg"),
+    ]
+    assert read[1].reason.startswith("UnidentifiedImageError: cannot identify image file")
+    assert read[3].reason.startswith("OSError: ")
+    assert "truncated" in read[3].reason or "broken" in read[3].reason
+
+
+def test_a_file_that_went_away_is_told(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    source = ImageFolder(tmp_path)
+    (tmp_path / "a.png").unlink()
+    (told,) = read_ahead(source, [0], TINY)
+    assert told.name == "a.png"
+    assert told.reason.startswith("FileNotFoundError: ")
+
+
+def test_nothing_to_read_is_nothing_read():
+    assert list(read_ahead(Counted(), [], TINY)) == []
+
+
+def test_processes_read_what_threads_read(tmp_path):
+    for index in range(40):
+        Image.new("RGB", (6, 5), (index, 0, 0)).save(tmp_path / f"{index:02d}.png")
+    (tmp_path / "07.png").write_bytes(b"torn")
+    source = ImageFolder(tmp_path)
+    here = list(read_ahead(source, range(40), TINY, margin=(1, 0)))
+    there = list(read_ahead(source, range(40), TINY, margin=(1, 0), workers=2, for_gpu=True))
+    for one, other in zip(here, there, strict=True):
+        assert (one.index, one.name) == (other.index, other.name)
+        if isinstance(one, Unreadable):
+            assert one == other
+        else:
+            assert one.label == other.label
+            assert torch.equal(one.canvas, other.canvas)
+    assert sum(isinstance(one, Unreadable) for one in here) == 1
