@@ -30,7 +30,6 @@ def usable(x: Tensor, types: tuple[torch.dtype, ...] = FLOATS) -> bool:
     return _on and (x.is_cuda or INTERPRETED) and x.dtype in types and not torch.compiler._is_exporting_flag
 
 
-@torch.compiler.assume_constant_result  # a compiler asks once; it compiles again when the answer changes
 def tf32_allowed() -> bool:
     """Whether float32 may be multiplied in TF32, in whichever of its two ways torch was told so.
 
@@ -39,6 +38,11 @@ def tf32_allowed() -> bool:
     matmul = torch.backends.cuda.matmul
     told = getattr(matmul, "fp32_precision", "none")  # torch before 2.9 has the old one alone
     return bool(matmul.allow_tf32) if told == "none" else told == "tf32"
+
+
+# What torch.compiler.assume_constant_result does, without its import of torch._dynamo, which takes longer than torch's.
+# A compiler asks once; it compiles again when the answer changes.
+tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @contextmanager
