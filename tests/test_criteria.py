@@ -35,6 +35,63 @@ def test_other_criteria_are_exact_too(layer, criterion):
     assert_equivariant(layer(criterion()), size=32, shifts=48)
 
 
+OWN = """
+import sys
+import torch
+import trueshift as ts
+from torch import nn
+from trueshift.ops import kernels
+
+class LeastNorm(ts.MaxNorm):  # overrides the scores alone
+    def scores(self, candidates):
+        return -candidates.energy()
+
+class LeastInput(ts.InputNorm):
+    def scores(self, candidates):
+        return -super().scores(candidates)
+
+class Layers(nn.Module):
+    def __init__(self, criterion):
+        super().__init__()
+        self.merge, self.align = ts.AdaptiveMerge(4, criterion=criterion), ts.AlignWindows(2, criterion=criterion)
+
+    def forward(self, values):
+        origin = values.new_zeros((values.shape[0], 2), dtype=torch.int64)
+        tokens = ts.Tokens(values, ts.TokenGrid((2, 2), origin, (16, 16), anchored=True))
+        return self.merge.choose(tokens).offset, self.align.choose(self.merge(tokens)).offset
+
+def exported(layers):
+    return torch.export.export(layers, (values,)).module()
+
+def compiled(layers):
+    return torch.compile(layers, fullgraph=True, backend="eager")
+
+torch.set_grad_enabled(False)
+torch.manual_seed(0)
+values = torch.randn(6, 8, 8, 4)
+paths = [(False, lambda layers: layers), (False, compiled), (False, exported)]
+if kernels.AVAILABLE and kernels.INTERPRETED:
+    paths += [(True, lambda layers: layers), (True, compiled)]
+for usual, own in ((ts.MaxNorm, LeastNorm), (ts.InputNorm, LeastInput)):
+    layers = Layers(usual()).eval()
+    largest = layers(values)
+    layers.merge.criterion = layers.align.criterion = own()
+    least = layers(values)
+    assert not any(torch.equal(a, b) for a, b in zip(least, largest))
+    for number, (on, path) in enumerate(paths):
+        torch._dynamo.reset()
+        with kernels.switched(on):
+            found = path(layers)(values)
+        assert all(torch.equal(a, b) for a, b in zip(found, least)), number
+print("ok")
+"""
+
+
+def test_a_subclass_chooses_by_its_own_scores_on_every_path(run_unchecked):
+    """Plain, compiled and exported; by kernels, eager and compiled."""
+    assert "ok" in run_unchecked(OWN)
+
+
 def test_the_norm_of_the_input_chooses():
     values = torch.rand(1, 4, 6, 8)
     values[0, 1::2, ::2] += 1
