@@ -9,7 +9,7 @@ from trueshift.ops.selection.exact import exact_sum
 from trueshift.testing import assert_equivariant, photographs
 
 
-def pictures():
+def photos():
     """The photographs, as a network is shown them."""
     return 4 * torch.stack(list(photographs(32).values())) - 2
 
@@ -155,7 +155,7 @@ def test_windows_follow_the_content_by_every_criterion(name, criterion):
     """A score that is linear in what is summed over all windows is the same wherever they start."""
     torch.manual_seed(0)
     model = ts.create_model(name, criterion=criterion).eval()
-    decisions = [each for each in ts.explain(model, pictures()).decisions if "align" in each.layer]
+    decisions = [each for each in ts.explain(model, photos()).decisions if "align" in each.layer]
     assert len(decisions) == 3
     for decision in decisions[:2]:  # in the last stage a window spans the grid
         assert len(decision.offset.unique(dim=0)) > 1
@@ -165,7 +165,7 @@ def test_windows_follow_the_content_by_every_criterion(name, criterion):
 def test_a_learned_score_of_windows_is_learned():
     torch.manual_seed(0)
     model = ts.create_model("a_swin_mini", num_classes=10, criterion="learned").train()
-    nn.functional.cross_entropy(model(pictures()), torch.arange(6)).backward()
+    nn.functional.cross_entropy(model(photos()), torch.arange(6)).backward()
     scorers = {name: each for name, each in model.named_modules() if isinstance(each, ts.LearnedScore)}
     sizes = {name: each.hidden.weight.grad.norm() for name, each in scorers.items()}
     windows = [size for name, size in sizes.items() if "align" in name]

@@ -62,13 +62,13 @@ def usable(x: Tensor, types: tuple[torch.dtype, ...] = FLOATS) -> bool:
 
 
 def tf32_allowed() -> bool:
-    """Whether float32 may be multiplied in TF32, in whichever of its two ways torch was told so.
+    """Whether float32 may be multiplied in TF32, by either of the two settings of torch.
 
     Who has used the new one, ``torch.backends.cuda.matmul.fp32_precision``, must not be asked for the old one.
     """
     matmul = torch.backends.cuda.matmul
-    told = getattr(matmul, "fp32_precision", "none")  # torch before 2.9 has the old one alone
-    return bool(matmul.allow_tf32) if told == "none" else told == "tf32"
+    setting = getattr(matmul, "fp32_precision", "none")  # torch before 2.9 has the old one alone
+    return bool(matmul.allow_tf32) if setting == "none" else setting == "tf32"
 
 
 # What torch.compiler.assume_constant_result does, without its import of torch._dynamo, which takes longer than torch's.

@@ -127,7 +127,7 @@ def out_shape(x: Tensor, stride: Sequence[int]) -> Pair:
 
 
 def sizes_of(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> dict[str, int]:
-    """What a kernel is told of maps, of weights ``[D, 1, kh, kw]`` and of where they meet."""
+    """The sizes a kernel needs: of maps, of weights ``[D, 1, kh, kw]`` and of where they meet."""
     height, width = out_shape(x, stride)
     return {
         "H": x.shape[1], "W": x.shape[2], "C": x.shape[3], "OH": height, "OW": width,
