@@ -21,7 +21,7 @@ def declared():
 
 
 @pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
-@pytest.mark.parametrize(("room", "file", "name"), declared())
+@pytest.mark.parametrize(("room", "file", "name"), list(declared()))
 def test_an_op_and_its_kernel_are_called_alike(room, file, name):
     op = getattr(import_module(f"trueshift.ops.{room}.{file}"), name)
     kernel = getattr(getattr(kernels, file), name)

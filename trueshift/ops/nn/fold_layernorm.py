@@ -7,11 +7,11 @@ is one division, and patches that overlap need not be laid out.
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..geometry.shift import Pair, circular_pad
-from ..selection.plain import plain_conv
 from ..selection.projection_energy import like_patch
 
 
@@ -23,7 +23,7 @@ def project_patches_everywhere(
     norm: nn.LayerNorm | None,
     column_first: bool = False,
 ) -> Float[Tensor, "B H W D"]:
-    """The patch that starts at every token, normed if there is a norm, and projected; in float32, without gradient.
+    """The patch that starts at every token, normed if there is a norm, and projected; without gradient.
 
     Shift law: moves with the tokens, to rounding.
 
@@ -31,15 +31,21 @@ def project_patches_everywhere(
         column_first: the norm knows the tokens of a patch column by column.
     """
     if norm is None:
-        projected = plain_conv(x, weight.permute(0, 3, 1, 2), (0, 0))
+        projected = _convolved(x, weight)
         return projected if bias is None else projected.add_(bias)
     gain, shift = (like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
     added = (weight * shift).sum((1, 2, 3)) + (0 if bias is None else bias)
     weight = weight * gain
     weight = weight - weight.mean((1, 2, 3), keepdim=True)
-    projected = plain_conv(x, weight.permute(0, 3, 1, 2), (0, 0))
+    projected = _convolved(x, weight)
     scale = (patch_variance(x, (weight.shape[1], weight.shape[2])) + norm.eps).rsqrt()
     return torch.addcmul(added, projected, scale[..., None], out=projected)
+
+
+def _convolved(x: Tensor, weight: Tensor) -> Float[Tensor, "B H W D"]:
+    rows, columns = weight.shape[1:3]
+    padded = circular_pad(x, (0, rows - 1), (0, columns - 1)).permute(0, 3, 1, 2)
+    return F.conv2d(padded, weight.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 def patch_variance(x: Float[Tensor, "B H W C"], patch: Pair) -> Float[Tensor, "B H W"]:
