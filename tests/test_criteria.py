@@ -9,7 +9,7 @@ from trueshift.ops.selection.exact import exact_sum
 from trueshift.testing import assert_equivariant, photographs
 
 
-def pictures():
+def photos():
     """The photographs, as a network is shown them."""
     return 4 * torch.stack(list(photographs(32).values())) - 2
 
@@ -33,6 +33,63 @@ class Busiest(ts.Criterion):
 @pytest.mark.parametrize("criterion", [Busiest, ts.InputNorm])
 def test_other_criteria_are_exact_too(layer, criterion):
     assert_equivariant(layer(criterion()), size=32, shifts=48)
+
+
+OWN = """
+import sys
+import torch
+import trueshift as ts
+from torch import nn
+from trueshift.ops import kernels
+
+class LeastNorm(ts.MaxNorm):  # overrides the scores alone
+    def scores(self, candidates):
+        return -candidates.energy()
+
+class LeastInput(ts.InputNorm):
+    def scores(self, candidates):
+        return -super().scores(candidates)
+
+class Layers(nn.Module):
+    def __init__(self, criterion):
+        super().__init__()
+        self.merge, self.align = ts.AdaptiveMerge(4, criterion=criterion), ts.AlignWindows(2, criterion=criterion)
+
+    def forward(self, values):
+        origin = values.new_zeros((values.shape[0], 2), dtype=torch.int64)
+        tokens = ts.Tokens(values, ts.TokenGrid((2, 2), origin, (16, 16), anchored=True))
+        return self.merge.choose(tokens).offset, self.align.choose(self.merge(tokens)).offset
+
+def exported(layers):
+    return torch.export.export(layers, (values,)).module()
+
+def compiled(layers):
+    return torch.compile(layers, fullgraph=True, backend="eager")
+
+torch.set_grad_enabled(False)
+torch.manual_seed(0)
+values = torch.randn(6, 8, 8, 4)
+paths = [(False, lambda layers: layers), (False, compiled), (False, exported)]
+if kernels.AVAILABLE and kernels.INTERPRETED:
+    paths += [(True, lambda layers: layers), (True, compiled)]
+for usual, own in ((ts.MaxNorm, LeastNorm), (ts.InputNorm, LeastInput)):
+    layers = Layers(usual()).eval()
+    largest = layers(values)
+    layers.merge.criterion = layers.align.criterion = own()
+    least = layers(values)
+    assert not any(torch.equal(a, b) for a, b in zip(least, largest))
+    for number, (on, path) in enumerate(paths):
+        torch._dynamo.reset()
+        with kernels.switched(on):
+            found = path(layers)(values)
+        assert all(torch.equal(a, b) for a, b in zip(found, least)), number
+print("ok")
+"""
+
+
+def test_a_subclass_chooses_by_its_own_scores_on_every_path(run_unchecked):
+    """Plain, compiled and exported; by kernels, eager and compiled."""
+    assert "ok" in run_unchecked(OWN)
 
 
 def test_the_norm_of_the_input_chooses():
@@ -98,7 +155,7 @@ def test_windows_follow_the_content_by_every_criterion(name, criterion):
     """A score that is linear in what is summed over all windows is the same wherever they start."""
     torch.manual_seed(0)
     model = ts.create_model(name, criterion=criterion).eval()
-    decisions = [each for each in ts.explain(model, pictures()).decisions if "align" in each.layer]
+    decisions = [each for each in ts.explain(model, photos()).decisions if "align" in each.layer]
     assert len(decisions) == 3
     for decision in decisions[:2]:  # in the last stage a window spans the grid
         assert len(decision.offset.unique(dim=0)) > 1
@@ -108,7 +165,7 @@ def test_windows_follow_the_content_by_every_criterion(name, criterion):
 def test_a_learned_score_of_windows_is_learned():
     torch.manual_seed(0)
     model = ts.create_model("a_swin_mini", num_classes=10, criterion="learned").train()
-    nn.functional.cross_entropy(model(pictures()), torch.arange(6)).backward()
+    nn.functional.cross_entropy(model(photos()), torch.arange(6)).backward()
     scorers = {name: each for name, each in model.named_modules() if isinstance(each, ts.LearnedScore)}
     sizes = {name: each.hidden.weight.grad.norm() for name, each in scorers.items()}
     windows = [size for name, size in sizes.items() if "align" in name]

@@ -16,19 +16,18 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from .ops import kernels
 from .ops.geometry.polyphase import coset_max, coset_sum, polyphase
 from .ops.geometry.shift import Pair
-from .ops.nn.autocast import without_autocast
-from .ops.selection.arithmetic import EXACT, PLAIN
-from .ops.selection.choose import ROUNDING, Choice, choose, drop_grids
+from .ops.nn.autocast import network_precision, without_autocast
+from .ops.selection.choose import Choice, choose, choose_by_sum, drop_grids
 from .ops.selection.content_hash import origin_keys
 from .ops.selection.exact import exact_linear
+from .ops.selection.plain import EXACT, PLAIN
 from .ops.selection.quantised_image import Pixels
 
 
 class Candidates(ABC):
-    """The s x s grids between which an adaptive layer chooses.
+    """The s x s grids between which an adaptive layer chooses: their scores, in a given arithmetic.
 
     Args:
         content: the values as given, ``[B, H, W, C]``: what a grid is a grid of, and what breaks ties.
@@ -38,13 +37,11 @@ class Candidates(ABC):
     """
 
     def __init__(self, content: Float[Tensor, "B H W C"], stride: Pair, anchored: bool = False) -> None:
-        self.content = content
-        self.stride = stride
-        self.anchored = anchored
+        self.content, self.stride, self.anchored = content, stride, anchored
         self.arithmetic = PLAIN if anchored else EXACT
         self.pixels = Pixels(content)
+        self.precision = network_precision(content)  # of the layer, where scores are to be in that of the network
         self._keys: Tensor | None = None
-        self.phases: Tensor | None = None  # [B, sh, sw, h, w, D]: features of each grid, where a layer has them already
 
     @abstractmethod
     def features(self) -> Float[Tensor, "B H W D"]:
@@ -58,27 +55,22 @@ class Candidates(ABC):
         """What a learned criterion looks at in evaluation: :meth:`dense`, by ``self.arithmetic``."""
         return self.features()
 
+    def position_energy(self) -> Float[Tensor, "parts B H W"]:
+        """Squared norm of the features of each position, in parts to be added up."""
+        energy = self.fused_energy() if self.anchored else None
+        return self.arithmetic.power_sum(self.features(), 2)[None] if energy is None else energy
+
+    def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
+        """:meth:`position_energy` of anchored content without its features, where a layer knows how."""
+        return None
+
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """Sum of squared features over each grid; a layer that knows a shorter way overrides this."""
-        if self.phases is None:
-            return self.total(self.arithmetic.power_sum(self.features(), 2))
-        norms = torch.linalg.vector_norm(self.phases, dim=5)
-        return self.arithmetic.sum(norms * norms, (3, 4))
-
-    def position_energy(self) -> Float[Tensor, "parts B H W"]:
-        """Squared norm of the features of each position, in parts to be added up; for anchored content."""
-        return self.arithmetic.power_sum(self.features(), 2)[None]
+        return self.total(self.position_energy().sum(0))
 
     def choose_by_energy(self) -> Choice:
-        """The grid of the largest energy, by kernels; for anchored content."""
-        return self.pick(self.position_energy())
-
-    def pick(self, scores: Float[Tensor, "parts B H W"]) -> Choice:
-        """The grid of the largest sum of scores, by a kernel; for anchored content."""
-        from .ops.kernels.pick_grid import pick_by_sum
-
-        offset, totals = pick_by_sum(scores.float(), list(self.stride), ROUNDING)
-        return Choice(offset, (totals,))
+        """The grid of the largest energy, for anchored content: sums and choice in one step."""
+        return choose_by_sum(self.position_energy(), self.stride)
 
     def total(self, scores: Float[Tensor, "B H W"]) -> Float[Tensor, "B sh sw"]:
         """Sum of the scores of all positions of each grid."""
@@ -88,6 +80,10 @@ class Candidates(ABC):
         """Scores for where those of the criterion cannot differ by construction."""
         return ()
 
+    def tie_breaker(self) -> Tensor:
+        """The values whose keys break exact ties."""
+        return self.content
+
     def keys(self, needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
         """The content as seen from each position, for exact ties.
 
@@ -95,10 +91,10 @@ class Candidates(ABC):
             needed: the images that tie; what stands in place of the others' means nothing. All if None, and then
                 computed once.
         """
-        if needed is not None and kernels.usable(self.content):
-            return origin_keys(self.content, needed)
+        if needed is not None:
+            return origin_keys(self.tie_breaker(), needed)
         if self._keys is None:
-            self._keys = origin_keys(self.content)
+            self._keys = origin_keys(self.tie_breaker())
         return self._keys
 
 
@@ -149,9 +145,9 @@ class MaxNorm(Criterion):
         self.p = p
 
     def forward(self, candidates: Candidates) -> Choice:
-        """Behind an anchor, and where there are kernels, in two or three launches."""
-        if self.p == 2 and candidates.anchored and kernels.usable(candidates.content):
-            with torch.no_grad():
+        """Behind an anchor in one step, unless a subclass scores in another way."""
+        if self.p == 2 and candidates.anchored and type(self).scores is MaxNorm.scores:
+            with torch.no_grad(), without_autocast(candidates.content):
                 return candidates.choose_by_energy()
         return super().forward(candidates)
 
@@ -177,10 +173,10 @@ class InputNorm(Criterion):
     """
 
     def forward(self, candidates: Candidates) -> Choice:
-        """Behind an anchor, and where there are kernels, in two launches."""
-        if candidates.anchored and kernels.usable(candidates.content):
-            with torch.no_grad():
-                return candidates.pick(candidates.arithmetic.power_sum(candidates.content, 2)[None])
+        """Behind an anchor in one step, unless a subclass scores in another way."""
+        if candidates.anchored and type(self).scores is InputNorm.scores:
+            with torch.no_grad(), without_autocast(candidates.content):
+                return choose_by_sum(candidates.arithmetic.power_sum(candidates.content, 2)[None], candidates.stride)
         return super().forward(candidates)
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
@@ -279,7 +275,7 @@ class LearnedScore(Criterion):
         return exact_linear(hidden, self.score.weight).squeeze(3)
 
 
-def follow(choice: Choice, chosen: Callable[[], Tensor], phases: Callable[[], Tensor]) -> Tensor:
+def values_on_grid(choice: Choice, chosen: Callable[[], Tensor], phases: Callable[[], Tensor]) -> Tensor:
     """The values on the chosen grid; while a criterion is learned, with the gradient of the weighted mixture.
 
     Args:

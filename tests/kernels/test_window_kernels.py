@@ -10,6 +10,7 @@ from trueshift.layers.tokenize import PatchCandidates
 from trueshift.ops import kernels
 from trueshift.ops.geometry.polyphase import coset_sum
 from trueshift.ops.geometry.windows import window_energy
+from trueshift.ops.nn.conv import project_patches
 from trueshift.ops.selection.choose import choose
 
 pytest.importorskip("triton")
@@ -157,7 +158,7 @@ def test_the_norm_of_the_input_chooses():
 
 @pytest.mark.parametrize("images", [1, 3])
 def test_few_images_are_shared_by_programs(images):
-    from trueshift.ops.kernels.pick_grid import pick_by_sum, pick_by_windows
+    from trueshift.ops.kernels.choose import pick_by_sum, pick_by_windows
 
     scores = torch.rand(2, images, 16, 24, device=DEVICE)
     offset, totals = pick_by_sum(scores, [2, 2], 1e-9)
@@ -174,7 +175,7 @@ def test_few_images_are_shared_by_programs(images):
 def test_scores_that_are_no_numbers_choose_the_first():
     conv = torch.nn.Conv2d(3, 16, 2, 2).to(DEVICE)
     image = torch.full((1, 3, 8, 8), float("nan"), device=DEVICE)
-    candidates = PatchCandidates(image, conv, (2, 2), (0, 0), anchored=True)
+    candidates = PatchCandidates(image.permute(0, 2, 3, 1), conv, (2, 2), (0, 0), anchored=True)
     with kernels.switched(True):
         assert ts.MaxNorm()(candidates).offset.tolist() == [[0, 0]]
 
@@ -187,7 +188,7 @@ def test_patches_are_projected_as_by_a_convolution(patch, kernel, padding, mode)
     start = torch.tensor([[0, 0], [15, 23], [5, 7]], device=DEVICE)
 
     def project():
-        values = layer._project_from(image, start)
+        values = project_patches(image, layer.proj, start, layer.patch_size, layer.padding, mode)
         return values.detach(), *torch.autograd.grad(values.square().sum(), list(layer.proj.parameters()))
 
     for plain, fused in zip(*both_ways(project), strict=True):

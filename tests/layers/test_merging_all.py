@@ -7,7 +7,6 @@ from torch import nn
 import trueshift as ts
 from trueshift.layers.anchor import Anchor
 from trueshift.layers.merge import AdaptiveConvMerge, AdaptiveMerge
-from trueshift.ops.nn import dense_conv as all_phases
 
 MERGES = {
     "norm before": lambda: AdaptiveMerge(24, bias=True),
@@ -18,15 +17,6 @@ MERGES = {
     "depthwise": lambda: AdaptiveConvMerge(24, 24, groups=24),
     "zeros around": lambda: AdaptiveConvMerge(24, 40, padding_mode="zeros"),
 }
-# both ways of making all grids, whichever is faster here
-WAYS = pytest.mark.parametrize("fewer_products", [False, True])
-
-
-@pytest.fixture
-def way(monkeypatch, fewer_products):
-    monkeypatch.setattr(all_phases, "fewer_products_pay", lambda taps, channels: fewer_products)
-
-
 IMAGES = {
     "noise": lambda: torch.randn(3, 24, 12, 12),
     "far from zero": lambda: 20 + torch.randn(3, 24, 12, 12),
@@ -36,10 +26,9 @@ IMAGES = {
 }
 
 
-@WAYS
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("name", MERGES)
-def test_as_with_gradient(way, name, image):
+def test_as_with_gradient(name, image):
     torch.manual_seed(0)
     merge = MERGES[name]()
     for parameter in merge.parameters():
@@ -52,11 +41,10 @@ def test_as_with_gradient(way, name, image):
     torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-4)
 
 
-@WAYS
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("name", [name for name in MERGES if name != "zeros around"])
 @torch.no_grad()
-def test_bit_identical_behind_an_anchor(way, name, image):
+def test_bit_identical_behind_an_anchor(name, image):
     torch.manual_seed(0)
     model, content = nn.Sequential(Anchor(), MERGES[name]()), IMAGES[image]()
     expected = model(ts.Tokens.of_image(content)).values

@@ -12,7 +12,7 @@ CASES = 1000
 CLEAR = 1e-5
 
 
-def pictures(number: int, channels: int, size: int) -> torch.Tensor:
+def images_of(number: int, channels: int, size: int) -> torch.Tensor:
     """Half noise of several kinds, half crops of photographs at random places and contrasts."""
     noise = torch.randn(number // 2, channels, size, size) * 10 ** (4 * torch.rand(number // 2, 1, 1, 1) - 2)
     smooth = F.interpolate(torch.randn(number // 4, channels, 4, 4), (size, size), mode="bicubic")
@@ -67,7 +67,7 @@ def test_tokenize(patch, kernel, p, channels, bias):
     layer = ts.AdaptiveTokenize(
         channels, 32, patch, kernel, padding, criterion=ts.MaxNorm(p), anchor=False, bias=bias, norm_layer=nn.LayerNorm
     )
-    images = pictures(CASES, channels, 8 * patch)
+    images = images_of(CASES, channels, 8 * patch)
     after = kernel - 1 - padding
     wide = F.pad(images.double(), (padding, after, padding, after), mode="circular")
     weight, offset = layer.proj.weight.detach().double(), layer.proj.bias
@@ -82,7 +82,7 @@ def test_merge(norm, p):
     if norm != "none":
         nn.init.normal_(layer.norm.weight, 1, 0.3)
         nn.init.normal_(layer.norm.bias, 0, 0.3)
-    tokens = pictures(CASES, 16, 14).permute(0, 2, 3, 1)
+    tokens = images_of(CASES, 16, 14).permute(0, 2, 3, 1)
     wide = tokens.double()
     neighbours = [torch.roll(wide, (-row, -column), (1, 2)) for column in (0, 1) for row in (0, 1)]
     patches = torch.cat(neighbours, 3)
@@ -95,7 +95,7 @@ def test_merge(norm, p):
 @pytest.mark.parametrize("groups", [1, 16])
 def test_conv_merge(groups):
     layer = ts.AdaptiveConvMerge(16, 32, groups=groups)
-    images = pictures(CASES, 16, 14)
+    images = images_of(CASES, 16, 14)
     weight, bias = layer.proj.weight.detach().double(), layer.proj.bias.detach().double()
     dense = F.conv2d(F.pad(images.double(), (1, 1, 1, 1), mode="circular"), weight, bias, groups=groups)
     compare(layer.choose(ts.Tokens.of_image(images)), phase_scores(dense.permute(0, 2, 3, 1), 2, (2, 2)))
@@ -104,7 +104,7 @@ def test_conv_merge(groups):
 @pytest.mark.parametrize(("p", "window"), [(2, (4, 4)), (1, (4, 4)), (3, (2, 7))])
 def test_align(p, window):
     layer = ts.AlignWindows(window, p=p)
-    tokens = pictures(CASES, 16, 28 if 7 in window else 16)
+    tokens = images_of(CASES, 16, 28 if 7 in window else 16)
     norms = tokens.double().norm(p, dim=1)
     energy = torch.stack(
         [torch.roll(norms, (-row, -column), (1, 2)) for row in range(window[0]) for column in range(window[1])]
@@ -113,7 +113,7 @@ def test_align(p, window):
 
 
 def test_align_where_one_window_spans_the_grid():
-    tokens = pictures(CASES, 16, 8)
+    tokens = images_of(CASES, 16, 8)
     energy = tokens.double().square().sum(1)
     compare(ts.AlignWindows(8).choose(ts.Tokens.of_image(tokens)), energy)
     # along the height only: windows choose the columns, tokens the rows
@@ -132,7 +132,8 @@ def test_align_where_one_window_spans_the_grid():
 def test_normed_tokens_would_have_been_useless_to_choose_by():
     """Why the score is taken before the norm: after it, the best and the next differ by rounding only."""
     layer = ts.AdaptiveTokenize(3, 32, 4, norm_layer=nn.LayerNorm, anchor=False)
-    images = pictures(64, 3, 32)
-    dense = F.layer_norm(ts.layers.tokenize.PatchCandidates(images, layer.proj, (4, 4), (0, 0)).dense(), (32,))
+    images = images_of(64, 3, 32)
+    pixels = images.permute(0, 2, 3, 1)
+    dense = F.layer_norm(ts.layers.tokenize.PatchCandidates(pixels, layer.proj, (4, 4), (0, 0)).dense(), (32,))
     after = phase_scores(dense.double(), 2, (4, 4)).flatten(1).topk(2, 1).values
     assert ((after[:, 0] - after[:, 1]) / after[:, 0]).median() < layer.choose(images).margin.median() / 100

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import trueshift as ts
-from trueshift.layers.conv import conv_on_circle
+from trueshift.ops.nn.conv import conv_on_circle
 
 
 def test_tokenize_is_timms_patch_embedding():

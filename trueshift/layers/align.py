@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, follow
+from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, values_on_grid
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.polyphase import coset_sum
 from ..ops.geometry.shift import Pair, circular_pad, circular_shift, pair, shifted_views
-from ..ops.selection.choose import ROUNDING, Choice
+from ..ops.selection.choose import Choice, choose_by_windows
 from .tokenize import check_size
 
 
@@ -49,12 +49,8 @@ class WindowCandidates(Candidates):
         return means.unflatten(0, maps.shape[:2]).permute(0, 2, 3, 1)
 
     def choose_by_energy(self) -> Choice:
-        """Norms, window energies, sums and choice, the latter in one kernel."""
-        from ..ops.kernels.pick_grid import pick_by_windows
-
-        norms = self.arithmetic.norm(self.content, self.p).to(torch.float32)
-        offset, totals = pick_by_windows(norms, list(self.stride), ROUNDING)
-        return Choice(offset, (totals,))
+        """Window energies, sums and choice in one step."""
+        return choose_by_windows(self.arithmetic.norm(self.content, self.p), self.stride)
 
     def further_scores(self) -> tuple[Float[Tensor, "B sh sw"], ...]:
         """Token energies, where a window spans the grid."""
@@ -100,17 +96,17 @@ class AlignWindows(nn.Module):
         check_size(tokens.grid.shape, self.window_size)
         choice = self.choose(tokens)
         if choice.weights is not None:
-            return self._follow(tokens, choice), None
-        at_first = isinstance(self.criterion, FixedOffset) and self.criterion.offset == (0, 0)
+            return self._aligned(tokens, choice), None
+        at_first = type(self.criterion) is FixedOffset and self.criterion.offset == (0, 0)
         return tokens, None if at_first else choice.offset
 
     def forward(self, tokens: Tokens) -> Tokens:
         """The same tokens on the grid that starts at the first window."""
         check_size(tokens.grid.shape, self.window_size)
-        return self._follow(tokens, self.choose(tokens))
+        return self._aligned(tokens, self.choose(tokens))
 
-    def _follow(self, tokens: Tokens, choice: Choice) -> Tokens:
-        values = follow(
+    def _aligned(self, tokens: Tokens, choice: Choice) -> Tokens:
+        values = values_on_grid(
             choice,
             lambda: circular_shift(tokens.values, choice.offset),
             lambda: _all_shifts(tokens.values, self.window_size),

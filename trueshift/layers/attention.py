@@ -10,13 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..ops import kernels
-from ..ops.geometry.blocks import cut_blocks, join_blocks
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.rel_pos import circular_distance
-from ..ops.geometry.shift import Pair, circular_shift, pair
-from ..ops.geometry.windows import border_mask, window_partition, window_reverse
-from ..ops.nn.linear import linear
+from ..ops.geometry.shift import Pair, pair
+from ..ops.nn.window_attention import window_attention
 from .linear import Linear, operands
 
 
@@ -76,17 +73,6 @@ class WindowAttention(nn.Module):
         """By what cosines are multiplied; None where attention goes by dot products."""
         return None
 
-    def attend(self, x: Float[Tensor, "N L C"], bias: Float[Tensor, "#N heads L L"]) -> Float[Tensor, "N L C"]:
-        """Attention within each window."""
-        queries, keys, values = self.project(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        sharpness, scale = self.sharpness(), None
-        if sharpness is not None:
-            scale = 1.0
-            queries = (F.normalize(queries, dim=-1) * sharpness).to(values.dtype)
-            keys = F.normalize(keys, dim=-1).to(values.dtype)
-        dropped = self.attn_drop if self.training else 0.0
-        return biased_attention(queries, keys, values, bias, dropped, scale).transpose(1, 2).flatten(2)
-
     def shift(self, size: Pair) -> Pair:
         """How far beyond the first token the first window starts."""
         rows, columns = (
@@ -99,68 +85,18 @@ class WindowAttention(nn.Module):
         self, x: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"] | None = None
     ) -> Float[Tensor, "B H W C"]:
         """Attend within each window, the first of which begins at ``start``, or at the first token."""
-        mixed = self._fused(x, start) if self._can_fuse(x) else self._in_steps(x, start)
-        return self.proj_drop(self.proj(mixed))
-
-    def _can_fuse(self, x: Tensor) -> bool:
-        if not kernels.usable(x) or (self.attn_drop and self.training):
-            return False
-        from ..ops.kernels.window_attention import fits
-
-        length = self.window_size[0] * self.window_size[1]
-        return fits(length, x.shape[3] // self.num_heads, learning=torch.is_grad_enabled())
-
-    def _fused(self, x: Tensor, start: Tensor | None) -> Tensor:
-        """Tokens are read where they stand and written there."""
-        from ..ops.kernels.window_attention import window_attention
-
-        shift = self.shift((x.shape[1], x.shape[2]))
-        sharpness = self.sharpness()
-        return window_attention(
-            self.project(x), self.position_bias(), sharpness, start, self.window_size, shift, self.border
+        mixed = window_attention(
+            x,
+            self.project,
+            self.position_bias(),
+            self.sharpness(),
+            start,
+            self.window_size,
+            self.shift((x.shape[1], x.shape[2])),
+            self.border,
+            self.attn_drop if self.training else 0.0,
         )
-
-    def _in_steps(self, x: Tensor, start: Tensor | None) -> Tensor:
-        """Windows are cut, mixed and put back."""
-        size = (x.shape[1], x.shape[2])
-        shift = self.shift(size)
-        biased = _stop_at_border if self.border else _go_around
-        bias = biased(self.position_bias(), size, self.window_size, shift, x.shape[0])
-        if start is None:
-            windows = window_partition(circular_shift(x, shift) if any(shift) else x, self.window_size)
-            mixed = window_reverse(self.attend(windows.flatten(1, 2), bias).view_as(windows), size)
-            return circular_shift(mixed, (-shift[0], -shift[1])) if any(shift) else mixed
-        begin = torch.stack([start[:, axis] + shift[axis] for axis in (0, 1)], 1) if any(shift) else start
-        blocks = cut_blocks(x, self.window_size, begin)
-        return join_blocks(self.attend(blocks.flatten(0, 2), bias).view_as(blocks), self.window_size, begin)
-
-
-def biased_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, dropped: float = 0.0, scale: float | None = None
-) -> Tensor:
-    """Attention with an additive bias, over few tokens and many windows.
-
-    On an accelerator in plain steps, which a compiler fuses: the fused kernels are not taken for a bias of 49 x 49, and
-    what is taken instead computes in float32. On a CPU the fused kernel is the faster one by far.
-    """
-    if queries.device.type == "cpu":
-        return F.scaled_dot_product_attention(queries, keys, values, bias.to(queries.dtype), dropped, scale=scale)
-    factor = queries.shape[-1] ** -0.5 if scale is None else scale
-    weights = ((queries * factor) @ keys.mT + bias).softmax(-1)
-    if dropped:
-        weights = F.dropout(weights, dropped)
-    return weights.to(values.dtype) @ values
-
-
-def _go_around(bias: Tensor, size: Pair, window: Pair, shift: Pair, images: int) -> Tensor:
-    return bias[None]
-
-
-def _stop_at_border(bias: Tensor, size: Pair, window: Pair, shift: Pair, images: int) -> Tensor:
-    if not any(shift):
-        return bias[None]
-    mask = border_mask(size, window, shift, bias.device)
-    return (bias - 100.0 * mask[:, None].to(bias.dtype)).repeat(images, 1, 1, 1)
+        return self.proj_drop(self.proj(mixed))
 
 
 def window_distances(window: Pair) -> Int64[Tensor, "L L"]:
@@ -218,7 +154,7 @@ class CosineWindowAttention(WindowAttention):
         qkv_bias = None
         if self.q_bias is not None and self.v_bias is not None:
             qkv_bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
-        return linear(x, operands(self.qkv, x)[0], qkv_bias)
+        return F.linear(x, operands(self.qkv, x)[0], qkv_bias)
 
     def sharpness(self) -> Float[Tensor, "heads 1 1"]:
         """The learned temperature's inverse."""

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-
-from ..ops.nn.linear import linear
 
 ALIGNED = 8  # numbers of two bytes: each tensor begins where the fastest products want it
 
@@ -33,7 +32,7 @@ class Linear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "*any C"]) -> Float[Tensor, "*any D"]:
         """Project each token."""
-        return linear(input, *operands(self, input))
+        return F.linear(input, *operands(self, input))
 
 
 def operands(layer: nn.Linear, input: Tensor) -> tuple[Tensor, Tensor | None]:

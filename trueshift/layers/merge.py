@@ -11,19 +11,16 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, MaxNorm, ScoringLinear, follow
-from ..ops import kernels
+from ..criteria import Candidates, Criterion, MaxNorm, ScoringLinear, values_on_grid
 from ..ops.geometry.blocks import cut_blocks
 from ..ops.geometry.grid import Tokens
-from ..ops.geometry.polyphase import polyphase, take_phase
-from ..ops.geometry.shift import Pair, pair, shifted_views
-from ..ops.nn import dense_conv as all_phases
-from ..ops.nn.autocast import network_precision
-from ..ops.nn.fold_layernorm import fold_norm, patch_variance
+from ..ops.geometry.polyphase import polyphase
+from ..ops.geometry.shift import Pair, circular_take, pair, shifted_views
+from ..ops.nn.conv import conv_tokens
+from ..ops.nn.fold_layernorm import project_patches_everywhere
 from ..ops.selection.choose import Choice
 from ..ops.selection.projection_energy import projected_energy
 from .anchor import anchor_on_norm
-from .conv import conv_tokens
 from .tokenize import PatchCandidates, check_size, strided_conv
 
 
@@ -34,7 +31,7 @@ class _Merge(nn.Module):
     criterion: Criterion
     anchor: bool
 
-    def candidates(self, tokens: Tokens) -> Candidates:
+    def candidates(self, tokens: Tokens) -> "_Merged":
         """The grids of merged tokens to choose from."""
         raise NotImplementedError
 
@@ -46,9 +43,9 @@ class _Merge(nn.Module):
         """The same for the patches from ``start`` on, side by side."""
         raise NotImplementedError
 
-    def merge_phases(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B sh sw h w D"]:
-        """The same on all grids, without gradient."""
-        return polyphase(self.merge(values), self.factor)
+    def merge_for_scores(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
+        """:meth:`merge` in float32 and without gradient, in whatever way is faster."""
+        return self.merge(values)
 
     def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
         """What follows the choice."""
@@ -66,30 +63,51 @@ class _Merge(nn.Module):
         """Merged tokens on a grid of ``factor`` times the stride."""
         check_size(tokens.grid.shape, self.factor)
         candidates = self.candidates(tokens)
-        if self._merges_all(tokens):
-            candidates.phases = self.merge_phases(tokens.values)
-            choice = self._choose(candidates)
-            merged = take_phase(candidates.phases, choice.offset)
-        else:
-            choice = self._choose(candidates)
-            merged = follow(
-                choice,
-                lambda: self.merge_from(tokens.values, choice.offset),
-                lambda: polyphase(self.merge(tokens.values), self.factor),
-            )
+        choice = self._choose(candidates)
+        merged = candidates.merged_at(choice)
         finished = self.finish(merged)
         before_norm = None if finished is merged else merged
         grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)
         return Tokens(finished, grid, before_norm=before_norm)  # a class token has no place on the new grid
 
-    def _merges_all(self, tokens: Tokens) -> bool:
-        """Whether all patches are merged as the layer does it, to be scored and to be chosen from.
 
-        In float32, and without kernels that score without merging, this saves merging the chosen ones once more.
-        """
-        plain = tokens.grid.anchored and not self.anchor and network_precision(tokens.values) == torch.float32
-        scored = isinstance(self.criterion, MaxNorm) and self.criterion.p == 2
-        return plain and scored and not torch.is_grad_enabled() and not kernels.usable(tokens.values)
+class _Merged(Candidates):
+    """Grids of merged tokens. In float32, patches that were merged to be scored are not merged once more."""
+
+    layer: _Merge
+    reusable = False
+    _merged: Tensor | None = None
+
+    def belongs_to(self, layer: _Merge, circular: bool) -> "_Merged":
+        """Zero padding depends on the chosen frame, so what was merged without it cannot be reused."""
+        self.layer = layer
+        plain = self.anchored and circular and self.precision == torch.float32
+        self.reusable = plain and not torch.is_grad_enabled()
+        return self
+
+    def features(self) -> Float[Tensor, "B H W D"]:
+        if not self.reusable:
+            return self.patch_features()
+        if self._merged is None:
+            self._merged = self.layer.merge_for_scores(self.content)
+        return self._merged
+
+    def patch_features(self) -> Float[Tensor, "B H W D"]:
+        """The features by ``self.arithmetic``."""
+        raise NotImplementedError
+
+    def dense(self) -> Float[Tensor, "B H W D"]:
+        return self.layer.merge(self.content)
+
+    def merged_at(self, choice: Choice) -> Float[Tensor, "B h w D"]:
+        """The merged tokens on the chosen grid."""
+        if self._merged is not None:
+            return circular_take(self._merged, choice.offset, self.stride)
+        return values_on_grid(
+            choice,
+            lambda: self.layer.merge_from(self.content, choice.offset),
+            lambda: polyphase(self.layer.merge(self.content), self.stride),
+        )
 
 
 class AdaptiveMerge(_Merge):
@@ -133,35 +151,33 @@ class AdaptiveMerge(_Merge):
         self.criterion = criterion or MaxNorm()
         self.anchor = anchor
 
-    def candidates(self, tokens: Tokens) -> Candidates:
+    def candidates(self, tokens: Tokens) -> _Merged:
         """Patches of neighbouring tokens."""
         if tokens.values.shape[3] != self.dim:
             raise ValueError(f"tokens of {tokens.values.shape[3]} channels: this layer was made for {self.dim}")
-        return _MergeCandidates(tokens.values, self, tokens.grid.anchored)
+        return _PatchCandidates(tokens.values, self.factor, tokens.grid.anchored).belongs_to(self, circular=True)
 
     def merge(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
         """Gather, norm if it comes before, project."""
         return self._project(gather_patches(values, self.factor))
 
-    def merge_phases(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B sh sw h w D"]:
+    def merge_for_scores(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
         """With a norm that comes before folded into the projection, so that no patches are gathered.
 
         Not where somebody has put another projection in place, or listens by hooks: neither module is called.
         """
-        parts = (self.norm, self.reduction)
-        heard = any(module._forward_hooks or module._forward_pre_hooks for module in parts)
-        if heard or type(self.reduction) is not ScoringLinear or not all_phases.fits(values, self.factor, self.factor):
-            return super().merge_phases(values)
-        bias = self.reduction.bias
-        if isinstance(self.norm, nn.LayerNorm) and self.norm_position == "before":
-            weight, added = fold_norm(self._weight(), bias, self.norm, column_first=True)
-            scale = (patch_variance(values, self.factor) + self.norm.eps).rsqrt()
-            phases = all_phases.convolution_phases(values, weight, (0, 0))
-            return torch.addcmul(added, phases, polyphase(scale, self.factor)[..., None], out=phases)
-        phases = all_phases.convolution_phases(values, self._weight(), (0, 0))
-        return phases if bias is None else phases.add_(bias)
+        heard = any(module._forward_hooks or module._forward_pre_hooks for module in (self.norm, self.reduction))
+        replaced = type(self.reduction) is not ScoringLinear
+        if heard or replaced or not values.is_cpu or torch.compiler.is_compiling():
+            return self.merge(values)
+        weight, bias = self.projection(), self.reduction.bias
+        return project_patches_everywhere(values, weight, bias, self.norm_before(), column_first=True)
 
-    def _weight(self) -> Float[Tensor, "D rows columns C"]:
+    def norm_before(self) -> nn.LayerNorm | None:
+        """The norm before the projection, if there is one."""
+        return self.norm if self.norm_position == "before" and isinstance(self.norm, nn.LayerNorm) else None
+
+    def projection(self) -> Float[Tensor, "D rows columns C"]:
         """The projection, which knows the tokens of a patch column by column, in the order of the grid."""
         rows, columns = self.factor
         return self.reduction.weight.unflatten(1, (columns, rows, -1)).transpose(1, 2)
@@ -178,32 +194,31 @@ class AdaptiveMerge(_Merge):
         return self.norm(merged) if self.norm_position == "after" else merged
 
 
-class _MergeCandidates(Candidates):
-    def __init__(self, values: Tensor, layer: AdaptiveMerge, anchored: bool) -> None:
-        super().__init__(values, layer.factor, anchored)
-        self.layer = layer
+class _PatchCandidates(_Merged):
+    layer: AdaptiveMerge
 
-    def features(self) -> Float[Tensor, "B H W D"]:
-        gathered = gather_patches(self.content, self.stride)
-        if isinstance(self.layer.norm, nn.LayerNorm) and self.layer.norm_position == "before":
-            gathered = self.arithmetic.layer_norm(gathered, self.layer.norm)
+    def patch_features(self) -> Float[Tensor, "B H W D"]:
+        gathered, norm = gather_patches(self.content, self.stride), self.layer.norm_before()
+        if norm is not None:
+            gathered = self.arithmetic.layer_norm(gathered, norm)
         merged = self.arithmetic.linear(gathered, self.layer.reduction.weight)
         bias = self.layer.reduction.bias
         return merged if bias is None else merged + bias.detach()
 
-    def position_energy(self) -> Float[Tensor, "parts B H W"]:
-        layer = self.layer
-        norm = layer.norm if layer.norm_position == "before" and isinstance(layer.norm, nn.LayerNorm) else None
-        return projected_energy(self.content, layer._weight(), layer.reduction.bias, norm, (0, 0), column_first=True)
-
-    def dense(self) -> Float[Tensor, "B H W D"]:
-        return self.layer.merge(self.content)
+    def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
+        weight, bias, norm = self.layer.projection(), self.layer.reduction.bias, self.layer.norm_before()
+        return projected_energy(self.content, weight, bias, norm, (0, 0), self.precision, column_first=True)
 
 
 def gather_patches(values: Float[Tensor, "B H W C"], patch: Pair) -> Float[Tensor, "B H W PPC"]:
     """The tokens of the patch that starts at every position, column by column as in timm."""
     views = shifted_views(values, patch)
     return torch.cat([row[column] for column in range(patch[1]) for row in views], 3)
+
+
+class _ConvCandidates(_Merged, PatchCandidates):
+    def patch_features(self) -> Float[Tensor, "B H W D"]:
+        return PatchCandidates.features(self)
 
 
 class AdaptiveConvMerge(_Merge):
@@ -243,25 +258,17 @@ class AdaptiveConvMerge(_Merge):
         self.anchor = anchor
         self.pad_mode = padding_mode
 
-    def candidates(self, tokens: Tokens) -> Candidates:
+    def candidates(self, tokens: Tokens) -> _Merged:
         """Strided convolutions at each phase."""
         values, wanted = tokens.values, self.proj.in_channels
         if values.shape[3] != wanted:
             raise ValueError(f"tokens of {values.shape[3]} channels: this layer was made for {wanted}")
-        image = values.permute(0, 3, 1, 2)
-        return PatchCandidates(image, self.proj, self.factor, self.padding, tokens.grid.anchored)
+        found = _ConvCandidates(values, self.proj, self.factor, self.padding, tokens.grid.anchored)
+        return found.belongs_to(self, self.pad_mode == "circular")
 
     def merge(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
         """The convolution at stride 1."""
         return conv_tokens(values, self.proj, (1, 1), self.padding, self.pad_mode)
-
-    def merge_phases(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B sh sw h w D"]:
-        """The convolution at stride 1, in the way that is faster here."""
-        conv = self.proj
-        if conv.groups > 1 or not all_phases.fits(values, pair(conv.kernel_size), self.factor):
-            return super().merge_phases(values)
-        phases = all_phases.convolution_phases(values, conv.weight.permute(0, 2, 3, 1), self.padding)
-        return phases if conv.bias is None else phases.add_(conv.bias)
 
     def merge_from(self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"]) -> Float[Tensor, "B h w D"]:
         """The convolution from ``start`` on."""
@@ -270,7 +277,3 @@ class AdaptiveConvMerge(_Merge):
     def finish(self, merged: Float[Tensor, "B h w D"]) -> Float[Tensor, "B h w D"]:
         """The norm."""
         return self.norm(merged)
-
-    def _merges_all(self, tokens: Tokens) -> bool:
-        """Zeros are put around the frame that was chosen, and the others know nothing of it."""
-        return self.pad_mode == "circular" and super()._merges_all(tokens)

@@ -3,21 +3,20 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, FixedOffset, follow
+from ..criteria import Candidates, Criterion, FixedOffset, values_on_grid
 from ..ops.geometry.polyphase import polyphase, take_phase
 from ..ops.geometry.shift import Pair
 from ..ops.nn.autocast import network_precision
 from ..ops.nn.depthwise import (
     depthwise,
+    depthwise_energy,
     depthwise_sequences,
-    energy_by_kernel,
     finish,
     plain_depthwise,
     pooled_shape,
-    scored_by_a_kernel,
 )
 from ..ops.nn.max_pool import max_pool as largest
 from ..ops.selection.choose import Choice
@@ -38,25 +37,28 @@ class PoolCandidates(Candidates):
         self.maps, self.convs, self.padding = maps, convs, padding
         self._pooled: list[Tensor] | None = None
 
-    def keys(self, needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
-        """Of all maps together."""
-        self.content = torch.cat(list(self.maps), 3)
-        return super().keys(needed)
+    def tie_breaker(self) -> Tensor:
+        """All maps together."""
+        return torch.cat(list(self.maps), 3)
 
     def features(self) -> Float[Tensor, "B H W D"]:
         """All maps, pooled at stride 1."""
         return torch.cat(self._pooled_everywhere(), 3)
 
     def position_energy(self) -> Float[Tensor, "parts B H W"]:
-        """Squares of the features at each position, of each map; by a kernel without the features, of all together."""
-        weights = [conv.weight for conv in self.convs]
-        if scored_by_a_kernel(self.maps, weights, self.padding):
-            return energy_by_kernel(self.maps, weights)
+        """Squares of the features at each position, of each map."""
+        energy = self.fused_energy() if self.anchored else None
+        if energy is not None:
+            return energy
         return torch.stack([self.arithmetic.power_sum(pooled, 2) for pooled in self._pooled_everywhere()])
+
+    def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
+        """Of all maps together."""
+        return depthwise_energy(self.maps, [conv.weight for conv in self.convs], self.padding)
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """Sum of squared features over each grid."""
-        return self.total(self.position_energy().sum(0)) if self.anchored else super().energy()
+        return super().energy() if self.anchored else self.total(self.arithmetic.power_sum(self.features(), 2))
 
     def dense(self) -> Float[Tensor, "B H W D"]:
         """The same features, differentiable."""
@@ -141,14 +143,14 @@ def pool_sequences(
     taken = candidates.taken(choice) if mode == "circular" else None
     if taken is not None:
         return finish(taken, norms, prefix), choice
-    unmoved = isinstance(criterion, FixedOffset) and all(
+    unmoved = type(criterion) is FixedOffset and all(
         start % step == 0 for start, step in zip(criterion.offset, stride, strict=True)
     )
     return at(None if unmoved else choice.offset), choice
 
 
 def _mixed(values: Tensor, conv: nn.Conv2d, choice: Choice, stride: Pair, padding: Pair, mode: str) -> Tensor:
-    return follow(
+    return values_on_grid(
         choice,
         lambda: depthwise(values, conv.weight, stride, padding, choice.offset, mode),
         lambda: polyphase(pool(values, conv, (1, 1), padding, mode), stride),
@@ -187,7 +189,7 @@ def max_pool(
     Shift law: the pooled map moves with the input, as the chosen grid does.
     """
     kernel, before = (stride[0] + 1, stride[1] + 1), ((stride[0] + 1) // 2, (stride[1] + 1) // 2)
-    return follow(
+    return values_on_grid(
         choice,
         lambda: largest(values, kernel, stride, before, choice.offset, mode),
         lambda: polyphase(largest(values, kernel, (1, 1), before, None, mode), stride),

@@ -9,26 +9,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, MaxNorm, follow
-from ..ops import kernels
+from ..criteria import Candidates, Criterion, MaxNorm, values_on_grid
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.polyphase import polyphase
-from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
+from ..ops.geometry.shift import Pair, pair
+from ..ops.nn.conv import PADDINGS, conv_on_circle, conv_tokens, project_patches
 from ..ops.selection.choose import Choice
 from ..ops.selection.gram_energy import patch_energy
 from ..ops.selection.projection_energy import projected_energy
 from .anchor import anchor_on_seam
-from .conv import PADDINGS, conv_on_circle, project_patches
 
 
 class PatchCandidates(Candidates):
     """The tokenizations of an image (or of tokens) by one strided convolution, at each of its phases."""
 
     def __init__(
-        self, image: Float[Tensor, "B C H W"], conv: nn.Conv2d, stride: Pair, padding: Pair, anchored: bool = False
+        self, content: Float[Tensor, "B H W C"], conv: nn.Conv2d, stride: Pair, padding: Pair, anchored: bool = False
     ) -> None:
-        super().__init__(image.permute(0, 2, 3, 1), stride, anchored)
-        self.image, self.conv, self.padding = image, conv, padding
+        super().__init__(content, stride, anchored)
+        self.conv, self.padding = conv, padding
 
     def features(self) -> Float[Tensor, "B H W D"]:
         """The projection of the patch that starts at each pixel."""
@@ -37,14 +36,14 @@ class PatchCandidates(Candidates):
 
     def dense(self) -> Float[Tensor, "B H W D"]:
         """The same convolution at stride 1."""
-        return conv_on_circle(self.image, self.conv, (1, 1), self.padding).permute(0, 2, 3, 1)
+        return conv_tokens(self.content, self.conv, (1, 1), self.padding)
 
-    def position_energy(self) -> Float[Tensor, "parts B H W"]:
-        """By one fused product."""
+    def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
+        """By one product."""
         if self.conv.groups > 1:
-            return super().position_energy()
+            return None
         weight = self.conv.weight.permute(0, 2, 3, 1)
-        return projected_energy(self.content, weight, self.conv.bias, None, self.padding)
+        return projected_energy(self.content, weight, self.conv.bias, None, self.padding, self.precision)
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """All phases from the products of neighbouring pixels, unless the tokens of all phases are less work."""
@@ -109,7 +108,7 @@ class AdaptiveTokenize(nn.Module):
 
     def choose(self, image: Float[Tensor, "B C H W"]) -> Choice:
         """Where the grid of tokens starts."""
-        candidates = PatchCandidates(image, self.proj, self.patch_size, self.padding)
+        candidates = PatchCandidates(image.permute(0, 2, 3, 1), self.proj, self.patch_size, self.padding)
         choice = self.criterion.choose(candidates)
         return anchor_on_seam(choice, candidates) if self.anchor else choice
 
@@ -118,23 +117,18 @@ class AdaptiveTokenize(nn.Module):
         check_image(image, self.proj.in_channels, self.patch_size)
         choice = self.choose(image)
 
-        values = follow(
+        values = values_on_grid(
             choice,
-            lambda: self._project_from(image, choice.offset),
-            lambda: polyphase(self._project(image, (1, 1)), self.patch_size),
+            lambda: project_patches(image, self.proj, choice.offset, self.patch_size, self.padding, self.pad_mode),
+            lambda: polyphase(self._project_everywhere(image), self.patch_size),
         )
         normed = self.norm(values)
         anchored = self.anchor and choice.weights is None
         grid = TokenGrid.of_image(image).advance(choice.offset, self.patch_size, anchored)
         return Tokens(normed, grid, before_norm=None if normed is values else values)
 
-    def _project_from(self, image: Tensor, start: Tensor) -> Tensor:
-        if kernels.usable(image) and not (image.requires_grad and torch.is_grad_enabled()):
-            return project_patches(image, self.proj, start, self.patch_size, self.padding, self.pad_mode)
-        return self._project(circular_shift(image, start, IMAGE_DIMS), self.patch_size)
-
-    def _project(self, image: Tensor, stride: Pair) -> Tensor:
-        return conv_on_circle(image, self.proj, stride, self.padding, self.pad_mode).permute(0, 2, 3, 1)
+    def _project_everywhere(self, image: Tensor) -> Tensor:
+        return conv_on_circle(image, self.proj, (1, 1), self.padding, self.pad_mode).permute(0, 2, 3, 1)
 
 
 def strided_conv(

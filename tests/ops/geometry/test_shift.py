@@ -20,8 +20,8 @@ def test_is_a_roll_of_each_image_against_the_offset(dtype):
     shifted = circular_shift(x, offset)
     for image, (row, column) in enumerate(offset.tolist()):
         assert torch.equal(shifted[image], torch.roll(x[image], (-row, -column), (0, 1)))
-    pictures = x.permute(0, 3, 1, 2)
-    assert torch.equal(circular_shift(pictures, offset, IMAGE_DIMS), shifted.permute(0, 3, 1, 2))
+    images = x.permute(0, 3, 1, 2)
+    assert torch.equal(circular_shift(images, offset, IMAGE_DIMS), shifted.permute(0, 3, 1, 2))
     maps = x[..., 0]
     assert torch.equal(circular_shift(maps, offset), shifted[..., 0])
 

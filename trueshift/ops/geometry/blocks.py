@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
-from .. import kernels
+from ..kernels import kernel_for, usable
 from .shift import Pair
 
 
@@ -26,12 +26,7 @@ def cut_blocks(
     """
     images, height, width, channels = x.shape
     rows, columns = _count((height, width), block)
-    flat = x.reshape(-1, channels)
-    if _by_kernel(x):
-        cut = _Move.apply(flat, start, (height, width), block, column_first, False)
-    else:
-        there, back = _cut(images, (height, width), block, start, column_first)
-        cut = _Rearrange.apply(flat, there.flatten(), back.flatten())
+    cut = _Move.apply(x.reshape(-1, channels), start, (height, width), block, column_first, False)
     return cut.view(images, rows, columns, block[0] * block[1], channels)
 
 
@@ -41,16 +36,7 @@ def join_blocks(
     """The inverse of :func:`cut_blocks`."""
     images, rows, columns, _, channels = blocks.shape
     size = (rows * block[0], columns * block[1])
-    flat = blocks.reshape(-1, channels)
-    if _by_kernel(blocks):
-        return _Move.apply(flat, start, size, block, False, True).view(images, *size, channels)
-    there, back = _cut(images, size, block, start, False)
-    return _Rearrange.apply(flat, back.flatten(), there.flatten()).view(images, *size, channels)
-
-
-def _by_kernel(x: Tensor) -> bool:
-    """A compiler makes the gather part of what follows it."""
-    return kernels.usable(x) and not torch.compiler.is_compiling()
+    return _Move.apply(blocks.reshape(-1, channels), start, size, block, False, True).view(images, *size, channels)
 
 
 def _count(size: Pair, block: Pair) -> Pair:
@@ -60,33 +46,47 @@ def _count(size: Pair, block: Pair) -> Pair:
     return size[0] // block[0], size[1] // block[1]
 
 
-def _cut(
-    images: int, size: Pair, block: Pair, start: Tensor, column_first: bool
-) -> tuple[Int64[Tensor, "B blocks L"], Int64[Tensor, "B H W"]]:
-    """Where each token of each block comes from, and where each token goes, both numbered over the whole batch."""
-    (height, width), device = size, start.device
-    row = (start[:, :1] + torch.arange(height, device=device)) % height
-    column = (start[:, 1:] + torch.arange(width, device=device)) % width
-    first = torch.arange(images, device=device)[:, None, None] * (height * width)
-    grid = first + row[:, :, None] * width + column[:, None, :]
+@kernel_for(lambda x, *_: usable(x) and not torch.compiler.is_compiling())  # a compiler fuses the gather
+def move_blocks(
+    x: Shaped[Tensor, "N C"], start: Int[Tensor, "B 2"], size: Pair, block: Pair, column_first: bool, join: bool
+) -> Shaped[Tensor, "N C"]:
+    """The tokens of all images into blocks, or back to where they stood."""
+    order = _places_in_blocks if join else _places_in_image
+    return x.index_select(0, order(size, block, start, column_first).flatten())
+
+
+def _numbers(start: Tensor, size: Pair) -> Int64[Tensor, "B 1 1"]:
+    """The number of each image's first token in the batch."""
+    return torch.arange(start.shape[0], device=start.device)[:, None, None] * (size[0] * size[1])
+
+
+def _places_in_image(size: Pair, block: Pair, start: Tensor, column_first: bool) -> Int64[Tensor, "B *blocks"]:
+    """Where each token of each block stands in its image."""
+    row, column = (
+        (start[:, axis, None] + torch.arange(length, device=start.device)) % length for axis, length in enumerate(size)
+    )
+    grid = _numbers(start, size) + row[:, :, None] * size[1] + column[:, None, :]
     split = grid.unflatten(2, (-1, block[1])).unflatten(1, (-1, block[0]))  # B rows h columns w
-    there = split.permute(0, 1, 3, 4, 2) if column_first else split.permute(0, 1, 3, 2, 4)
-    row = (torch.arange(height, device=device) - start[:, :1]) % height
-    column = (torch.arange(width, device=device) - start[:, 1:]) % width
+    return split.permute(0, 1, 3, 4, 2) if column_first else split.permute(0, 1, 3, 2, 4)
+
+
+def _places_in_blocks(size: Pair, block: Pair, start: Tensor, column_first: bool) -> Int64[Tensor, "B H W"]:
+    """Where each token of an image stands in the blocks: the inverse."""
+    row, column = (
+        (torch.arange(length, device=start.device) - start[:, axis, None]) % length for axis, length in enumerate(size)
+    )
     steps = (1, block[0]) if column_first else (block[1], 1)
-    down = row // block[0] * (width * block[0]) + row % block[0] * steps[0]
+    down = row // block[0] * (size[1] * block[0]) + row % block[0] * steps[0]
     right = column // block[1] * (block[0] * block[1]) + column % block[1] * steps[1]
-    return there.flatten(1, 2).flatten(2), first + down[:, :, None] + right[:, None, :]
+    return _numbers(start, size) + down[:, :, None] + right[:, None, :]
 
 
 class _Move(torch.autograd.Function):
-    """By a kernel; the gradient goes the other way."""
+    """The gradient goes the other way; no row is met twice, so it needs no summation."""
 
     @staticmethod
     def forward(x: Tensor, start: Tensor, size: Pair, block: Pair, column_first: bool, join: bool) -> Tensor:
-        from ..kernels.blocks import move_blocks
-
-        return move_blocks(x, start, list(size), list(block), column_first, join)
+        return move_blocks(x, start, size, block, column_first, join)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -97,20 +97,3 @@ class _Move(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (start,) = ctx.saved_tensors
         return _Move.apply(grads[0], start, *ctx.geometry, not ctx.join), None, None, None, None, None
-
-
-class _Rearrange(torch.autograd.Function):
-    """Rows in another order; the gradient is the other order's inverse, and needs no summation."""
-
-    @staticmethod
-    def forward(x: Tensor, there: Tensor, back: Tensor) -> Tensor:
-        return x.index_select(0, there)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        there, back = ctx.saved_tensors
-        return _Rearrange.apply(grads[0], back, there), None, None

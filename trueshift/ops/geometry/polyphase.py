@@ -35,7 +35,7 @@ def take_phase(
 def coset_sum(
     scores: Float[Tensor, "B H W"], stride: int | Pair, total: Callable[..., Tensor] = exact_sum
 ) -> Float[Tensor, "B sh sw"]:
-    """Sum of the scores over each polyphase component, exactly unless told otherwise.
+    """Sum of the scores over each polyphase component, exactly by default.
 
     Shift law: a shift of the scores permutes the sums, bit for bit.
     """

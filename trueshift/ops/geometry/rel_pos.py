@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import kernels
+from ..kernels import kernel_for, usable
 from .grid import TokenGrid
 
 Rows = Callable[[TokenGrid, TokenGrid, int], Tensor]
@@ -154,18 +154,33 @@ def position_bias(
         together: both grids stand to each other as they do in the first image, in every image.
     """
     # of every distance: one large product, instead of a small one for each row and column of queries
-    asked = F.linear(queries, torch.cat(tables))
-    modes = [circular_rows, shortest_rows, linear_rows]
-    learning = torch.is_grad_enabled() and asked.requires_grad
-    if rows in modes[: 2 if learning else 3] and kernels.usable(asked):
-        from ..kernels.rel_pos import position_bias as gather
+    return gather_bias(F.linear(queries, torch.cat(tables)), tables[0].shape[0], grid, key_grid, rows, together)
 
-        origin, key_origin = (None, None) if grid is key_grid else (grid.origin, key_grid.origin)
-        size, step, key_step = list(grid.image_size), list(grid.stride), list(key_grid.stride)
-        return gather(asked, origin, key_origin, size, step, key_step, tables[0].shape[0], modes.index(rows))
+
+MODES: tuple[Rows, ...] = (circular_rows, shortest_rows, linear_rows)
+
+
+def _known_rows(
+    asked: Tensor, split: int, grid: TokenGrid, key_grid: TokenGrid, rows: Rows, together: bool = False
+) -> bool:
+    """The gradient of a kernel is for distances that go around."""
+    learning = torch.is_grad_enabled() and asked.requires_grad
+    return rows in MODES[: 2 if learning else 3] and usable(asked)
+
+
+@kernel_for(_known_rows)
+def gather_bias(
+    asked: Float[Tensor, "B N heads all"],
+    split: int,
+    grid: TokenGrid,
+    key_grid: TokenGrid,
+    rows: Rows,
+    together: bool = False,
+) -> Float[Tensor, "B heads N K"]:
+    """:func:`position_bias` from what each query asks of every distance: ``split`` of rows, then those of columns."""
     if together:
         grid, key_grid = (replace(one, origin=one.origin[:1]) for one in (grid, key_grid))
-    by_row, by_column = asked.unflatten(1, grid.shape).split([table.shape[0] for table in tables], 4)
+    by_row, by_column = asked.unflatten(1, grid.shape).split([split, asked.shape[3] - split], 4)
     down = _gathered(by_row, rows(grid, key_grid, 0)[:, :, None, None])
     right = _gathered(by_column, rows(grid, key_grid, 1)[:, None, :, None])
     return (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from .. import kernels
+from ..kernels import kernel_for, usable
 
 Pair = tuple[int, int]
 
@@ -165,7 +165,7 @@ class _CircularPad(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
         wide = x.is_cuda and x.shape[3:].numel() * x.element_size() >= 64
-        return _pad_by_index(x, rows, columns) if wide else _pad_by_parts(x, rows, columns)
+        return pad_by_index(x, rows, columns) if wide else _pad_by_parts(x, rows, columns)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -190,7 +190,13 @@ def _pad_by_parts(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
     return padded
 
 
-def _pad_by_index(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None = None) -> Tensor:
+def _fuses(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None = None) -> bool:
+    """A compiler fuses the steps itself."""
+    return start is not None and usable(x) and x.dim() == 4 and not torch.compiler.is_compiling()
+
+
+@kernel_for(_fuses)
+def pad_by_index(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None = None) -> Tensor:
     """All positions by their number, with all channels of each: on a GPU as fast as its memory, if there are many."""
     images, height, width = x.shape[:3]
     row = torch.arange(-rows[0], height + rows[1], device=x.device)[None]
@@ -207,11 +213,7 @@ class _PadFrom(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, rows: Pair, columns: Pair, start: Tensor) -> Tensor:
-        if kernels.usable(x) and x.dim() == 4 and not torch.compiler.is_compiling():  # compilers fuse the steps
-            from ..kernels.pads import pad_from
-
-            return pad_from(x, start, rows, columns)
-        return _pad_by_index(x, rows, columns, start)
+        return pad_by_index(x, rows, columns, start)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

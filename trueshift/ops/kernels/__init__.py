@@ -1,14 +1,17 @@
-"""Fused Triton kernels, each behind the op function that it speeds up and with that op's plain code as its reference.
+"""Fused Triton kernels, each behind the op that it speeds up, with that op's plain code as its reference.
 
-A kernel is taken for tensors on a GPU where Triton is installed; everything works without. ``TRUESHIFT_KERNELS=0`` in
-the environment, or :func:`switched`, turns them off. With ``TRITON_INTERPRET=1`` they run on the CPU as well, slowly:
-that is how they are tested without a GPU.
+An op declares its kernel by :func:`kernel_for`. The kernel has the op's name and arguments, in the file here that is
+named as the op's own. Kernels run on a GPU where Triton is installed; everything works without.
+``TRUESHIFT_KERNELS=0`` in the environment, or :func:`switched`, turns them off. With ``TRITON_INTERPRET=1`` they run on
+the CPU as well, slowly: that is how they are tested without a GPU.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -22,7 +25,35 @@ _on = AVAILABLE and _WANTED and not INTERPRETED and torch.version.hip is None  #
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
-Launch = TypeVar("Launch", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def __getattr__(name: str) -> Any:
+    """The files of this folder need Triton: each is imported when first asked for."""
+    if name.startswith("_") or not AVAILABLE or find_spec(f"{__name__}.{name}") is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")
+
+
+def kernel_for(fits: Callable[..., bool]) -> Callable[[Function], Function]:
+    """Declare that an op has a kernel, of the same name and in the file of the same name here.
+
+    Args:
+        fits: whether the kernel computes this, by the op's arguments; usually :func:`usable` of a tensor, and more.
+    """
+
+    def declare(op: Function) -> Function:
+        folder, file, name = sys.modules[__name__], op.__module__.rpartition(".")[2], op.__name__
+
+        @wraps(op)
+        def dispatched(*arguments: Any, **named: Any) -> Any:
+            if fits(*arguments, **named):
+                return getattr(getattr(folder, file), name)(*arguments, **named)
+            return op(*arguments, **named)
+
+        return dispatched  # type: ignore[return-value]
+
+    return declare
 
 
 def usable(x: Tensor, types: tuple[torch.dtype, ...] = FLOATS) -> bool:
@@ -30,15 +61,19 @@ def usable(x: Tensor, types: tuple[torch.dtype, ...] = FLOATS) -> bool:
     return _on and (x.is_cuda or INTERPRETED) and x.dtype in types and not torch.compiler._is_exporting_flag
 
 
-@torch.compiler.assume_constant_result  # a compiler asks once; it compiles again when the answer changes
 def tf32_allowed() -> bool:
-    """Whether float32 may be multiplied in TF32, in whichever of its two ways torch was told so.
+    """Whether float32 may be multiplied in TF32, by either of the two settings of torch.
 
     Who has used the new one, ``torch.backends.cuda.matmul.fp32_precision``, must not be asked for the old one.
     """
     matmul = torch.backends.cuda.matmul
-    told = getattr(matmul, "fp32_precision", "none")  # torch before 2.9 has the old one alone
-    return bool(matmul.allow_tf32) if told == "none" else told == "tf32"
+    setting = getattr(matmul, "fp32_precision", "none")  # torch before 2.9 has the old one alone
+    return bool(matmul.allow_tf32) if setting == "none" else setting == "tf32"
+
+
+# What torch.compiler.assume_constant_result does, without its import of torch._dynamo, which takes longer than torch's.
+# A compiler asks once; it compiles again when the answer changes.
+tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -57,7 +92,7 @@ def opaque() -> bool:
     return torch.compiler.is_compiling() and (INTERPRETED or torch.is_grad_enabled())
 
 
-def operation(name: str, fake: Callable[..., Any]) -> Callable[[Launch], Launch]:
+def operation(name: str, fake: Callable[..., Any]) -> Callable[[Function], Function]:
     """Make a function that launches kernels one operation, for compilers that must not look into it.
 
     Eager code calls the function itself, which costs less than the way through the dispatcher. So does a compiler
@@ -68,7 +103,7 @@ def operation(name: str, fake: Callable[..., Any]) -> Callable[[Launch], Launch]
         fake: gives empty tensors of the results' shapes from the same arguments.
     """
 
-    def register(launch: Launch) -> Launch:
+    def register(launch: Function) -> Function:
         registered = torch.library.custom_op(f"trueshift::{name}", launch, mutates_args=())
         registered.register_fake(fake)
 

@@ -5,15 +5,12 @@ Torch's fused attention multiplies float32 in three products of TF32 each, whate
 would store the weights between all tokens. Other types are served well by torch.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import operation, tf32_allowed
+from . import operation
 from .launching import blocks_in, launched, power_of_two
-
-WIDEST = 128  # channels of a head
 
 
 @launched
@@ -53,8 +50,13 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float) -
     return query.new_empty(query.shape)
 
 
+def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float, dropped: float = 0.0) -> Tensor:
+    """Values ``[B, M, C]`` mixed for each query ``[B, N, C]``; nothing is dropped."""
+    return attend(query, key, value, heads, scale)
+
+
 @operation("attention", _fake)
-def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float) -> Tensor:
     """Values ``[B, M, C]`` mixed for each query ``[B, N, C]``; the heads lie side by side in the channels."""
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     images, queries, channels = query.shape
@@ -66,9 +68,3 @@ def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: floa
         dim, part, 32, max(16, power_of_two(dim)), "tf32", num_warps=warps, num_stages=3,
     )  # fmt: skip
     return out
-
-
-def fits(query: Tensor, heads: int) -> bool:
-    """Whether float32 may be multiplied in TF32, by heads that are not too wide, and nobody asks for a gradient."""
-    allowed = query.dtype == torch.float32 and tf32_allowed()
-    return allowed and not torch.is_grad_enabled() and query.shape[2] // heads <= WIDEST

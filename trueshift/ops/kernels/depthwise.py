@@ -11,12 +11,14 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..geometry.shift import Pair
+from ..nn.autocast import network_precision
+from ..nn.depthwise import finish, fusible, pooled_shape, same
 from . import operation, refuse_second_derivative
 from .depthwise_gradients import depthwise_back_to_input, depthwise_back_to_weights
-from .depthwise_rows import launch_values
+from .depthwise_rows import launch_energy, launch_values
 from .launching import blocks_in, launched, power_of_two
 from .neighbours import (
     CHANNELS,
@@ -213,17 +215,40 @@ class _Depthwise(torch.autograd.Function):
         return None, None, None, None, None, None, *to_weights, *to_maps
 
 
-def differentiable_depthwise(
+def depthwise_sequences(
     maps: Sequence[Tensor],
     weights: Sequence[Tensor],
-    offset: Tensor | None,
     stride: Pair,
     padding: Pair,
-    circular: bool,
-    dtype: torch.dtype,
-) -> tuple[Tensor, ...]:
-    """:func:`depthwise_forward` with a gradient; the gradient of one single map comes in one piece."""
-    return _Depthwise.apply(offset, stride, padding, circular, dtype, len(weights), *weights, *maps)
+    offset: Tensor | None = None,
+    mode: str = "circular",
+    norms: Sequence[nn.Module] | None = None,
+    prefix: Tensor | None = None,
+) -> list[Tensor]:
+    """Norms and prefix on the way where no gradient is asked for; the gradient of one single map comes in one piece."""
+    dtype, circular = network_precision(maps[0]), mode == "circular"
+    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*weights, *maps))):
+        fused = ([], 0.0) if norms is None else fusible(norms, weights[0])
+        if fused is not None:
+            constants, eps = fused
+            step, reach = list(stride), list(padding)
+            return depthwise_forward(
+                list(maps), list(weights), constants, prefix, offset, step, reach, circular, eps, dtype
+            )
+    own = maps[:1] if same(maps) else maps
+    sequences = _Depthwise.apply(offset, stride, padding, circular, dtype, len(weights), *weights, *own)
+    if norms is None and prefix is None:
+        return list(sequences)
+    shape = pooled_shape(maps[0], stride)
+    return finish([sequence.unflatten(1, shape) for sequence in sequences], norms, prefix)
+
+
+def depthwise_energy(maps: Sequence[Tensor], weights: Sequence[Tensor], padding: Pair) -> Tensor:
+    """Squares at every position, without the values; scores have no gradient."""
+    if torch.is_grad_enabled():
+        first = maps[0].detach()
+        maps, weights = [first if x is maps[0] else x.detach() for x in maps], [weight.detach() for weight in weights]
+    return launch_energy(list(maps), list(weights))
 
 
 def _for_each(own: Sequence[Tensor], count: int) -> list[Tensor]:

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..nn.depthwise import same
 from . import INTERPRETED, operation
 from .launching import blocks_in, launched, power_of_two
 from .neighbours import (
@@ -21,7 +22,6 @@ from .neighbours import (
     in_one_launch,
     origin_of,
     pick,
-    same,
     three,
     within_frame,
     within_head,
@@ -258,7 +258,7 @@ def _fake_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
 
 
 @operation("depthwise_energy", _fake_energy)
-def depthwise_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
+def launch_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
     """Squares of the outputs of one or two maps at every position, summed over maps and each part of the channels."""
     if not in_one_launch(maps):
         maps = [x.contiguous().to(maps[0].dtype) for x in maps]

@@ -180,8 +180,9 @@ class _MaxPool(torch.autograd.Function):
         return max_pool_backward(grads[0], winner, offset, *geometry), None, None, None, None, None
 
 
-def differentiable_max_pool(
-    x: Tensor, offset: Tensor, kernel: Pair, stride: Pair, before: Pair, circular: bool
-) -> Tensor:
-    """:func:`max_pool_forward` with a gradient."""
-    return _MaxPool.apply(x, offset, kernel, stride, before, circular)[0]
+def max_pool(x: Tensor, kernel: Pair, stride: Pair, before: Pair, offset: Tensor, mode: str = "circular") -> Tensor:
+    """The largest values, with a gradient where one is asked for."""
+    circular = mode == "circular"
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _MaxPool.apply(x, offset, kernel, stride, before, circular)[0]
+    return max_pool_forward(x, offset, list(kernel), list(stride), list(before), circular, False)[0]

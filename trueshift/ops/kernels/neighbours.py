@@ -113,11 +113,6 @@ def in_one_launch(maps: Sequence[Tensor]) -> bool:
     return all(x.stride() == maps[0].stride() and x.dtype == maps[0].dtype for x in maps[1:]) and len(maps) <= 3
 
 
-def same(maps: Sequence[Tensor]) -> bool:
-    """All maps are one tensor."""
-    return all(x is maps[0] for x in maps[1:])
-
-
 def extent_of(channels: int, width: int, at_most: int) -> int:
     """Channels of one program: part of a head's where heads share a weight, in powers of two if there are some."""
     if width == channels and channels % 16:
@@ -132,7 +127,7 @@ def out_shape(x: Tensor, stride: Sequence[int]) -> Pair:
 
 
 def sizes_of(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> dict[str, int]:
-    """What a kernel is told of maps, of weights ``[D, 1, kh, kw]`` and of where they meet."""
+    """The sizes a kernel needs: of maps, of weights ``[D, 1, kh, kw]`` and of where they meet."""
     height, width = out_shape(x, stride)
     return {
         "H": x.shape[1], "W": x.shape[2], "C": x.shape[3], "OH": height, "OW": width,

@@ -11,13 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..geometry.grid import TokenGrid
+from ..geometry.rel_pos import MODES, Rows
 from . import INTERPRETED, operation, refuse_second_derivative
 from .launching import blocks_in, launched, power_of_two
 
 QUERIES, KEYS = (64, 64) if INTERPRETED else (16, 256)
 WARPS = 4
 ALIGNED = 8  # fused attention reads a bias whose rows start at multiples of this; any other it copies
-CIRCULAR, SHORTEST, LINEAR = 0, 1, 2
 
 
 @triton.jit
@@ -225,13 +226,14 @@ class _PositionBias(torch.autograd.Function):
         return grad, None, None, None, None, None, None, None
 
 
-def position_bias(
-    scores: Tensor, query_origin: Tensor | None, key_origin: Tensor | None, size: list[int], query: list[int],
-    key: list[int], rows: int, mode: int,
-) -> Tensor:  # fmt: skip
-    """:func:`position_bias_forward` without what was added to its rows, and with a gradient, if distances go around."""
-    geometry = (size, query, key, rows, mode)
-    if torch.is_grad_enabled() and scores.requires_grad:
-        return _PositionBias.apply(scores, query_origin, key_origin, *geometry)
+def gather_bias(
+    asked: Tensor, split: int, grid: TokenGrid, key_grid: TokenGrid, rows: Rows, together: bool = False
+) -> Tensor:
+    """:func:`position_bias_forward` without what was added to its rows; with a gradient, if distances go around."""
+    origin, key_origin = (None, None) if grid is key_grid else (grid.origin, key_grid.origin)
+    size, query, key = list(grid.image_size), list(grid.stride), list(key_grid.stride)
+    geometry = (size, query, key, split, MODES.index(rows))
+    if torch.is_grad_enabled() and asked.requires_grad:
+        return _PositionBias.apply(asked, origin, key_origin, *geometry)
     keys = (size[0] // key[0]) * (size[1] // key[1])
-    return position_bias_forward(scores, query_origin, key_origin, *geometry)[..., :keys]
+    return position_bias_forward(asked, origin, key_origin, *geometry)[..., :keys]

@@ -11,11 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..geometry.shift import Pair
+from ..nn.window_attention import Project
 from . import opaque, refuse_second_derivative, tf32_allowed
 from .launching import blocks_in, launched, power_of_two
-
-LONGEST = 256  # tokens in a window
-LONGEST_IN_TRAINING = 64
 
 
 @triton.jit
@@ -298,22 +296,17 @@ _attend.register_autograd(_differentiate, setup_context=_remember)
 
 
 def window_attention(
-    qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: Pair, shift: Pair, border: bool
+    x: Tensor,
+    project: Project,
+    bias: Tensor,
+    sharpness: Tensor | None,
+    start: Tensor | None,
+    window: Pair,
+    shift: Pair,
+    border: bool,
+    dropped: float,
 ) -> Tensor:
-    """Queries, keys and values ``[B, H, W, 3 C]`` to mixed values ``[B, H, W, C]``, every token in its place.
-
-    Args:
-        bias: ``[heads, L, L]``, added to the scores.
-        sharpness: of cosine attention, for each head; None for dot products.
-        start: where the first window begins in each image ``[B, 2]``; at the first token if None.
-        shift: how far beyond that the windows are cut.
-        border: shifted windows stop at the border.
-    """
+    """Queries, keys and values ``[B, H, W, 3 C]`` to mixed values ``[B, H, W, C]``, every token in its place."""
     return (_attend if opaque() or torch.is_grad_enabled() else _launch)(
-        qkv, bias, sharpness, start, list(window), list(shift), border
+        project(x), bias, sharpness, start, list(window), list(shift), border
     )
-
-
-def fits(length: int, dim: int, learning: bool) -> bool:
-    """Whether windows of so many tokens, with heads of so many channels, are served."""
-    return length <= (LONGEST_IN_TRAINING if learning else LONGEST) and dim <= 128

@@ -1,12 +1,22 @@
 """Attention between all tokens."""
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import kernels
+from ..kernels import kernel_for, tf32_allowed, usable
+
+WIDEST = 128  # channels of a head that a kernel takes
 
 
+def _in_tf32(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float, dropped: float = 0.0) -> bool:
+    """Float32 that may be multiplied in TF32, by heads that are not too wide, where nobody asks for a gradient."""
+    served = usable(query, (torch.float32,)) and not dropped and not torch.is_grad_enabled()
+    return served and query.shape[2] // heads <= WIDEST and tf32_allowed()
+
+
+@kernel_for(_in_tf32)
 def attention(
     query: Float[Tensor, "B N C"],
     key: Float[Tensor, "B M C"],
@@ -24,12 +34,6 @@ def attention(
         scale: of the products of queries and keys.
         dropped: the part of the weights that is left out.
     """
-    if not dropped and kernels.usable(query):
-        from ..kernels.attention import attention as by_kernel
-        from ..kernels.attention import fits
-
-        if fits(query, heads):
-            return by_kernel(query, key, value, heads, scale)
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, key, value))
     mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropped, scale=scale)
     return mixed.transpose(1, 2).flatten(2)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .. import kernels
 from ..geometry.shift import Pair, circular_pad, circular_shift
+from ..kernels import kernel_for, usable
 from .autocast import network_precision
 
 NORM = ("weight", "bias", "running_mean", "running_var")
@@ -35,6 +35,11 @@ def depthwise(
     return sequence.unflatten(1, pooled_shape(x, stride))
 
 
+def _served(x: Tensor, weights: Sequence[Tensor]) -> bool:
+    return len(weights) <= 3 and usable(x) and all(weight.shape == weights[0].shape for weight in weights)
+
+
+@kernel_for(lambda maps, weights, *_, **__: _served(maps[0], weights))
 def depthwise_sequences(
     maps: Sequence[Float[Tensor, "B H W C"]],
     weights: Sequence[Float[Tensor, "D 1 kh kw"]],
@@ -51,51 +56,26 @@ def depthwise_sequences(
         norms: what each result passes: a BatchNorm of its channels or a LayerNorm of each head's.
         prefix: tokens to put in front of each sequence.
     """
-    x = maps[0]
-    if not usable(x, weights):
-        folded = None if norms is None else _folded(x, norms, weights)
-        if folded is None:
-            return finish(plain_depthwise(maps, weights, stride, padding, offset, mode), norms, prefix)
-        return finish(plain_depthwise(maps, folded[0], stride, padding, offset, mode, folded[1]), None, prefix)
-    from ..kernels.depthwise import depthwise_forward, differentiable_depthwise
-
-    dtype = network_precision(x)
-    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*weights, *maps))):
-        fused = None if norms is None else _fusible(norms, weights[0])
-        if norms is None or fused is not None:
-            constants, eps = fused or ([], 0.0)
-            step, reach, circular = list(stride), list(padding), mode == "circular"
-            return depthwise_forward(
-                list(maps), list(weights), constants, prefix, offset, step, reach, circular, eps, dtype
-            )
-    own = maps[:1] if _same(maps) else maps
-    sequences = differentiable_depthwise(own, weights, offset, stride, padding, mode == "circular", dtype)
-    if norms is None and prefix is None:
-        return list(sequences)
-    return finish([sequence.unflatten(1, pooled_shape(x, stride)) for sequence in sequences], norms, prefix)
+    folded = None if norms is None else _folded(maps[0], norms, weights)
+    if folded is None:
+        return finish(plain_depthwise(maps, weights, stride, padding, offset, mode), norms, prefix)
+    return finish(plain_depthwise(maps, folded[0], stride, padding, offset, mode, folded[1]), None, prefix)
 
 
+def _scored(maps: Sequence[Tensor], weights: Sequence[Tensor], padding: Pair) -> bool:
+    """3 x 3, of at most two maps."""
+    return len(maps) <= 2 and padding == (1, 1) and weights[0].shape[2:] == (3, 3) and _served(maps[0], weights)
+
+
+@kernel_for(_scored)
 def depthwise_energy(
     maps: Sequence[Float[Tensor, "B H W C"]], weights: Sequence[Float[Tensor, "D 1 kh kw"]], padding: Pair
-) -> Float[Tensor, "parts B H W"]:
-    """Squares of the convolutions of all maps at every position, in float32, in parts to be added up.
+) -> Float[Tensor, "parts B H W"] | None:
+    """Squares of the convolutions of all maps at every position, in float32, in parts to be added up; no gradient.
 
-    Shift law: moves with the maps, to rounding.
+    None where there is no kernel: then the convolutions themselves are the way.
     """
-    if scored_by_a_kernel(maps, weights, padding):
-        return energy_by_kernel(maps, weights)
-    pooled = plain_depthwise([x.float() for x in maps], [weight.float() for weight in weights], (1, 1), padding)
-    return torch.stack([values.square().sum(3) for values in pooled])
-
-
-def energy_by_kernel(maps: Sequence[Tensor], weights: Sequence[Tensor]) -> Float[Tensor, "parts B H W"]:
-    """:func:`depthwise_energy` where :func:`scored_by_a_kernel` says so."""
-    from ..kernels.depthwise_rows import depthwise_energy as launch
-
-    if torch.is_grad_enabled():  # scores have no gradient
-        first = maps[0].detach()
-        maps, weights = [first if x is maps[0] else x.detach() for x in maps], [weight.detach() for weight in weights]
-    return launch(list(maps), list(weights))
+    return None
 
 
 def plain_depthwise(
@@ -108,7 +88,7 @@ def plain_depthwise(
     biases: Sequence[Float[Tensor, " C"]] | None = None,
 ) -> list[Float[Tensor, "B h w C"]]:
     """:func:`depthwise` of each map by torch's own operations; one map for all is shifted and padded once."""
-    frames = [_framed(x, weights[0], padding, offset, mode) for x in (maps[:1] if _same(maps) else maps)]
+    frames = [_framed(x, weights[0], padding, offset, mode) for x in (maps[:1] if same(maps) else maps)]
     if len(frames) < len(maps):
         frames *= len(maps)
     added: Sequence[Tensor | None] = biases or [None] * len(maps)
@@ -116,7 +96,8 @@ def plain_depthwise(
     return [_convolved(*operands, stride, images) for operands in zip(frames, weights, added, strict=True)]
 
 
-def _same(maps: Sequence[Tensor]) -> bool:
+def same(maps: Sequence[Tensor]) -> bool:
+    """All maps are one tensor."""
     return all(x is maps[0] for x in maps)
 
 
@@ -146,10 +127,10 @@ def _folded(
 ) -> tuple[list[Tensor], list[Tensor]] | None:
     """Weights and biases that do what BatchNorms would do afterwards; None where these learn, or a compiler folds."""
     learning = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    fusible = None if learning or network_precision(x) != torch.float32 else _fusible(norms, weights[0])
-    if fusible is None or not isinstance(norms[0], nn.BatchNorm2d):
+    fused = None if learning or network_precision(x) != torch.float32 else fusible(norms, weights[0])
+    if fused is None or not isinstance(norms[0], nn.BatchNorm2d):
         return None
-    constants, eps = fusible
+    constants, eps = fused
     folded, biases = [], []
     for number, weight in enumerate(weights):
         gain, shift, mean, variance = constants[number :: len(weights)]
@@ -181,18 +162,7 @@ def pooled_shape(x: Float[Tensor, "B H W C"], stride: Pair) -> Pair:
     return (x.shape[1] - 1) // stride[0] + 1, (x.shape[2] - 1) // stride[1] + 1
 
 
-def usable(x: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether the kernel computes this."""
-    single = x.dtype in (torch.float32, torch.bfloat16, torch.float16) and len(weights) <= 3
-    return single and kernels.usable(x) and all(weight.shape == weights[0].shape for weight in weights)
-
-
-def scored_by_a_kernel(maps: Sequence[Tensor], weights: Sequence[Tensor], padding: Pair) -> bool:
-    """Whether the kernel computes these energies: 3 x 3, of at most two maps."""
-    return len(maps) <= 2 and padding == (1, 1) and weights[0].shape[2:] == (3, 3) and usable(maps[0], weights)
-
-
-def _fusible(norms: Sequence[nn.Module], weight: Tensor) -> tuple[list[Tensor], float] | None:
+def fusible(norms: Sequence[nn.Module], weight: Tensor) -> tuple[list[Tensor], float] | None:
     """What a kernel needs to apply the norms; None where it cannot."""
     first = norms[0]
     if isinstance(first, nn.LayerNorm):

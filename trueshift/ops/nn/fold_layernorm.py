@@ -7,32 +7,45 @@ is one division, and patches that overlap need not be laid out.
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..geometry.shift import Pair, circular_pad
+from ..selection.projection_energy import like_patch
 
 
-def fold_norm(
-    weight: Float[Tensor, "D kh kw C"], bias: Float[Tensor, " D"] | None, norm: nn.LayerNorm, column_first: bool
-) -> tuple[Float[Tensor, "D kh kw C"], Float[Tensor, " D"]]:
-    """Weights to apply to patches before their norm, and what to add once these outputs are divided.
+@torch.no_grad()
+def project_patches_everywhere(
+    x: Float[Tensor, "B H W C"],
+    weight: Float[Tensor, "D rows columns C"],
+    bias: Float[Tensor, " D"] | None,
+    norm: nn.LayerNorm | None,
+    column_first: bool = False,
+) -> Float[Tensor, "B H W D"]:
+    """The patch that starts at every token, normed if there is a norm, and projected; without gradient.
+
+    Shift law: moves with the tokens, to rounding.
 
     Args:
         column_first: the norm knows the tokens of a patch column by column.
     """
+    if norm is None:
+        projected = _convolved(x, weight)
+        return projected if bias is None else projected.add_(bias)
     gain, shift = (like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
-    added = (weight * shift).sum((1, 2, 3))
+    added = (weight * shift).sum((1, 2, 3)) + (0 if bias is None else bias)
     weight = weight * gain
-    return weight - weight.mean((1, 2, 3), keepdim=True), added if bias is None else added + bias
+    weight = weight - weight.mean((1, 2, 3), keepdim=True)
+    projected = _convolved(x, weight)
+    scale = (patch_variance(x, (weight.shape[1], weight.shape[2])) + norm.eps).rsqrt()
+    return torch.addcmul(added, projected, scale[..., None], out=projected)
 
 
-def like_patch(parameter: Tensor, weight: Tensor, column_first: bool) -> Tensor:
-    """A norm's parameter by row, column and channel of the patch."""
-    rows, columns, channels = weight.shape[1:]
-    if column_first:
-        return parameter.view(columns, rows, channels).transpose(0, 1)
-    return parameter.view(rows, columns, channels)
+def _convolved(x: Tensor, weight: Tensor) -> Float[Tensor, "B H W D"]:
+    rows, columns = weight.shape[1:3]
+    padded = circular_pad(x, (0, rows - 1), (0, columns - 1)).permute(0, 3, 1, 2)
+    return F.conv2d(padded, weight.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 def patch_variance(x: Float[Tensor, "B H W C"], patch: Pair) -> Float[Tensor, "B H W"]:

@@ -1,14 +1,20 @@
 """The largest of neighbouring tokens, at a stride and at an own shift for each image."""
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .. import kernels
 from ..geometry.shift import Pair, circular_pad, circular_shift
+from ..kernels import kernel_for, usable
 
 
+def _shifted(
+    x: Tensor, kernel: Pair, stride: Pair, before: Pair, offset: Tensor | None = None, mode: str = "circular"
+) -> bool:
+    return offset is not None and usable(x)
+
+
+@kernel_for(_shifted)
 def max_pool(
     x: Float[Tensor, "B H W C"],
     kernel: Pair,
@@ -26,17 +32,10 @@ def max_pool(
         offset: where each image's frame starts, counted in tokens.
         mode: beyond the border of the shifted frame is the other side, or nothing with ``"zeros"``.
     """
-    circular = mode == "circular"
-    if offset is not None and kernels.usable(x):
-        from ..kernels.max_pool import differentiable_max_pool, max_pool_forward
-
-        if torch.is_grad_enabled() and x.requires_grad:
-            return differentiable_max_pool(x, offset, kernel, stride, before, circular)
-        return max_pool_forward(x, offset, list(kernel), list(stride), list(before), circular, False)[0]
     if offset is not None:
         x = circular_shift(x, offset)
     rows, columns = ((first, extent - 1 - first) for first, extent in zip(before, kernel, strict=True))
-    if circular:
+    if mode == "circular":
         image = circular_pad(x, rows, columns).permute(0, 3, 1, 2)
     else:
         image = F.pad(x.permute(0, 3, 1, 2), (*columns, *rows), value=float("-inf"))

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import kernels
-from ..geometry.polyphase import coset_max
+from ..geometry.polyphase import coset_max, coset_sum
 from ..geometry.shift import Pair, pair
+from ..kernels import kernel_for, usable
 from .exact import can_ask
+from .plain import plain_sum, plain_window_mean
 
 ROUNDING = 2.0**-20  # several times what float32 sums differ by between kernels
 
@@ -53,6 +54,12 @@ class Choice:
 Keys = Callable[[Bool[Tensor, " B"] | None], Int64[Tensor, "B H W"]]
 
 
+def _few_grids(scores: Sequence[Tensor], keys: Keys | None) -> bool:
+    few = scores[0].shape[1:].numel() <= 4096
+    return keys is not None and few and all(usable(score, (torch.float64,)) for score in scores)
+
+
+@kernel_for(_few_grids)
 def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Keys | None) -> Choice:
     """The grid with the largest scores, compared one after the other; exact ties go by the content.
 
@@ -61,15 +68,13 @@ def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Keys | None) -> Cho
 
     Args:
         scores: one or more per grid, the later ones for where the earlier ones tie.
-        keys: gives the content keys of all positions (:func:`.origin_keys`). It is told of which
-            images they are needed, or None: of all. Called only if scores tie, or where asking whether they do would
-            cost a synchronisation. None where every shift shows the same tensor: then the first of those that tie is
-            the same one too. Scores closer than rounding count as tied there, so that another batch size, device or
-            runtime, which rounds differently, chooses the same, unless a gap is that close to rounding itself.
+        keys: gives the content keys of all positions (:func:`.origin_keys`), of the images where a mask says so or of
+            all. Called only if scores tie, or where asking whether they do would cost a synchronisation. None where
+            every shift shows the same tensor: then the first of those that tie is the same one too. Scores closer than
+            rounding count as tied there, so that another batch size, device or runtime, which rounds differently,
+            chooses the same, unless a gap is that close to rounding itself.
     """
     columns = scores[0].shape[2]
-    if keys is not None and _fit_a_kernel(scores):
-        return Choice(_choose_by_kernels(scores, keys), tuple(scores))
     flat = [score.flatten(1) for score in scores]
     leading = _leading(flat, ROUNDING if keys is None else 0.0)
     if keys is not None and (not can_ask(leading) or bool((leading.sum(1) > 1).any())):
@@ -77,6 +82,27 @@ def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Keys | None) -> Cho
     winner = leading.to(torch.uint8).argmax(1)  # of content that repeats, the first; any gives the same
     offset = torch.stack([winner // columns, winner % columns], 1)
     return Choice(offset, tuple(scores))
+
+
+@kernel_for(lambda scores, stride: usable(scores))
+def choose_by_sum(scores: Float[Tensor, "parts B H W"], stride: Pair) -> Choice:
+    """The grid with the largest sum of position scores, which are themselves in parts to be added up.
+
+    For content that is the same whatever the shift: of sums that are equal up to rounding, the first.
+    """
+    return choose((coset_sum(scores.sum(0), stride, plain_sum),), None)
+
+
+@kernel_for(lambda norms, window: usable(norms))
+def choose_by_windows(norms: Float[Tensor, "B H W"], window: Pair) -> Choice:
+    """The offset at which windows have the largest sum of squared mean norms: A-WSA's G, behind an anchor.
+
+    Along an axis that one window spans all offsets tie; there the tokens' own energy chooses.
+    """
+    scores = [plain_window_mean(norms, window)]
+    if window[0] == norms.shape[1] or window[1] == norms.shape[2]:
+        scores.append(norms)
+    return choose([coset_sum(score.square(), window, plain_sum) for score in scores], None)
 
 
 def drop_grids(choice: Choice, stride: Pair, rate: float) -> Choice:
@@ -96,20 +122,6 @@ def drop_grids(choice: Choice, stride: Pair, rate: float) -> Choice:
         alone = torch.zeros_like(weights).flatten(1).scatter(1, grid[:, :1] * stride[1] + grid[:, 1:], 1.0)
         weights = torch.where(dropped[..., None], alone.view_as(weights), weights)
     return Choice(torch.where(dropped, grid, choice.offset), choice.scores, weights, choice.hard)
-
-
-def _fit_a_kernel(scores: Sequence[Tensor]) -> bool:
-    few = scores[0].shape[1:].numel() <= 4096
-    return few and all(kernels.usable(score, (torch.float64,)) for score in scores)
-
-
-def _choose_by_kernels(scores: Sequence[Tensor], keys: Keys) -> Int64[Tensor, "B 2"]:
-    """Whether scores tie is decided on the device, and only images that tie pay for it."""
-    from ..kernels.pick import pick, settle
-
-    flat = [score.flatten(1) for score in scores]
-    winner, tied, leading = pick(flat[0][None].contiguous() if len(flat) == 1 else torch.stack(flat))
-    return settle(winner, tied, leading, keys(tied), list(scores[0].shape[1:]))
 
 
 def _leading(flat: Sequence[Tensor], slack: float = 0.0) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
-from .. import kernels
+from ..kernels import kernel_for, usable
 from .exact import exporting
 
 PRIME = 2**19 - 1  # products of two residues, summed over up to 2**15 positions, are exact in float64
@@ -80,6 +80,7 @@ def sum_in_halves(x: Int64[Tensor, "*any C"]) -> Int64[Tensor, "*any"]:
     return (x & 0xFFFFFFFF).sum(-1) + (x >> 32).sum(-1) * 2**32
 
 
+@kernel_for(lambda x, needed=None: needed is not None and max(x.shape[1:3]) <= 2**15 and usable(x))
 def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
     """The key of the content as seen from each position, in 0 .. 2**57 - 1.
 
@@ -91,10 +92,6 @@ def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None 
     """
     if max(x.shape[1:3]) > 2**15:
         raise ValueError(f"size {tuple(x.shape[1:3])}: needs at most {2**15} rows and columns; cut the image in tiles")
-    if needed is not None and kernels.usable(x):
-        from ..kernels.keys import keys_where
-
-        return keys_where(x, needed, _all_multipliers(x))
     words = fingerprint(x)
     salts = _scatter(torch.arange(1, HASHES + 1, device=x.device)).view(HASHES, 1, 1, 1)
     residues = (_mix(words ^ salts) % PRIME).to(torch.float64)  # HASHES B H W
@@ -117,7 +114,7 @@ def _circulant(size: int, seed: int, device: torch.device) -> Tensor:
     return _multipliers(size, seed, device).to(torch.float64)[:, (index[None, :] - index[:, None]) % size]
 
 
-def _all_multipliers(x: Tensor) -> Int64[Tensor, " all"]:
+def all_multipliers(x: Tensor) -> Int64[Tensor, " all"]:
     """For the kernels: of the channels, the salts, of rows and columns."""
     sizes = (x.shape[3], x.shape[1], x.shape[2])
     return (_make_multipliers if torch.compiler.is_compiling() else _kept_multipliers)(*sizes, x.device)

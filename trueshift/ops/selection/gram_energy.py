@@ -15,18 +15,64 @@ pixels of one residue modulo :math:`s`. One matrix product (blocks of pixels tim
 where the definition needs s x s convolutions. Every one of these sums is a sum of integers, and exact.
 """
 
+from math import ceil, log2
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from .. import kernels
 from ..geometry.shift import Pair, circular_pad
-from .exact import power_of_two_above
-from .fixed_point import Plan
-from .quantised_image import Pixels
+from ..kernels import kernel_for, usable
+from .exact import headroom, power_of_two_above
+from .quantised_image import BITS, Pixels
+
+PRECISION = 40  # bits of the largest weight that are kept, if they fit into two digits
+ENOUGH = 28  # bits for which two digits do: twice as many as a pixel has
 
 
+class Plan:
+    """How many bits each digit may have so that every sum of products of digits is exact.
+
+    Attributes:
+        product_digit: bits of either half of a sum of products of pixels.
+        weight_digit, weight_digits: bits of a digit of ``E^T E``, and how many digits there are.
+        pull_digit, pull_digits: the same of ``E^T b_c``, whose factors are sums of pixels.
+    """
+
+    def __init__(self, channels: int, stride: Pair, kernel: Pair, padding: Pair, pixels: int) -> None:
+        self.channels, self.stride, self.kernel, self.padding = channels, stride, kernel, padding
+        self.tokens = pixels // (stride[0] * stride[1])
+        self.size = channels * kernel[0] * kernel[1]
+        token_bits = ceil(log2(self.tokens))
+        self.product_digit = ceil((2 * BITS + token_bits) / 2)
+        self.weight_digit, self.weight_digits = _digits_within(headroom(self.size**2) - self.product_digit)
+        self.pull_digit, self.pull_digits = _digits_within(headroom(self.size) - BITS - token_bits)
+
+
+def _digits_within(room: int) -> tuple[int, int]:
+    """Bits of a digit that may have so many at most, and how many digits there are."""
+    digit = min(room, PRECISION // 2)
+    return digit, 2 if 2 * digit >= ENOUGH else ceil(PRECISION / digit)
+
+
+def plan_of(image: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Plan:
+    """The digits for these sizes."""
+    return Plan(image.shape[3], stride, (weight.shape[2], weight.shape[3]), padding, image.shape[1:3].numel())
+
+
+def _small_patches(
+    image: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, pixels: Pixels | None = None
+) -> bool:
+    """What fits the matrix units: small patches of images, in at most 32 bits per pixel."""
+    if not usable(image):
+        return False
+    plan = plan_of(image, weight, stride, padding)
+    small = stride[1] * plan.channels <= 64 and plan.size <= 256 and plan.tokens <= 2**16 and image.shape[2] <= 4096
+    return small and plan.weight_digits == plan.pull_digits == 2
+
+
+@kernel_for(_small_patches)
 def patch_energy(
     image: Float[Tensor, "B H W C"],
     weight: Float[Tensor, "D C kh kw"],
@@ -46,24 +92,10 @@ def patch_energy(
         padding: how far the kernel reaches before its nominal start.
         pixels: of the same image, where others need its integers too.
     """
-    pixels = pixels or Pixels(image)
-    plan = Plan(image.shape[3], stride, (weight.shape[2], weight.shape[3]), padding, image.shape[1:3].numel())
-    gram = _extended_gram(weight, bias)
-    if kernels.usable(image):
-        from ..kernels.gram import fits, products, weigh
-
-        if fits(image, plan):
-            planes = pixels.planes(stride, plan.kernel)
-            found = products(planes.digits, list(image.shape), list(stride), list(plan.kernel))
-            energy = weigh(
-                found, gram, planes.scale, plan.channels, list(stride), list(plan.kernel), list(padding), plan.tokens,
-                [plan.product_digit, plan.weight_digit, plan.pull_digit],
-            )  # fmt: skip
-            return energy.view(-1, *stride)
-    return _plain_energy(pixels, gram, plan)
+    return _plain_energy(pixels or Pixels(image), extended_gram(weight, bias), plan_of(image, weight, stride, padding))
 
 
-def _extended_gram(weight: Tensor, bias: Tensor | None) -> Float64[Tensor, "K K"]:
+def extended_gram(weight: Tensor, bias: Tensor | None) -> Float64[Tensor, "K K"]:
     """``[E, b, E 1]^T [E, b, E 1]``: everything that the energies need to know of the projection."""
     projection = weight.detach().to(torch.float64).flatten(1)
     offset = projection.new_zeros(len(projection)) if bias is None else bias.detach().to(torch.float64)

@@ -1,8 +1,11 @@
-"""What :mod:`trueshift.ops.selection.exact` computes, in ordinary float32.
+"""The two arithmetics of scores: exact (:mod:`trueshift.ops.selection.exact`), and plain float32.
 
-For tensors that are the same whatever the shift, as everything is behind an anchor: there, any computation that gives
-the same result for the same input gives the same choice.
+The plain one is for tensors that are the same whatever the shift, as everything is behind an anchor: there, any
+computation that gives the same result for the same input gives the same choice.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..geometry.shift import Pair, circular_pad
+from ..geometry.windows import token_norm, window_energy
+from .exact import exact_conv, exact_layer_norm, exact_linear, exact_power_sum, exact_sum
 
 
 def plain_sum(x: Float[Tensor, "B *rest"], dims: tuple[int, ...]) -> Float[Tensor, "B *kept"]:
@@ -64,3 +69,22 @@ def plain_window_mean(x: Float[Tensor, "B H W"], window: Pair) -> Float[Tensor, 
         x, columns = x.mean(2, keepdim=True), 1
     padded = circular_pad(x, (0, rows - 1), (0, columns - 1))
     return F.avg_pool2d(padded[:, None], (rows, columns), stride=1)[:, 0].expand(-1, height, width)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The operations a score is made of."""
+
+    sum: Callable[[Tensor, tuple[int, ...]], Tensor]
+    linear: Callable[[Tensor, Tensor], Tensor]
+    conv: Callable[..., Tensor]
+    layer_norm: Callable[..., Tensor]
+    norm: Callable[[Tensor, float], Tensor]
+    power_sum: Callable[[Tensor, float], Tensor]
+    window_mean: Callable[..., Tensor]
+
+
+EXACT = Arithmetic(exact_sum, exact_linear, exact_conv, exact_layer_norm, token_norm, exact_power_sum, window_energy)
+PLAIN = Arithmetic(
+    plain_sum, plain_linear, plain_conv, plain_layer_norm, plain_norm, plain_power_sum, plain_window_mean
+)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from .. import kernels
 from ..geometry.shift import Pair
 from .exact import power_of_two_above, refuse_mps, require_finite
 
@@ -30,7 +31,7 @@ class Integers:
 
 @dataclass
 class Planes:
-    """The same, laid out for the kernels: see :mod:`trueshift.ops.kernels.planes`."""
+    """The same, laid out for the kernels: see :mod:`trueshift.ops.kernels.quantised_image`."""
 
     digits: Tensor  # int8, one plane for each residue, channel and digit
     rows: Tensor  # int32, parts of the sums of differences between rows
@@ -56,9 +57,8 @@ class Pixels:
     def planes(self, stride: Pair = (1, 1), kernel: Pair = (1, 1)) -> Planes:
         """For the kernels: cut for patches of this stride and kernel. Any cut serves who needs none."""
         if self._planes is None or (kernel != (1, 1) and self._cut != (stride, kernel)):
-            from ..kernels.planes import planes
-
-            self._cut, self._planes = (stride, kernel), Planes(*planes(self.image, *stride, *kernel))
+            planes = kernels.quantised_image.planes(self.image, *stride, *kernel)
+            self._cut, self._planes = (stride, kernel), Planes(*planes)
         return self._planes
 
 

@@ -9,12 +9,15 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from .. import kernels
 from ..geometry.shift import Pair, circular_take
+from ..kernels import kernel_for, usable
 from .choose import Keys, choose
 from .quantised_image import Pixels
 
+LONGEST = 4096  # lines of an image that a kernel takes
 
+
+@kernel_for(lambda x, pixels=None: usable(x) and max(x.shape[1:3]) <= LONGEST and x.shape[3] <= 64)
 def seam_scores(
     x: Float[Tensor, "B H W C"], pixels: Pixels | None = None
 ) -> tuple[Float64[Tensor, "B H"], Float64[Tensor, "B W"]]:
@@ -25,20 +28,8 @@ def seam_scores(
     Args:
         pixels: of the same image, where others need its integers too.
     """
-    pixels = pixels or Pixels(x)
-    if _fit_a_kernel(x):
-        from ..kernels.seams import contrasts
-
-        planes = pixels.planes()
-        rows, columns = contrasts(planes.rows, planes.columns)
-        return rows, columns
-    integers = pixels.integers().values
+    integers = (pixels or Pixels(x)).integers().values
     return _contrast(integers, 1), _contrast(integers, 2)
-
-
-def _fit_a_kernel(x: Tensor) -> bool:
-    small = max(x.shape[1:3]) <= 4096 and x.shape[3] <= 64
-    return kernels.usable(x) and small
 
 
 def _contrast(integers: Tensor, dim: int) -> Tensor:
@@ -60,6 +51,11 @@ def seam_near(scores: Float64[Tensor, "B N"], start: torch.Tensor, stride: int) 
     return scores.gather(1, ((first[:, :, None] + around) % size).flatten(1)).unflatten(1, (-1, stride)).amax(2)
 
 
+def _short(rows: Tensor, columns: Tensor, *_: object) -> bool:
+    return usable(rows, (torch.float64,)) and max(rows.shape[1], columns.shape[1]) <= LONGEST
+
+
+@kernel_for(_short)
 def start_on_seam(
     rows: Float64[Tensor, "B H"],
     columns: Float64[Tensor, "B W"],
@@ -75,11 +71,6 @@ def start_on_seam(
         rows, columns: scores of the seam.
         keys: of all positions, for seams that tie; see :func:`~trueshift.ops.selection.choose.choose`.
     """
-    if kernels.usable(rows, (torch.float64,)) and max(rows.shape[1], columns.shape[1]) <= 4096:
-        from ..kernels.seams import seam_start, settle_seam
-
-        token, tied = seam_start(rows, columns, offset, list(stride))
-        return settle_seam(token, tied, rows, columns, keys(tied), offset, list(stride))
     near = seam_near(rows, offset[:, 0], stride[0])[:, :, None] + seam_near(columns, offset[:, 1], stride[1])[:, None]
     token = choose((near,), lambda needed: circular_take(keys(needed), offset, stride)).offset
     return torch.stack([offset[:, i] + stride[i] * token[:, i] for i in (0, 1)], 1)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import trueshift as ts
-from trueshift.ops.selection.arithmetic import EXACT, PLAIN
+from trueshift.ops.selection.plain import EXACT, PLAIN
 
 X = torch.randn(2, 8, 8, 12)
 NORM = nn.LayerNorm(12)

@@ -34,7 +34,7 @@ def _pad(
     tl.store(out + position.to(tl.int64)[:, None] * channels + c[None, :], value, here)
 
 
-def pad_from(x: Tensor, start: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
+def pad_by_index(x: Tensor, rows: Sequence[int], columns: Sequence[int], start: Tensor) -> Tensor:
     """``x [B, H, W, C]`` from ``start`` on, with so many rows and columns more before and behind."""
     images, height, width, channels = x.shape
     out = x.new_empty((images, height + sum(rows), width + sum(columns), channels))

@@ -5,10 +5,13 @@ With all pixels of a patch in a row, the convolution is a product of matrices, a
 """
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..geometry.shift import Pair
+from ..nn.autocast import network_precision
 from . import operation
 from .launching import blocks_in, launched, power_of_two
 
@@ -40,6 +43,16 @@ def _cut(
     pixel = tl.load(image + at, here, 0.0)
     to = token.to(tl.int64)[:, None] * wide + k[None, :]
     tl.store(out + to, pixel.to(out.dtype.element_ty), exists[:, None] & (k < wide)[None, :])
+
+
+def project_patches(
+    image: Tensor, conv: nn.Conv2d, start: Tensor, stride: Pair, padding: Pair, mode: str = "circular"
+) -> Tensor:
+    """Patches, then one matrix product. No gradient flows to the image."""
+    kernel, dtype = [conv.kernel_size[0], conv.kernel_size[1]], network_precision(image)
+    patches = cut_patches(image.detach(), start, kernel, list(stride), list(padding), mode == "circular", dtype)
+    weight = conv.weight.flatten(1)
+    return F.linear(patches, F.pad(weight, (0, patches.shape[3] - weight.shape[1])), conv.bias)
 
 
 def _width(image: Tensor, kernel: list[int]) -> int:

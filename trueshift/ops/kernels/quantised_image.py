@@ -27,7 +27,6 @@ from .launching import blocks_in, launched, power_of_two
 LANES = 8
 SPLITS = 2 if INTERPRETED else 16  # parts of an image whose bounds are found by one program each
 SLACK = 1024  # bytes behind the last plane that a kernel may read, and does not use
-WIDEST = 4096  # columns; one program holds a row
 
 
 class Layout:

@@ -1,4 +1,4 @@
-"""The kernels of the door compute what the plain code computes, bit for bit, and obey the same shift laws."""
+"""The kernels of the exact selection compute what the plain code computes, bit for bit, under the same shift laws."""
 
 import pytest
 import torch
@@ -107,7 +107,7 @@ def test_starts_on_seams_that_tie(stride):
 
 
 @pytest.mark.parametrize(("kernel", "padding"), [pytest.param(4, 0, marks=pytest.mark.slow), (7, 2)])
-def test_the_door_moves_with_every_image(kernel, padding):
+def test_the_tokenizer_moves_with_every_image(kernel, padding):
     images = pictures()
     layer = ts.AdaptiveTokenize(1, 8, 4, kernel, padding).eval().to(DEVICE)
     with torch.no_grad():

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..selection.content_hash import all_multipliers
 from . import INTERPRETED, operation
 from .launching import launched, power_of_two
 
@@ -16,6 +17,11 @@ PRIME = tl.constexpr(2**19 - 1)
 HASHES = 3
 PARTS = 8  # programs per image in each pass
 LINES = 256 if INTERPRETED else 32  # rows, and columns, of a tile
+
+
+def origin_keys(x: Tensor, needed: Tensor) -> Tensor:
+    """Keys ``[B, H, W]`` of the images where ``needed``."""
+    return keys_where(x, needed, all_multipliers(x))
 
 
 def _fake(x: Tensor, needed: Tensor, multipliers: Tensor) -> Tensor:

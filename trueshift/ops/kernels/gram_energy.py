@@ -11,26 +11,35 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..selection.fixed_point import Plan
+from ..geometry.shift import Pair
+from ..selection.gram_energy import extended_gram, plan_of
+from ..selection.quantised_image import Pixels
 from . import INTERPRETED, operation
 from .launching import blocks_in, launched, power_of_two
-from .planes import LANES, WIDEST, Layout, _power_of_two_above, _round, ones_at
+from .quantised_image import LANES, Layout, _power_of_two_above, _round, ones_at
 
 # neighbours, bytes of tokens, warps and stages of one program
 TILE = {"neighbours": 128, "tokens": 128, "warps": 4, "stages": 3}
 BUSY = 264  # programs, two on each multiprocessor; fewer images are cut in parts
 
 
-def fits(image: Tensor, plan: Plan) -> bool:
-    """Whether the kernels compute these energies: small patches of images, in at most 32 bits per pixel."""
-    return (
-        image.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        and plan.stride[1] * plan.channels <= 64
-        and plan.size <= 256
-        and plan.tokens <= 2**16
-        and image.shape[2] <= WIDEST
-        and plan.weight_digits == plan.pull_digits == 2
-    )
+def patch_energy(
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Pair,
+    padding: Pair,
+    pixels: Pixels | None = None,
+) -> Tensor:
+    """The energies ``[B, sh, sw]``: products of pixels, then their weighing."""
+    plan = plan_of(image, weight, stride, padding)
+    planes = (pixels or Pixels(image)).planes(stride, plan.kernel)
+    found = products(planes.digits, list(image.shape), list(stride), list(plan.kernel))
+    energy = weigh(
+        found, extended_gram(weight, bias), planes.scale, plan.channels, list(stride), list(plan.kernel), list(padding),
+        plan.tokens, [plan.product_digit, plan.weight_digit, plan.pull_digit],
+    )  # fmt: skip
+    return energy.view(-1, *stride)
 
 
 def _neighbours(channels: int, stride: list[int], kernel: list[int]) -> int:

@@ -1,15 +1,32 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels: how much each row and column looks like the first of a photograph, and which token stands nearest."""
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..selection.choose import Keys
+from ..selection.quantised_image import Pixels
 from . import operation
 from .launching import blocks_in, launched, power_of_two
 
 BLOCK = 64
+
+
+def seam_scores(x: Tensor, pixels: Pixels | None = None) -> tuple[Tensor, Tensor]:
+    """Of rows and columns, from differences that were added up with the image's integers."""
+    planes = (pixels or Pixels(x)).planes()
+    rows, columns = contrasts(planes.rows, planes.columns)
+    return rows, columns
+
+
+def start_on_seam(rows: Tensor, columns: Tensor, offset: Tensor, stride: Sequence[int], keys: Keys) -> Tensor:
+    """The token nearest the seam; keys are made only of images whose seams tie."""
+    token, tied = seam_start(rows, columns, offset, list(stride))
+    return settle_seam(token, tied, rows, columns, keys(tied), offset, list(stride))
 
 
 def _fake_contrasts(row_parts: Tensor, column_parts: Tensor) -> list[Tensor]:
