@@ -34,13 +34,18 @@ def test_saved_and_loaded_by_us_and_by_timm(name, tmp_path):
 @torch.no_grad()
 def test_what_differs_from_the_variant_is_kept(tmp_path):
     model = ts.create_model(
-        "a_swin_mini", img_size=(32, 64), embed_dim=32, criterion={"align": ts.MaxNorm(4)}, anchor=False, align="pixel"
+        "a_swin_mini",
+        img_size=(32, 64),
+        embed_dim=32,
+        criterion={"align": ts.MaxNorm(4)},
+        anchor=False,
+        feature_frame="pixel",
     ).eval()
     model.reset_classifier(3)
     again = ts.from_pretrained(model.save_pretrained(tmp_path))
     assert again.layers[0].align.criterion.p == 4
     assert again.patch_embed.anchor is False
-    assert again.config.align == "pixel"
+    assert again.config.feature_frame == "pixel"
     wide = torch.randn(1, 3, 32, 64)
     assert torch.equal(again(wide), model(wide))
     assert ts.from_pretrained(tmp_path, anchor=True).patch_embed.anchor
@@ -66,7 +71,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 
     with torch.no_grad():
         model.head.fc.weight.zero_()
-    monkeypatch.setattr(saving, "save_config_for_hf", full_disk)
+    monkeypatch.setattr(saving, "json_text", full_disk)
     with pytest.raises(OSError, match="No space left"):
         model.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
