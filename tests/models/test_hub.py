@@ -149,7 +149,14 @@ def test_the_hub_is_asked_for_what_is_not_a_folder(tmp_path, monkeypatch):
     assert torch.equal(again.norm.weight, model.norm.weight)
 
 
-def test_uploading_sends_the_folder(monkeypatch):
+MADE = {
+    "a_swin_mini_patch2_window4_32": lambda: ts.create_model("a_swin_mini", num_classes=3),
+    "UperNet on a_swin_mini_patch2_window4_32": lambda: ts.UperNet("a_swin_mini", 3, channels=8),
+}
+
+
+@pytest.mark.parametrize("title", MADE)
+def test_uploading_sends_the_folder(title, monkeypatch):
     sent = {}
 
     class Api:
@@ -157,12 +164,12 @@ def test_uploading_sends_the_folder(monkeypatch):
             return f"https://hub/{repository}"
 
         def upload_folder(self, repo_id, folder_path, commit_message):
-            sent.update(load_file(f"{folder_path}/model.safetensors"))
+            sent[commit_message] = load_file(f"{folder_path}/model.safetensors").keys()
 
     monkeypatch.setattr(saving, "HfApi", Api)
-    model = ts.create_model("a_swin_mini")
+    model = MADE[title]()
     assert model.push_to_hub("someone/a_swin") == "https://hub/someone/a_swin"
-    assert sent.keys() == model.state_dict().keys()
+    assert sent == {f"Upload {title}": model.state_dict().keys()}
 
 
 def input_size_in(folder) -> list[int]:
@@ -194,10 +201,15 @@ def test_the_size_of_an_adapted_network_is_written(tmp_path):
     assert input_size_in(ts.adapt(source).save_pretrained(tmp_path)) == [3, 56, 56]
 
 
-def test_names_of_classes_come_back(tmp_path):
-    model = ts.create_model("a_swin_mini", num_classes=3)
-    model.save_pretrained(tmp_path, label_names=["ant", "bee", "cat"], label_descriptions={"ant": "an insect"})
-    for again in (ts.from_pretrained(tmp_path), timm.create_model(f"local-dir:{tmp_path}", pretrained=True)):
+@pytest.mark.parametrize("title", MADE)
+def test_names_of_classes_come_back(title, tmp_path):
+    described = {"label_names": ["ant", "bee", "cat"], "label_descriptions": {"ant": "an insect"}}
+    model = MADE[title]()
+    model.save_pretrained(tmp_path, **described)
+    loaded = [ts.from_pretrained(tmp_path)]
+    if isinstance(model, ts.models.Backbone):
+        loaded.append(timm.create_model(f"local-dir:{tmp_path}", pretrained=True))
+    for again in loaded:
         assert list(again.pretrained_cfg["label_names"]) == ["ant", "bee", "cat"]
         assert again.pretrained_cfg["label_descriptions"] == {"ant": "an insect"}
         assert again.pretrained_cfg["num_classes"] == 3
@@ -214,6 +226,7 @@ def test_names_of_classes_go_with_the_classifier():
     assert not model.pretrained_cfg.get("label_names")
 
 
-def test_names_of_other_classes_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="2 label_names for 10 classes: needs one for each"):
-        ts.create_model("a_swin_mini").save_pretrained(tmp_path, label_names=["ant", "bee"])
+@pytest.mark.parametrize("title", MADE)
+def test_names_of_other_classes_are_refused(title, tmp_path):
+    with pytest.raises(ValueError, match="2 label_names for 3 classes: needs one for each"):
+        MADE[title]().save_pretrained(tmp_path, label_names=["ant", "bee"])

@@ -233,34 +233,29 @@ def _config_of_mvit_v2(model: Any) -> MvitV2Config:
     )
 
 
-def _same(values: Any, kind: str, name: str) -> Any:
-    """The one value of a setting that transformers allows to differ by stage."""
-    _refuse(len(set(values)) != 1, kind, f"{name} {list(values)} differs between stages")
-    return values[0]
-
-
 def _config_of_transformers_cvt(model: Any) -> CvtConfig:
     kind, config = "CvtForImageClassification", model.config
-    method = _same(config.qkv_projection_method, kind, "qkv_projection_method")
+
+    def same(name: str) -> Any:
+        """The one value of a setting that transformers allows to differ by stage."""
+        values = getattr(config, name)
+        _refuse(len(set(values)) != 1, kind, f"{name} {list(values)} differs between stages")
+        return values[0]
+
+    method = same("qkv_projection_method")
     _refuse(method != "dw_bn", kind, f"its projection is {method!r}, not 'dw_bn'")
-    _refuse(_same(config.stride_q, kind, "stride_q") != 1, kind, "its queries have a stride")
+    _refuse(same("stride_q") != 1, kind, "its queries have a stride")
+    by_stage = {"depths": "depth", "patch_strides": "patch_stride", "patch_paddings": "patch_padding"}
+    by_stage |= {name: name for name in ("embed_dim", "num_heads", "cls_token", "patch_sizes")}
+    stages: dict[str, Any] = {ours: tuple(getattr(config, theirs)) for ours, theirs in by_stage.items()}
     read = CvtConfig(
         in_chans=config.num_channels,
         num_classes=config.num_labels,
         global_pool="token" if config.cls_token[-1] else "avg",
-        embed_dim=tuple(config.embed_dim),
-        depths=tuple(config.depth),
-        num_heads=tuple(config.num_heads),
-        cls_token=tuple(config.cls_token),
-        patch_sizes=tuple(config.patch_sizes),
-        patch_strides=tuple(config.patch_stride),
-        patch_paddings=tuple(config.patch_padding),
-        kernel_qkv=_same(config.kernel_qkv, kind, "kernel_qkv"),
-        stride_kv=_same(config.stride_kv, kind, "stride_kv"),
-        mlp_ratio=_same(config.mlp_ratio, kind, "mlp_ratio"),
-        qkv_bias=_same(config.qkv_bias, kind, "qkv_bias"),
-        attn_drop_rate=_same(config.attention_drop_rate, kind, "attention_drop_rate"),
+        attn_drop_rate=same("attention_drop_rate"),
         drop_path_rate=config.drop_path_rate[-1],
+        **stages,
+        **{name: same(name) for name in ("kernel_qkv", "stride_kv", "mlp_ratio", "qkv_bias")},
     )
     step = read.key_stride()
     return replace(read, img_size=-(-read.size[0] // step) * step)  # it does not say for what size it was made
@@ -268,11 +263,8 @@ def _config_of_transformers_cvt(model: Any) -> CvtConfig:
 
 def _config_of_cvt_weights(state: Mapping[str, Tensor]) -> CvtConfig:
     """Sizes of one of Microsoft's three networks, from the shapes of its weights; heads have 64 channels in all."""
-    stages = 1 + max(int(found[1]) for key in state if (found := re.match(r"stages\.(\d+)\.", key)))
-    depths = tuple(
-        1 + max(int(found[1]) for key in state if (found := re.match(rf"stages\.{index}\.blocks\.(\d+)\.", key)))
-        for index in range(stages)
-    )
+    stages = _count(r"stages\.(\d+)\.", state)
+    depths = tuple(_count(rf"stages\.{index}\.blocks\.(\d+)\.", state) for index in range(stages))
     dims = tuple(state[f"stages.{index}.blocks.0.norm1.weight"].shape[0] for index in range(stages))
     has_token = tuple(f"stages.{index}.cls_token" in state for index in range(stages))
     return CvtConfig(
@@ -286,6 +278,10 @@ def _config_of_cvt_weights(state: Mapping[str, Tensor]) -> CvtConfig:
         qkv_bias="stages.0.blocks.0.attn.proj_q.bias" in state,
         act_layer="quick_gelu",
     )
+
+
+def _count(pattern: str, state: Mapping[str, Tensor]) -> int:
+    return 1 + max(int(found[1]) for key in state if (found := re.match(pattern, key)))
 
 
 _READERS: tuple[tuple[type[nn.Module], type[Backbone], Callable[[Any], Any]], ...] = (

@@ -31,9 +31,8 @@ def adapt(model: Any, **changes: Any) -> Any:
         model = from_smp(model)
     if not isinstance(model, UperNet):
         return convert.adapt(model, **changes)
-    return _rebuilt(
-        model, convert.twin_config(model.encoder.config, adaptive=True, **changes), head_align_corners=False
-    )
+    config = convert.twin_config(model.encoder.config, adaptive=True, **changes)
+    return _rebuilt(model, config, head_align_corners=False)
 
 
 def revert(model: Any, **changes: Any) -> Any:
