@@ -12,6 +12,7 @@ from trueshift.testing import photographs
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Currently, qnnpack incorrectly ignores reduce_range:UserWarning"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]
 ADAPTIVE = ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"]
