@@ -26,7 +26,7 @@ import trueshift
 from trueshift.data import EmbeddedSample, Preparation
 from trueshift.models import Backbone, from_pretrained
 from trueshift.models import bundled_weights as shipped
-from trueshift.models.hub import CONFIG, arguments_of, read_json
+from trueshift.models.hub import CONFIG, read_json
 from trueshift.models.registry import name_of
 from trueshift.utils.files import json_text, write_whole
 
@@ -214,8 +214,8 @@ def ship(
 
 def needed_arguments(model: Backbone) -> dict[str, Any]:
     """What tells the network apart from the one that its name makes; how it was trained is left to the user."""
-    left_out = ("num_classes", "align")
-    given = arguments_of(model)
+    left_out = ("num_classes", "feature_frame")
+    given = model.changed_arguments()
     return {key: value for key, value in given.items() if key not in left_out and not key.endswith("_rate")}
 
 

@@ -12,18 +12,7 @@ from trueshift.models.registry import create_model
 from trueshift.onnx_export import export_onnx
 from trueshift.tasks import UperNet
 
-SMALL = {
-    "swin_mini": {"embed_dim": 32, "depths": (1, 1), "num_heads": (1, 2)},
-    "cvt_mini": {
-        "embed_dim": (32, 64),
-        "depths": (1, 1),
-        "num_heads": (1, 2),
-        "cls_token": (False, True),
-        "patch_sizes": (3, 3),
-        "patch_strides": (2, 2),
-        "patch_paddings": (1, 1),
-    },
-}
+SMALL = {"embed_dim": 32, "depths": (1, 1), "num_heads": (1, 2)}  # a Swin
 FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
 
 SETUP = """
@@ -46,6 +35,12 @@ def session_of(file):
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda x: [torch.from_numpy(part) for part in session.run(None, {name: x.contiguous().numpy()})]
+
+def shapes_of(written):
+    return {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*written.graph.input, *written.graph.output)
+    }
 """
 
 EXPORT = """
@@ -106,11 +101,7 @@ path = export_onnx(model, FOLDER + "/model.onnx")
 assert os.listdir(FOLDER) == ["model.onnx"], "one file"
 written = onnx.load(path)
 onnx.checker.check_model(written, full_check=True)
-shapes = [
-    (value.name, [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim])
-    for value in (*written.graph.input, *written.graph.output)
-]
-assert shapes == [("image", ["batch", 3, 32, 32]), ("logits", ["batch", 10])], shapes
+assert shapes_of(written) == {"image": ["batch", 3, 32, 32], "logits": ["batch", 10]}, shapes_of(written)
 said = {entry.key: entry.value for entry in written.metadata_props}
 assert said == {"dynamic_axes": "batch", "fixed_axes": "channels=3, height=32, width=32"}, said
 run = session_of(str(path))
@@ -126,12 +117,8 @@ SEGMENTER = """
 from trueshift.tasks import UperNet
 model = UperNet(NAME, 3, channels=8, bins=(1, 2), **ARGUMENTS).eval()
 path = export_onnx(model, FOLDER + "/model.onnx")
-written = onnx.load(path)
-shapes = [
-    (value.name, [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim])
-    for value in (*written.graph.input, *written.graph.output)
-]
-assert shapes == [("image", ["batch", 3, 32, 32]), ("logits", ["batch", 3, 32, 32])], shapes
+shapes = shapes_of(onnx.load(path))
+assert shapes == {"image": ["batch", 3, 32, 32], "logits": ["batch", 3, 32, 32]}, shapes
 run, images = session_of(str(path)), usual[4:6]
 (logits,) = run(images)
 torch.testing.assert_close(logits, model(images), rtol=0, atol=1e-3)
@@ -191,18 +178,8 @@ def test_keys_powers_and_float64_numbers_are_bit_equal_in_onnx_runtime(run_unche
 
 
 def test_same_choices_and_exact_in_onnx_runtime(run_unchecked, tmp_path):
-    program = setup("a_swin_mini", SMALL["swin_mini"], tmp_path) + EXPORT + AGREES
+    program = setup("a_swin_mini", SMALL, tmp_path) + EXPORT + AGREES
     assert "pairs ok" in run_unchecked(program + "SHIFTS = 8\n" + MOVES)
-
-
-@pytest.mark.slow
-def test_an_ordinary_network_in_onnx_runtime(run_unchecked, tmp_path):
-    assert "ok" in run_unchecked(setup("swin_mini", SMALL["swin_mini"], tmp_path) + ORDINARY)
-
-
-@pytest.mark.slow
-def test_exact_under_torch_export(run_unchecked):
-    assert "ok" in run_unchecked(setup("a_cvt_mini", SMALL["cvt_mini"]) + TORCH_EXPORT)
 
 
 @pytest.mark.slow
@@ -227,7 +204,7 @@ try:
 except Exception as error:
     print("ok, refused:", error)
 """
-    assert "ok, refused" in run_unchecked(setup("a_swin_mini", SMALL["swin_mini"], tmp_path) + program)
+    assert "ok, refused" in run_unchecked(setup("a_swin_mini", SMALL, tmp_path) + program)
 
 
 @pytest.mark.slow
@@ -244,11 +221,11 @@ def test_all_networks_under_torch_export(run_unchecked, name):
 
 @pytest.mark.slow
 def test_a_segmenter_and_pixels_that_move_with_the_image(run_unchecked, tmp_path):
-    assert "ok" in run_unchecked(setup("a_swin_mini", SMALL["swin_mini"], tmp_path) + SEGMENTER)
+    assert "ok" in run_unchecked(setup("a_swin_mini", SMALL, tmp_path) + SEGMENTER)
 
 
 def small_segmenter() -> UperNet:
-    return UperNet(create_model("a_swin_mini", **SMALL["swin_mini"]), 3, channels=8)
+    return UperNet(create_model("a_swin_mini", **SMALL), 3, channels=8)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +241,7 @@ def small_segmenter() -> UperNet:
     ],
 )
 def test_what_cannot_be_exported_is_refused_at_once(tmp_path, arguments, error, says):
-    model = create_model("a_swin_mini", **SMALL["swin_mini"])
+    model = create_model("a_swin_mini", **SMALL)
     with pytest.raises(error, match=says):
         export_onnx(**{"model": model, "path": tmp_path / "model.onnx", **arguments})
 

@@ -1,4 +1,4 @@
-"""What a network chose for an image, and how clearly: as data, as a table and as a picture."""
+"""What a network chose for an image, and how clearly: as data, as a table and as a figure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,7 +90,7 @@ class Explanation:
         return figure
 
     def save(self, path: str | Path, index: int = 0) -> Path:
-        """Write the picture to a file; the ending says the format."""
+        """Write the figure to a file, in the format of its suffix."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.figure(index).savefig(path, dpi=100)
@@ -107,37 +107,33 @@ def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
     """
     batch = image[None] if image.dim() == 3 else image
     backbone, inside = (model.encoder, "encoder.") if isinstance(model, UperNet) else (model, "")
+    grids: tuple[TokenGrid, ...] = ()
     with in_evaluation(model), torch.no_grad(), _recorded(model) as decisions:
-        stages = backbone.features(batch) if isinstance(backbone, Backbone) else ()
-        if not isinstance(backbone, Backbone):
+        if isinstance(backbone, Backbone):
+            grids = tuple(tokens.grid for tokens in backbone.features(batch))
+        else:
             model(batch)
-    grids = tuple(tokens.grid for tokens in stages)
     starts = {decision.layer: decision for decision in decisions}
-    windows = []
-    for number, grid in enumerate(grids):
-        start = starts.get(f"{inside}{backbone.stages_name}.{number}.align")
-        # a grid of windows: its stride is that of the tokens times the window
-        windows.append(None if start is None else grid.advance(start.offset, start.stride))
-    return Explanation(batch, tuple(decisions), grids, tuple(windows))
+    layers = [f"{inside}{backbone.stages_name}.{number}.align" for number in range(len(grids))]
+    windows = tuple(  # their grids: the stride is that of the tokens times the window
+        grid.advance(starts[layer].offset, starts[layer].stride) if layer in starts else None
+        for layer, grid in zip(layers, grids, strict=True)
+    )
+    return Explanation(batch, tuple(decisions), grids, windows)
 
 
 @contextmanager
 def _recorded(model: nn.Module) -> Iterator[list[Decision]]:
-    """Note down what every criterion of the model answers."""
+    """The choices of every criterion of the model."""
     decisions: list[Decision] = []
+    criteria = {part: name for name, part in model.named_modules() if isinstance(part, Criterion)}
 
-    def note(name: str) -> Any:
-        def hook(criterion: nn.Module, arguments: tuple[Candidates], choice: Choice) -> None:
-            stride = arguments[0].stride
-            decisions.append(Decision(name, stride, choice.offset, choice.margin, choice.tied))
+    def note(criterion: nn.Module, arguments: tuple[Candidates], choice: Choice) -> None:
+        # layers.1.downsample.criterion is the choice of layers.1.downsample; query_criterion keeps its role
+        layer = criteria[criterion].removesuffix("criterion").rstrip("._")  # type: ignore[index]
+        decisions.append(Decision(layer, arguments[0].stride, choice.offset, choice.margin, choice.tied))
 
-        return hook
-
-    handles = [
-        module.register_forward_hook(note(_place(name)))
-        for name, module in model.named_modules()
-        if isinstance(module, Criterion)
-    ]
+    handles = [criterion.register_forward_hook(note) for criterion in criteria]
     try:
         yield decisions
     finally:
@@ -145,15 +141,8 @@ def _recorded(model: nn.Module) -> Iterator[list[Decision]]:
             handle.remove()
 
 
-def _place(name: str) -> str:
-    """``layers.1.downsample.criterion`` is the choice of ``layers.1.downsample``."""
-    *layer, last = name.split(".")
-    role = last.removesuffix("criterion").rstrip("_")
-    return ".".join([*layer, role] if role else layer)
-
-
 def _displayable(image: Float[Tensor, "C H W"]) -> Any:
-    """Between 0 and 1, whatever it was normalised by; other than three channels as grey."""
+    """Scaled to between 0 and 1; other than three channels as grey."""
     shown = image.detach().float().cpu()
     shown = shown if shown.shape[0] == 3 else shown.mean(0, keepdim=True).expand(3, -1, -1)
     low, high = shown.amin(), shown.amax()

@@ -9,13 +9,15 @@ from torch import Tensor
 from .models.backbone import Backbone
 from .ops.geometry.shift import Pair, pair
 from .tasks import UperNet
+from .utils.deprecation import renamed_arguments
 
 WAYS = ("resize", "crop", "pad")
 Target = Backbone | UperNet | int | Pair
 
 
+@renamed_arguments(fit="method")
 def fit(
-    image: Float[Tensor, "B C H W"], to: Target, fit: str = "resize", value: float = 0.0
+    image: Float[Tensor, "B C H W"], to: Target, method: str = "resize", value: float = 0.0
 ) -> Float[Tensor, "B C h w"]:
     """The image at the nearest size whose sides are multiples of what the model needs.
 
@@ -24,28 +26,28 @@ def fit(
 
     Args:
         to: a model, or the multiple itself.
-        fit: ``"resize"`` to the nearest valid size (bilinear, antialiased), ``"crop"`` the middle of the largest valid
-            size that fits inside, ``"pad"`` at the bottom and the right to the smallest valid size around it.
+        method: ``"resize"`` to the nearest valid size (bilinear, antialiased), ``"crop"`` the centre to the largest
+            valid size inside, or ``"pad"`` at the bottom and the right to the smallest valid size around.
         value: what to pad with.
     """
     multiple = _multiple_of(to)
     if image.dim() != 4:
         raise ValueError(f"an image batch of shape {tuple(image.shape)}: needs [B, C, H, W]")
     height, width = image.shape[2:]
-    if fit == "resize":
-        size = [max(round(length / step), 1) * step for length, step in zip((height, width), multiple, strict=True)]
+    if method == "resize":
+        size = [max(round(height / multiple[0]), 1) * multiple[0], max(round(width / multiple[1]), 1) * multiple[1]]
         return image if size == [height, width] else F.interpolate(image, size, mode="bilinear", antialias=True)
-    if fit == "crop":
-        rows, columns = (length // step * step for length, step in zip((height, width), multiple, strict=True))
+    if method == "crop":
+        rows, columns = height // multiple[0] * multiple[0], width // multiple[1] * multiple[1]
         if not rows or not columns:
             raise ValueError(
                 f"an image of {height} x {width} has no room for {multiple[0]} x {multiple[1]}: pad or resize"
             )
         top, left = (height - rows) // 2, (width - columns) // 2
         return image[:, :, top : top + rows, left : left + columns]
-    if fit == "pad":
+    if method == "pad":
         return F.pad(image, (0, -width % multiple[1], 0, -height % multiple[0]), value=value)
-    raise ValueError(f"fit {fit!r}: needs one of {WAYS}")
+    raise ValueError(f"method {method!r}: needs one of {WAYS}")
 
 
 def _multiple_of(to: Target) -> Pair:

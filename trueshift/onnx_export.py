@@ -30,9 +30,8 @@ def export_onnx(
 
     Takes backbones, and :class:`~trueshift.UperNet`, whose ``logits`` are those of all pixels.
 
-    The batch is dynamic: its axis is called ``batch``, and any number of images may be given. Channels, height and
-    width are fixed, because grids and windows are laid out for them; the file's metadata say so. Memory and time grow
-    with the model: count on a minute.
+    The batch axis, called ``batch``, is dynamic. Channels, height and width are fixed, because grids and windows are
+    laid out for them; the file's metadata say so. Takes about a minute.
 
     Shift law: within one session, and for batches of one size, logits do not change when an image is shifted
     circularly, bit for bit; those of pixels move with it. They agree with those of PyTorch to rounding; so do the grids
@@ -75,11 +74,8 @@ def export_onnx(
         )
         written = _as_onnx(program, ["logits", "origins"] if origins else ["logits"], opset)
     fixed = f"channels={backbone.in_chans}, height={size[0]}, width={size[1]}"
-    for key, value in (
-        ("dynamic_axes", "" if batch else "batch"),
-        ("fixed_axes", f"batch={batch}, {fixed}" if batch else fixed),
-    ):
-        written.metadata_props.add(key=key, value=value)
+    written.metadata_props.add(key="dynamic_axes", value="" if batch else "batch")
+    written.metadata_props.add(key="fixed_axes", value=f"batch={batch}, {fixed}" if batch else fixed)
     _replace(path, written)
     return path
 
@@ -106,10 +102,9 @@ class _Outputs(nn.Module):
 
 
 def _as_onnx(program: torch.export.ExportedProgram, names: list[str], opset: int) -> Any:
-    """The program as a ``ModelProto``, with what is constant computed and what is double computed once.
+    """The program as a ``ModelProto``, with constants folded and duplicates removed.
 
-    torch's own ``optimize`` also rewrites arithmetic by patterns. In exact sums nothing is to be rewritten, and on
-    graphs of this size it takes longer than all the rest.
+    Not by torch's ``optimize``, which also rewrites arithmetic (exact sums must stay as they are) and is slow.
     """
     from onnx_ir.passes import Sequential, common
     from onnxscript.optimizer import fold_constants
@@ -133,11 +128,17 @@ def _as_onnx(program: torch.export.ExportedProgram, names: list[str], opset: int
         common.RemoveUnusedNodesPass(),
         common.ClearMetadataAndDocStringPass(),  # a stack trace with every node
     )(exported.model)
-    return _name_batch(exported.model_proto)
+    written = exported.model_proto
+    del written.graph.value_info[:]  # shapes in between are the runtime's business
+    for value in (*written.graph.input, *written.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = "batch"
+    return written
 
 
 def _exact_scalar() -> Callable[..., Any]:
-    """How a Python number becomes a constant. torch's own way rounds it to float32, also where float64 is computed."""
+    """How a Python number becomes a constant; torch's own way rounds it to float32 even in float64 arithmetic."""
     import onnx_ir
     from onnxscript import opset18
 
@@ -146,16 +147,6 @@ def _exact_scalar() -> Callable[..., Any]:
         return opset18.Constant(value=exact)
 
     return scalar
-
-
-def _name_batch(written: Any) -> Any:
-    """Call the dynamic axis ``batch`` where users see it; shapes of everything between are the runtime's business."""
-    del written.graph.value_info[:]
-    for value in (*written.graph.input, *written.graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                dim.dim_param = "batch"
-    return written
 
 
 def _replace(path: Path, written: Any) -> None:

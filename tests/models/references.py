@@ -5,7 +5,7 @@ from model_checks import perturb_norms
 from torch import Tensor, nn
 
 from trueshift.models.cvt import VARIANTS as CVT
-from trueshift.models.cvt_keys import rename_cvt_keys
+from trueshift.models.cvt import rename_cvt_keys
 
 
 class TransformersCvt(nn.Module):

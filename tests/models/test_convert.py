@@ -12,7 +12,7 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
 
 import trueshift as ts
-from trueshift.models.cvt_keys import rename_cvt_keys
+from trueshift.models.cvt import rename_cvt_keys
 from trueshift.testing import photographs
 
 SMALL = {
@@ -93,14 +93,14 @@ def test_mode_type_and_frozen_weights_are_kept():
     model = SMALL["swin"]().to(torch.bfloat16)
     model.patch_embed.requires_grad_(False)
     model.set_grad_checkpointing(True)
-    adapted = ts.adapt(model.train(), criterion={"align": "fixed"}, align="pixel")
+    adapted = ts.adapt(model.train(), criterion={"align": "fixed"}, feature_frame="pixel")
     assert adapted.training
     assert adapted.head.fc.weight.dtype == torch.bfloat16
     assert not adapted.patch_embed.proj.weight.requires_grad
     assert not adapted.patch_embed.norm.bias.requires_grad
     assert adapted.layers[0].blocks[0].attn.qkv.weight.requires_grad
     assert adapted.layers[0].grad_checkpointing
-    assert adapted.config.align == "pixel"
+    assert adapted.config.feature_frame == "pixel"
     assert not adapted.layers[0].align.criterion.adaptive
     assert ts.adapt(timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1))).pretrained_cfg["mean"]
 

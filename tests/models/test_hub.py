@@ -34,13 +34,18 @@ def test_saved_and_loaded_by_us_and_by_timm(name, tmp_path):
 @torch.no_grad()
 def test_what_differs_from_the_variant_is_kept(tmp_path):
     model = ts.create_model(
-        "a_swin_mini", img_size=(32, 64), embed_dim=32, criterion={"align": ts.MaxNorm(4)}, anchor=False, align="pixel"
+        "a_swin_mini",
+        img_size=(32, 64),
+        embed_dim=32,
+        criterion={"align": ts.MaxNorm(4)},
+        anchor=False,
+        feature_frame="pixel",
     ).eval()
     model.reset_classifier(3)
     again = ts.from_pretrained(model.save_pretrained(tmp_path))
     assert again.layers[0].align.criterion.p == 4
     assert again.patch_embed.anchor is False
-    assert again.config.align == "pixel"
+    assert again.config.feature_frame == "pixel"
     wide = torch.randn(1, 3, 32, 64)
     assert torch.equal(again(wide), model(wide))
     assert ts.from_pretrained(tmp_path, anchor=True).patch_embed.anchor
@@ -66,7 +71,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 
     with torch.no_grad():
         model.head.fc.weight.zero_()
-    monkeypatch.setattr(saving, "save_config_for_hf", full_disk)
+    monkeypatch.setattr(saving, "json_text", full_disk)
     with pytest.raises(OSError, match="No space left"):
         model.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -144,7 +149,14 @@ def test_the_hub_is_asked_for_what_is_not_a_folder(tmp_path, monkeypatch):
     assert torch.equal(again.norm.weight, model.norm.weight)
 
 
-def test_uploading_sends_the_folder(monkeypatch):
+MADE = {
+    "a_swin_mini_patch2_window4_32": lambda: ts.create_model("a_swin_mini", num_classes=3),
+    "UperNet on a_swin_mini_patch2_window4_32": lambda: ts.UperNet("a_swin_mini", 3, channels=8),
+}
+
+
+@pytest.mark.parametrize("title", MADE)
+def test_uploading_sends_the_folder(title, monkeypatch):
     sent = {}
 
     class Api:
@@ -152,12 +164,12 @@ def test_uploading_sends_the_folder(monkeypatch):
             return f"https://hub/{repository}"
 
         def upload_folder(self, repo_id, folder_path, commit_message):
-            sent.update(load_file(f"{folder_path}/model.safetensors"))
+            sent[commit_message] = load_file(f"{folder_path}/model.safetensors").keys()
 
     monkeypatch.setattr(saving, "HfApi", Api)
-    model = ts.create_model("a_swin_mini")
+    model = MADE[title]()
     assert model.push_to_hub("someone/a_swin") == "https://hub/someone/a_swin"
-    assert sent.keys() == model.state_dict().keys()
+    assert sent == {f"Upload {title}": model.state_dict().keys()}
 
 
 def input_size_in(folder) -> list[int]:
@@ -189,10 +201,15 @@ def test_the_size_of_an_adapted_network_is_written(tmp_path):
     assert input_size_in(ts.adapt(source).save_pretrained(tmp_path)) == [3, 56, 56]
 
 
-def test_names_of_classes_come_back(tmp_path):
-    model = ts.create_model("a_swin_mini", num_classes=3)
-    model.save_pretrained(tmp_path, label_names=["ant", "bee", "cat"], label_descriptions={"ant": "an insect"})
-    for again in (ts.from_pretrained(tmp_path), timm.create_model(f"local-dir:{tmp_path}", pretrained=True)):
+@pytest.mark.parametrize("title", MADE)
+def test_names_of_classes_come_back(title, tmp_path):
+    described = {"label_names": ["ant", "bee", "cat"], "label_descriptions": {"ant": "an insect"}}
+    model = MADE[title]()
+    model.save_pretrained(tmp_path, **described)
+    loaded = [ts.from_pretrained(tmp_path)]
+    if isinstance(model, ts.models.Backbone):
+        loaded.append(timm.create_model(f"local-dir:{tmp_path}", pretrained=True))
+    for again in loaded:
         assert list(again.pretrained_cfg["label_names"]) == ["ant", "bee", "cat"]
         assert again.pretrained_cfg["label_descriptions"] == {"ant": "an insect"}
         assert again.pretrained_cfg["num_classes"] == 3
@@ -209,6 +226,7 @@ def test_names_of_classes_go_with_the_classifier():
     assert not model.pretrained_cfg.get("label_names")
 
 
-def test_names_of_other_classes_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="2 label_names for 10 classes: needs one for each"):
-        ts.create_model("a_swin_mini").save_pretrained(tmp_path, label_names=["ant", "bee"])
+@pytest.mark.parametrize("title", MADE)
+def test_names_of_other_classes_are_refused(title, tmp_path):
+    with pytest.raises(ValueError, match="2 label_names for 3 classes: needs one for each"):
+        MADE[title]().save_pretrained(tmp_path, label_names=["ant", "bee"])

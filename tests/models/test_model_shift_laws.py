@@ -30,6 +30,18 @@ def some_images(size: tuple[int, int], every: int = 1) -> torch.Tensor:
     return torch.stack(list(named.values())[::every])
 
 
+def small(name: str, perturbed: bool = True, **arguments) -> ts.models.Backbone:
+    """A narrow network, with norms as after training."""
+    model = ts.create_model(name, **narrow(name), **arguments).eval()
+    return perturb_norms(model) if perturbed else model
+
+
+def assert_unmoved(model: ts.models.Backbone, images: torch.Tensor, shifts: int) -> None:
+    broken, pairs = broken_pairs(everything(model), images, random_shifts(images, shifts))
+    assert pairs == shifts * len(images)
+    assert not broken
+
+
 # two families here, all in the slow run; random shifts of all of them are tested below
 EVERY_SHIFT = [pytest.param(name, marks=[pytest.mark.slow] if "v2" in name else []) for name in MINI]
 
@@ -37,9 +49,8 @@ EVERY_SHIFT = [pytest.param(name, marks=[pytest.mark.slow] if "v2" in name else 
 @pytest.mark.parametrize("name", EVERY_SHIFT)
 def test_every_shift_of_a_photograph(name):
     """Of narrow networks; the slow tests have them as they are."""
-    model = perturb_norms(ts.create_model(name, **narrow(name))).eval()
     image = photographs(32)["coffee"].expand(32, -1, -1, -1)
-    broken, pairs = broken_pairs(everything(model), image, all_shifts(image))
+    broken, pairs = broken_pairs(everything(small(name)), image, all_shifts(image))
     assert pairs == 1024
     assert not broken
 
@@ -59,72 +70,52 @@ def test_every_shift_of_hostile_images(name, perturbed):
 @pytest.mark.parametrize("name", MINI)
 @pytest.mark.parametrize("perturbed", [False, True])
 def test_hostile_images(name, perturbed):
-    model = ts.create_model(name, **narrow(name)).eval()
-    model = perturb_norms(model) if perturbed else model
-    images = some_images((32, 32))
-    broken, _ = broken_pairs(everything(model), images, random_shifts(images, 3))
-    assert not broken
+    assert_unmoved(small(name, perturbed), some_images((32, 32)), 3)
 
 
 @pytest.mark.parametrize(("name", "size"), list(PAPER.items())[:4])
 def test_the_papers_sizes(name, size):
-    model = perturb_norms(ts.create_model(name, img_size=size)).eval()
-    images = some_images(size, every=20)
-    broken, _ = broken_pairs(everything(model), images, random_shifts(images, 1))
-    assert not broken
+    assert_unmoved(perturb_norms(ts.create_model(name, img_size=size)).eval(), some_images(size, every=20), 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "size"), PAPER.items())
 @pytest.mark.parametrize("perturbed", [False, True])
 def test_the_papers_sizes_over_200_pairs(name, size, perturbed):
-    model = ts.create_model(name, img_size=size).eval()
-    model = perturb_norms(model) if perturbed else model
-    images = some_images(size)
-    broken, pairs = broken_pairs(everything(model), images, random_shifts(images, 5))
-    assert pairs >= 200
-    assert not broken
+    model, images = ts.create_model(name, img_size=size).eval(), some_images(size)
+    assert 5 * len(images) >= 200
+    assert_unmoved(perturb_norms(model) if perturbed else model, images, 5)
 
 
 @pytest.mark.parametrize("name", MINI)
 @torch.no_grad()
 def test_features_move_by_the_pixels_at_which_they_stand(name):
     """The same law through ``place``, as one would state it."""
-    model = perturb_norms(ts.create_model(name, **narrow(name))).eval()
-    assert_equivariant(model.features, some_images((32, 32), every=6), shifts=3)
+    assert_equivariant(small(name).features, some_images((32, 32), every=6), shifts=3)
 
 
 @pytest.mark.parametrize("name", MINI)
 def test_rectangular_images(name):
-    model = perturb_norms(ts.create_model(name, img_size=(32, 64), **narrow(name))).eval()
-    images = some_images((32, 64), every=5)
-    broken, _ = broken_pairs(everything(model), images, random_shifts(images, 2))
-    assert not broken
+    assert_unmoved(small(name, img_size=(32, 64)), some_images((32, 64), every=5), 2)
 
 
 @pytest.mark.parametrize(
     "arguments", [{"cls_token": (False,) * 3}, {"cls_token": (True,) * 3, "global_pool": "avg"}], ids=str
 )
 def test_class_tokens_in_other_stages(arguments):
-    model = perturb_norms(ts.create_model("a_cvt_mini", **narrow("a_cvt_mini"), **arguments)).eval()
-    images = some_images((32, 32), every=8)
-    broken, _ = broken_pairs(everything(model), images, random_shifts(images, 2))
-    assert not broken
+    assert_unmoved(small("a_cvt_mini", **arguments), some_images((32, 32), every=8), 2)
 
 
 @pytest.mark.parametrize("name", MINI)
 def test_bf16_autocast(name):
-    model = perturb_norms(ts.create_model(name, **narrow(name))).eval()
-    images = some_images((32, 32), every=4)
     with torch.autocast("cpu", torch.bfloat16):
-        broken, _ = broken_pairs(everything(model), images, random_shifts(images, 2))
-    assert not broken
+        assert_unmoved(small(name), some_images((32, 32), every=4), 2)
 
 
 @pytest.mark.parametrize("name", MINI)
 def test_training_mode_and_gradients(name):
     """The loss and the gradient of every weight are the same wherever the images of a batch stand."""
-    model = perturb_norms(ts.create_model(name, **narrow(name))).train()
+    model = small(name).train()
     images = some_images((32, 32), every=9)
     state = {key: value.clone() for key, value in model.state_dict().items()}  # batch statistics move on
 
@@ -146,7 +137,7 @@ def test_training_mode_and_gradients(name):
 @torch.no_grad()
 def test_without_the_anchor_choices_agree_where_they_are_clear(name):
     """Then logits agree to rounding. Where a choice was closer than 1e-5 it may differ."""
-    model = perturb_norms(ts.create_model(name, anchor=False, **narrow(name))).eval()
+    model = small(name, anchor=False)
     images = some_images((32, 32))
     before = ts.explain(model, images)
     clear = torch.stack([(d.margin > 1e-5) & ~d.tied for d in before.decisions]).all(0)
@@ -167,9 +158,38 @@ def test_without_the_anchor_choices_agree_where_they_are_clear(name):
 @pytest.mark.parametrize("name", MINI)
 @torch.no_grad()
 def test_the_ordinary_network_fails_the_same_checks(name):
-    model = perturb_norms(ts.create_model(name.removeprefix("a_"), **narrow(name))).eval()
+    model = small(name.removeprefix("a_"))
     image = photographs(32)["coffee"][None]
     broken, _pairs = broken_pairs(everything(model), image, random_shifts(image, 16))
     assert len({pair.shift for pair in broken if pair.what == "logits"}) >= 15
     with pytest.raises(AssertionError):
         assert_equivariant(model.features, image, shifts=4)
+
+
+# -- in one compiled graph --------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import torch, trueshift as ts
+from model_checks import broken_pairs, everything, perturb_norms, random_shifts
+from trueshift.testing import hostile_images, photographs
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = perturb_norms(ts.create_model("{name}", {narrow})).eval()
+named = {{name: image for name, image in hostile_images(32).items() if name != "huge"}} | photographs(32)
+images = torch.stack(list(named.values())[::4])
+compiled = torch.compile(everything(model), fullgraph=True)
+broken, pairs = broken_pairs(compiled, images, random_shifts(images, 4))
+assert not broken, broken
+with torch.no_grad():
+    photos = torch.stack(list(photographs(32).values()) * 2)
+    torch.testing.assert_close(compiled(photos)[0], everything(model)(photos)[0], rtol=1e-3, atol=1e-3)
+print("ok", pairs)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MINI)
+def test_one_graph(name, run_unchecked):
+    sizes = ", ".join(f"{key}={value}" for key, value in narrow(name).items())
+    assert "ok" in run_unchecked(PROGRAM.format(name=name, narrow=sizes))

@@ -12,6 +12,7 @@ from trueshift.testing import photographs
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Currently, qnnpack incorrectly ignores reduce_range:UserWarning"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]
 ADAPTIVE = ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"]
@@ -53,6 +54,25 @@ def test_shapes_can_be_had_without_memory(name):
     assert [tuple(map.shape) for map in model.forward_intermediates(images, intermediates_only=True)][-1][0] == 2
 
 
+@pytest.fixture
+def _quantized_engine():
+    """The first of torch's quantization engines that this CPU runs: FBGEMM on x86, QNNPACK on ARM."""
+    before = torch.backends.quantized.engine
+    for engine in ("x86", "fbgemm", "qnnpack"):
+        if engine in torch.backends.quantized.supported_engines:
+            torch.backends.quantized.engine = engine
+            try:
+                torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8)), {nn.Linear})(torch.ones(1, 8))
+            except RuntimeError:  # compiled in, but not for this CPU
+                continue
+            yield
+            break
+    else:
+        pytest.skip(f"no quantization engine runs here, of {torch.backends.quantized.supported_engines}")
+    torch.backends.quantized.engine = before
+
+
+@pytest.mark.usefixtures("_quantized_engine")
 @pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini"])  # others have no projection that is scored
 @pytest.mark.parametrize("arguments", [{}, {"anchor": False}, {"criterion": "learned"}], ids=str)
 def test_dynamic_quantization_leaves_the_choices_alone(name, arguments):

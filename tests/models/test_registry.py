@@ -6,8 +6,11 @@ import jaxtyping
 import pytest
 import timm
 import torch
+from references import make_reference
+from safetensors.torch import save_file
 
 import trueshift as ts
+from trueshift.models import registry
 from trueshift.models.registry import ALIASES
 
 # The small ones by default, the paper's among the slow; of larger ones test_same_as_reference runs every one once.
@@ -179,6 +182,15 @@ def test_a_size_that_no_image_could_have_is_refused_from_the_start(name, size, a
             assert model(torch.randn(1, 3, fitting, fitting)).shape == (1, 3)
 
 
+def test_an_entrypoint_is_an_attribute_of_its_module():
+    """timm's register_model writes its name into ``__all__``."""
+    for name in ("a_swin_tiny_patch4_window7_224", "a_swin_mini"):
+        assert name in registry.__all__
+        assert callable(getattr(registry, name))
+    with pytest.raises(AttributeError, match="no attribute 'a_swan'"):
+        registry.a_swan  # noqa: B018
+
+
 def test_a_size_that_no_image_could_have_is_refused_later_too():
     model = ts.create_model("a_swin_mini").eval()
     with pytest.raises(ValueError, match=r"height 40: .* windows .*, e\.g\. 32 or 48"):
@@ -237,9 +249,6 @@ PUBLISHED = [
 @torch.no_grad()
 def test_pretrained_weights_of_the_ordinary_network_load_into_both(tmp_path, name, arguments):
     """As published: timm's file under timm's names, and transformers' CvT."""
-    from references import make_reference
-    from safetensors.torch import save_file
-
     reference = make_reference(name, **({} if name in ("mvitv2_tiny", "cvt_13") else arguments))
     path = tmp_path / f"{name}.safetensors"
     published = getattr(reference, "model", reference)

@@ -9,7 +9,7 @@ import trueshift as ts
 from trueshift.models.registry import FAMILIES
 
 DEFAULT = ("swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "cvt_13", "mvitv2_tiny")
-PAPER_SIZES = [name for variants in FAMILIES.values() for name in variants if "mini" not in name]
+PAPER_SIZES = [name for family in FAMILIES for name in family.variants if "mini" not in name]
 VARIANTS = [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in PAPER_SIZES]
 PARAMETERS = dict(zip(DEFAULT, (28.29, 28.35, 20.00, 24.17), strict=True))
 

@@ -5,7 +5,7 @@ import torch
 from model_checks import perturb_norms, random_shifts
 
 import trueshift as ts
-from trueshift.models.selection_config import Choices, describe
+from trueshift.models.selection_config import SelectionConfig, describe
 from trueshift.testing import photographs
 
 
@@ -92,14 +92,14 @@ def test_a_criterion_is_copied_not_shared():
 
 
 def test_defaults_follow_the_criterion():
-    assert Choices("max_norm").padding_mode == Choices("max_norm").position_mode == "circular"
-    assert Choices("fixed").padding_mode == "zeros"
-    assert Choices("fixed").position_mode == "linear"
-    assert Choices("max_norm").anchored
-    assert not Choices("fixed").anchored
-    assert not Choices({"tokenize": "fixed"}).anchored
-    assert Choices({"merge": "fixed"}).at("pool", 1).adaptive is False
-    assert Choices({"merge": "fixed", "pool": "max_norm"}).at("pool", 1).adaptive
+    assert SelectionConfig("max_norm").padding_mode == SelectionConfig("max_norm").position_mode == "circular"
+    assert SelectionConfig("fixed").padding_mode == "zeros"
+    assert SelectionConfig("fixed").position_mode == "linear"
+    assert SelectionConfig("max_norm").anchored
+    assert not SelectionConfig("fixed").anchored
+    assert not SelectionConfig({"tokenize": "fixed"}).anchored
+    assert SelectionConfig({"merge": "fixed"}).at("pool", 1).adaptive is False
+    assert SelectionConfig({"merge": "fixed", "pool": "max_norm"}).at("pool", 1).adaptive
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_defaults_follow_the_criterion():
         ({"criterion": lambda dim: torch.nn.Identity()}, "needs a Criterion"),
         ({"padding": "reflect"}, "'circular', 'zeros'"),
         ({"positions": "sinusoidal"}, "'circular', 'shortest', 'linear'"),
-        ({"align": "corner"}, "'stride', 'pixel'"),
+        ({"feature_frame": "corner"}, "'stride', 'pixel'"),
         ({"num_classes": -1}, "at least"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_criterion_can_be_written_down():
         "align": "fixed",
         "merge": {"name": "fixed", "offset": [1, 0]},
     }
-    again = Choices(written)
+    again = SelectionConfig(written)
     assert again.at("tokenize", 8).p == 1
     assert again.at("merge", 8).offset == (1, 0)
     with pytest.raises(ValueError, match="cannot be written"):

@@ -84,7 +84,7 @@ def test_features_only_stands_in_the_frame_of_the_image(name):
 @pytest.mark.parametrize("name", MINI)
 @torch.no_grad()
 def test_aligned_to_pixels(name):
-    model = ts.create_model(name, align="pixel").eval()
+    model = ts.create_model(name, feature_frame="pixel").eval()
     image = photographs(32)["rocket"][None]
     for tokens, raw in zip(model.intermediate_tokens(image), model.features(image), strict=True):
         assert not tokens.grid.origin.any()

@@ -1,24 +1,57 @@
 """What the four backbones share: timm's interface, and features that know where they stand."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from timm.models._features import FeatureGetterNet, feature_take_indices
+from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor, nn
 
 from ..layers.tokenize import AdaptiveTokenize, check_image, check_size
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
 from .config import BackboneConfig
-from .feature_frame import ALIGNMENTS, LAYOUTS
-from .head import Head
+from .feature_frame import FRAMES, LAYOUTS
+from .hub import HubModel
+from .selection_config import PLACES, describe
+from .stage import init_linear
 
 
-class Backbone(nn.Module):
+class Head(nn.Module):
+    """Pool the tokens and classify."""
+
+    def __init__(self, dim: int, num_classes: int, pool: str, drop: float, has_prefix: bool = False) -> None:
+        super().__init__()
+        self.dim, self.has_prefix = dim, has_prefix
+        self.drop = nn.Dropout(drop)
+        self.reset(num_classes, pool)
+
+    def reset(self, num_classes: int, pool: str | None = None) -> None:
+        """A new last layer, and another pooling if given."""
+        if pool is not None:
+            allowed = ("avg", "token", "") if self.has_prefix else ("avg", "")
+            if pool not in allowed:
+                raise ValueError(f"global_pool {pool!r}: needs one of {allowed}")
+            self.pool = pool
+        self.fc = nn.Linear(self.dim, num_classes) if num_classes else nn.Identity()
+        if num_classes:
+            nn.init.trunc_normal_(self.fc.weight, std=0.02)  # type: ignore[arg-type]
+            nn.init.zeros_(self.fc.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits of ``[B, h, w, C]`` or ``[B, N, C]``; the pooled features with ``pre_logits``."""
+        if self.pool == "token":
+            x = x[:, 0]
+        elif self.pool == "avg":
+            x = x.flatten(1, -2)[:, int(self.has_prefix) :].mean(1)
+        x = self.drop(x)
+        return x if pre_logits else self.fc(x)
+
+
+class Backbone(HubModel):
     """A tokenizer and stages, each from :class:`.Tokens` to Tokens; then a norm and a classifier.
 
     Shift law: logits do not change, bit for bit with the anchor; features move with the image.
@@ -29,8 +62,10 @@ class Backbone(nn.Module):
     """
 
     Config: ClassVar[type[BackboneConfig]]
+    variants: ClassVar[dict[str, dict[str, Any]]]  # arguments of Config, by registered name
     stages_name: ClassVar[str] = "stages"
     output_fmt: ClassVar[str | None] = None  # of forward_features and features_only, where timm's is not the usual one
+    undecayed: ClassVar[tuple[str, ...]] = ()
 
     patch_embed: AdaptiveTokenize
     norm: nn.Module
@@ -38,7 +73,6 @@ class Backbone(nn.Module):
     feature_info: list[dict[str, Any]]
     num_features: int
     config: BackboneConfig
-    pretrained_cfg: dict[str, Any]
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -48,6 +82,54 @@ class Backbone(nn.Module):
         self.drop_rate = config.drop_rate
         self.grad_checkpointing = False
         self.pretrained_cfg = {}
+
+    def _make_tokenizer(
+        self,
+        dim: int,
+        stride: int,
+        kernel: int | None = None,
+        padding: int = 0,
+        norm_layer: Callable[[int], nn.Module] | None = None,
+    ) -> None:
+        """The patch embedding of every family."""
+        choices = self.config.choices
+        self.patch_embed = AdaptiveTokenize(
+            self.in_chans,
+            dim,
+            stride,
+            kernel,
+            padding,
+            norm_layer=norm_layer,
+            criterion=choices.at("tokenize", dim),
+            anchor=choices.anchored,
+            padding_mode=choices.padding_mode,
+        )
+
+    def _make_head(
+        self,
+        dims: Sequence[int],
+        strides: Sequence[int],
+        pool: str | None = None,
+        has_prefix: bool = False,
+        norm_eps: float = 1e-5,
+    ) -> None:
+        """The last norm and the classifier, and initial weights for everything.
+
+        Args:
+            dims: channels behind each stage.
+            strides: pixels from one token to the next, behind each stage.
+            pool: ``config.global_pool`` if not given.
+            has_prefix: whether there is a class token.
+        """
+        self.num_features = dims[-1]
+        self.norm = nn.LayerNorm(dims[-1], eps=norm_eps)
+        pool = self.config.global_pool if pool is None else pool
+        self.head = Head(dims[-1], self.num_classes, pool, self.drop_rate, has_prefix)
+        self.feature_info = [
+            {"num_chs": dim, "reduction": stride, "module": f"{self.stages_name}.{index}"}
+            for index, (dim, stride) in enumerate(zip(dims, strides, strict=True))
+        ]
+        self.apply(init_linear)
 
     @property
     def stage_list(self) -> Any:
@@ -122,15 +204,15 @@ class Backbone(nn.Module):
         asked = [stages[index] for index in sorted(take)]
         if norm and last == count - 1:
             asked[-1] = Tokens(self.norm(asked[-1].values), asked[-1].grid)
-        return [ALIGNMENTS[self.config.align](tokens) for tokens in asked], stages[-1]
+        return [FRAMES[self.config.feature_frame](tokens) for tokens in asked], stages[-1]
 
     def intermediate_tokens(
         self, x: Float[Tensor, "B C H W"], indices: int | Sequence[int] | None = None, norm: bool = False
     ) -> list[Tokens]:
         """Tokens of the stages asked for, in the frame of the image: what ``features_only`` gives, with their grids.
 
-        With ``align="stride"`` the first token is the one whose patch starts within the first cell of the image; the
-        rest of its position, 0 to stride - 1 pixels, is ``grid.origin``. With ``align="pixel"`` it is 0.
+        With ``feature_frame="stride"`` the first token is the one whose patch starts within the first cell of the
+        image; the rest of its position, 0 to stride - 1 pixels, is ``grid.origin``. With ``"pixel"`` it is 0.
         """
         return self._intermediates(x, indices, norm, stop_early=True)[0]
 
@@ -155,36 +237,63 @@ class Backbone(nn.Module):
         size = pair(img_size)
         check_size(size, self.size_multiple)
         self.config = replace(self.config, img_size=size)
-        self.tell_input_size()
+        self.record_input_size()
 
-    def tell_input_size(self) -> None:
-        """Say in ``pretrained_cfg`` for what images the network is now: data are prepared by that."""
+    def record_input_size(self) -> None:
+        """Write the image size into ``pretrained_cfg``, by which timm and ours prepare data."""
         channels = (self.pretrained_cfg.get("input_size") or (self.in_chans,))[0]
         self.pretrained_cfg = {**self.pretrained_cfg, "input_size": (channels, *self.config.size)}
 
+    # -- folders and the Hub --------------------------------------------------------------------------------------
+
+    @property
+    def architecture(self) -> str:
+        """The registered variant nearest to this model: its own, or the first of the family."""
+        free = ("img_size", "drop_path_rate")
+        same = [
+            name
+            for name, arguments in self.variants.items()
+            if all(getattr(self.config, key) == value for key, value in arguments.items() if key not in free)
+        ]
+        name = same[0] if same else next(iter(self.variants))
+        return f"a_{name}" if self.config.choices.adaptive(*PLACES) else name
+
+    @property
+    def title(self) -> str:
+        """The architecture."""
+        return self.architecture
+
+    def changed_arguments(self) -> dict[str, Any]:
+        """Fields of the configuration in which this model differs from the variant whose name it takes."""
+        name = self.architecture
+        criterion = "max_norm" if name.startswith("a_") else "fixed"
+        usual = self.Config(**{**self.variants[name.removeprefix("a_")], "criterion": criterion}).arguments()
+        own = {**self.config.arguments(), "num_classes": self.num_classes, "global_pool": self.global_pool}
+        changed = {key: value for key, value in own.items() if value != usual[key]}
+        if "criterion" in changed:
+            changed["criterion"] = describe(changed["criterion"])
+        return changed
+
+    def hub_config(self) -> dict[str, Any]:
+        """As timm writes it, so that ``timm.create_model("local-dir:...")`` and ``"hf_hub:..."`` read it."""
+        arguments = self.changed_arguments()
+        if not self.pretrained_cfg.get("input_size"):
+            self.record_input_size()
+        cfg = {**self.pretrained_cfg, "architecture": None}
+        return {
+            "architecture": self.architecture,
+            "num_classes": self.num_classes,
+            "num_features": self.num_features,
+            **({"global_pool": self.global_pool} if self.global_pool else {}),
+            **({"model_args": arguments} if arguments else {}),
+            "pretrained_cfg": filter_pretrained_cfg(cfg, remove_source=True, remove_null=True),
+        }
+
+    def read_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Published or saved weights under the names, and with the position tables, that this model needs."""
+        return dict(weights)
+
     # -- timm's housekeeping --------------------------------------------------------------------------------------
-
-    def save_pretrained(self, directory: str | Path, **model_config: Any) -> Path:
-        """Write the model to a folder: see :func:`trueshift.models.hub.save_pretrained`."""
-        from .hub import save_pretrained  # it needs the registry, which needs every family
-
-        return save_pretrained(self, directory, **model_config)
-
-    @classmethod
-    def from_pretrained(cls, source: str | Path, **changes: Any) -> "Backbone":
-        """A model from a folder or the Hub: see :func:`trueshift.models.hub.from_pretrained`."""
-        from .hub import from_pretrained
-
-        model = from_pretrained(source, **changes)
-        if not isinstance(model, cls):
-            raise TypeError(f"{source} holds a {type(model).__name__}, not a {cls.__name__}")
-        return model
-
-    def push_to_hub(self, repository: str, private: bool = False, **model_config: Any) -> str:
-        """Upload to the Hugging Face Hub: see :func:`trueshift.models.hub.push_to_hub`."""
-        from .hub import push_to_hub
-
-        return push_to_hub(self, repository, private, **model_config)
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -221,8 +330,6 @@ class Backbone(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Parameters that take no weight decay."""
         return {name for name, _ in self.named_parameters() if any(part in name for part in self.undecayed)}
-
-    undecayed: ClassVar[tuple[str, ...]] = ()
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """How parameters are grouped by depth, for layer-wise learning rates."""

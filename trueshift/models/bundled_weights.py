@@ -31,7 +31,7 @@ class Shipped:
     """The weights of one model and what is known of them.
 
     Args:
-        about: what ``NAME.TAG.json`` says.
+        about: content of ``NAME.TAG.json``.
         path: of the weights.
         borrowed: whether they are the ordinary network's, for its adaptive twin.
     """
@@ -42,7 +42,7 @@ class Shipped:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What the network must be told for these weights; an adaptive twin takes what their shapes need."""
+        """Arguments that the weights need; for an adaptive twin, those that their shapes need."""
         own = dict(self.about["arguments"])
         if not self.borrowed:
             return own
@@ -61,8 +61,8 @@ class Shipped:
         Args:
             num_classes: of the model; None where there is none yet.
         """
-        said = self.about["pretrained_cfg"]
-        known = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+        about = self.about["pretrained_cfg"]
+        known = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
         if num_classes != self.num_classes:  # a new classifier: the names would be wrong
             known.pop("label_names", None)
         return {**known, "file": str(self.path), "tag": self.about["tag"]}
@@ -74,8 +74,8 @@ class Shipped:
         found, wanted = sha256_of(self.path), self.about["weights"]["sha256"]
         if found != wanted:
             size, whole = self.path.stat().st_size, self.about["weights"]["bytes"]
-            told = f"{size:,} of {whole:,} bytes, sha256 {found[:12]}..., needs {wanted[:12]}..."
-            raise DamagedWeights(f"{self.path} is damaged ({told}): {_REPAIR}")
+            details = f"{size:,} of {whole:,} bytes, sha256 {found[:12]}..., needs {wanted[:12]}..."
+            raise DamagedWeights(f"{self.path} is damaged ({details}): {_REPAIR}")
 
 
 def sha256_of(path: Path) -> str:

@@ -1,22 +1,22 @@
-"""What every backbone can be told."""
+"""Arguments that every backbone takes."""
 
 from dataclasses import dataclass, fields
 from typing import Any
 
 from ..ops.geometry.shift import Pair, pair
-from .feature_frame import ALIGNMENTS
-from .selection_config import Choices, CriterionSpec
+from .feature_frame import FRAMES
+from .selection_config import CriterionSpec, SelectionConfig
 
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """What every backbone can be told. ``criterion``, ``anchor``, ``padding``, ``positions``, ``grid_drop_rate``: see
-    :class:`~trueshift.models.selection_config.Choices`.
+    """Arguments that every backbone takes. For ``criterion``, ``anchor``, ``padding``, ``positions`` and
+    ``grid_drop_rate`` see :class:`~trueshift.models.selection_config.SelectionConfig`.
 
     Args:
         img_size: for which the network is made; other sizes that fit are accepted too.
         global_pool: ``"avg"``, ``"token"`` where there is a class token, or ``""`` for none.
-        align: frame of the maps from ``forward_intermediates`` and ``features_only``: rolled back by whole tokens
+        feature_frame: of the maps from ``forward_intermediates`` and ``features_only``: rolled back by whole tokens
             (``"stride"``), or resampled to where an ordinary network's tokens stand (``"pixel"``).
     """
 
@@ -31,19 +31,19 @@ class BackboneConfig:
     anchor: bool | None = None
     padding: str | None = None
     positions: str | None = None
-    align: str = "stride"
+    feature_frame: str = "stride"
 
     def __post_init__(self) -> None:
-        if self.align not in ALIGNMENTS:
-            raise ValueError(f"align {self.align!r}: needs one of {tuple(ALIGNMENTS)}")
+        if self.feature_frame not in FRAMES:
+            raise ValueError(f"feature_frame {self.feature_frame!r}: needs one of {tuple(FRAMES)}")
         if self.in_chans < 1 or self.num_classes < 0:
             raise ValueError(f"{self.in_chans} channels, {self.num_classes} classes: needs at least 1 and 0")
-        self.choices  # noqa: B018 -- refuses criteria that do not exist
+        self.choices  # noqa: B018 -- refuses unknown criteria
 
     @property
-    def choices(self) -> Choices:
-        """By what each choice is made."""
-        return Choices(self.criterion, self.anchor, self.padding, self.positions, self.grid_drop_rate)
+    def choices(self) -> SelectionConfig:
+        """How grids are selected."""
+        return SelectionConfig(self.criterion, self.anchor, self.padding, self.positions, self.grid_drop_rate)
 
     def arguments(self) -> dict[str, Any]:
         """All fields, to build the same again."""
@@ -56,7 +56,7 @@ class BackboneConfig:
 
 
 def check_stages(depths: tuple[int, ...], **per_stage: tuple[Any, ...] | int) -> None:
-    """Refuse what is given by stage for another number of stages; one number for all of them may stand alone."""
+    """Refuse per-stage values for another number of stages; a single number counts for all."""
     for name, value in per_stage.items():
         if not isinstance(value, int) and len(value) != len(depths):
             raise ValueError(f"{name} {value}: needs one value for each of the {len(depths)} stages of depths {depths}")

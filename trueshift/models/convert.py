@@ -11,11 +11,10 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
 from torch import Tensor, nn
 
+from ..utils.deprecation import renamed_arguments
 from .backbone import Backbone
-from .cvt import Cvt, CvtConfig
-from .cvt_keys import is_microsoft, is_transformers, rename_cvt_keys
+from .cvt import Cvt, CvtConfig, is_microsoft, is_transformers, rename_cvt_keys
 from .mvit_v2 import MvitV2, MvitV2Config
-from .registry import name_of
 from .swin import Swin, SwinConfig
 from .swin_v2 import SwinV2, SwinV2Config
 
@@ -39,20 +38,12 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Backbone:
     Args:
         model: one of timm's SwinTransformer, SwinTransformerV2, MultiScaleVit; transformers'
             CvtForImageClassification; a state_dict of Microsoft's CvT; or one of ours.
-        changes: fields of the configuration to set otherwise, such as ``criterion``, ``anchor`` or ``align``.
+        changes: fields of the configuration to set otherwise, such as ``criterion``, ``anchor`` or ``feature_frame``.
 
     Shift law: logits of the twin do not change when the image moves, bit for bit.
     """
     family, config, state = _read(model)
-    return _rebuild(model, family, adapted_config(config, **changes), state)
-
-
-def adapted_config(config: Any, **changes: Any) -> Any:
-    """The configuration of a network's adaptive twin."""
-    changes = {"criterion": "max_norm", "anchor": None, "padding": None, **changes}
-    if isinstance(config, MvitV2Config) and "positions" not in changes:
-        changes["positions"] = "shortest" if _has_linear_tables(config) else "circular"
-    return replace(config, **changes)
+    return _rebuild(model, family, twin_config(config, adaptive=True, **changes), state)
 
 
 def revert(model: Backbone, **changes: Any) -> Backbone:
@@ -68,19 +59,17 @@ def revert(model: Backbone, **changes: Any) -> Backbone:
     if not isinstance(model, Backbone):
         raise TypeError(f"a {type(model).__name__} cannot be reverted: needs one of trueshift's own models")
     family, config, state = _read(model)
-    return _rebuild(model, family, reverted_config(config, **changes), state)
+    return _rebuild(model, family, twin_config(config, adaptive=False, **changes), state)
 
 
-def reverted_config(config: Any, **changes: Any) -> Any:
-    """The configuration of a network's ordinary twin."""
-    changes = {"criterion": "fixed", "anchor": None, "padding": None, **changes}
+@renamed_arguments(align="feature_frame")
+def twin_config(config: Any, adaptive: bool, **changes: Any) -> Any:
+    """The configuration of a network's adaptive or ordinary twin."""
+    changes = {"criterion": "max_norm" if adaptive else "fixed", "anchor": None, "padding": None, **changes}
     if isinstance(config, MvitV2Config) and "positions" not in changes:
-        changes["positions"] = "linear" if _has_linear_tables(config) else "circular"
+        of_linear_tables = "shortest" if adaptive else "linear"
+        changes["positions"] = "circular" if config.choices.position_mode == "circular" else of_linear_tables
     return replace(config, **changes)
-
-
-def _has_linear_tables(config: MvitV2Config) -> bool:
-    return config.choices.position_mode != "circular"
 
 
 def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
@@ -107,29 +96,39 @@ def without_criteria(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: value for key, value in state.items() if "criterion." not in key}
 
 
-def _rebuild(source: Any, family: type[Backbone], config: Any, state: Mapping[str, Tensor]) -> Backbone:
-    """A new network with copies of the weights, in the mode of the one it was made from."""
-    twin = family(config)
-    weight = next(iter(state.values()))
-    twin.to(weight.device)
+def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> None:
+    """Copies of the weights, on their device; a twin of a module is also trained, or not, in the same parts.
+
+    Args:
+        source: the module that ``state`` was taken from, or anything else.
+        state: all weights but the criteria's, under the twin's names.
+    """
+    twin.to(next(iter(state.values())).device)
     criteria = {key: value for key, value in twin.state_dict().items() if "criterion." in key}
     copies = {key: value.detach().clone() for key, value in state.items()}
     try:
         twin.load_state_dict({**criteria, **copies}, strict=True, assign=True)
     except RuntimeError as error:
-        raise ValueError(f"the weights do not fit a {family.__name__}: {error}") from error
+        raise ValueError(f"the weights do not fit a {type(twin).__name__}: {error}") from error
+    if not isinstance(source, nn.Module):
+        return
+    twin.train(source.training)
+    # names differ between packages, storage does not
+    trained = {value.data_ptr() for value in source.parameters() if value.requires_grad}
+    frozen = {value.data_ptr() for value in source.parameters()} - trained
+    for name, parameter in twin.named_parameters():
+        if name in state and state[name].data_ptr() in frozen:
+            parameter.requires_grad_(False)
+
+
+def _rebuild(source: Any, family: type[Backbone], config: Any, state: Mapping[str, Tensor]) -> Backbone:
+    """A new network with copies of the weights, in the mode of the one it was made from."""
+    twin = family(config)
+    copy_weights(source, state, twin)
     if isinstance(source, nn.Module):
-        twin.train(source.training)
-        if any(getattr(module, "grad_checkpointing", False) for module in source.modules()):
-            twin.set_grad_checkpointing()
-        # names differ between packages, storage does not
-        trained = {value.data_ptr() for value in source.parameters() if value.requires_grad}
-        frozen = {value.data_ptr() for value in source.parameters()} - trained
-        for name, parameter in twin.named_parameters():
-            if name in state and state[name].data_ptr() in frozen:
-                parameter.requires_grad_(False)
-    twin.pretrained_cfg = {**deepcopy(getattr(source, "pretrained_cfg", None) or {}), "architecture": name_of(twin)}
-    twin.tell_input_size()
+        twin.set_grad_checkpointing(any(getattr(part, "grad_checkpointing", False) for part in source.modules()))
+    twin.pretrained_cfg = {**deepcopy(getattr(source, "pretrained_cfg", None) or {}), "architecture": twin.architecture}
+    twin.record_input_size()
     return twin
 
 
@@ -234,34 +233,29 @@ def _config_of_mvit_v2(model: Any) -> MvitV2Config:
     )
 
 
-def _same(values: Any, kind: str, name: str) -> Any:
-    """The one value of a setting that transformers allows to differ by stage."""
-    _refuse(len(set(values)) != 1, kind, f"{name} {list(values)} differs between stages")
-    return values[0]
-
-
 def _config_of_transformers_cvt(model: Any) -> CvtConfig:
     kind, config = "CvtForImageClassification", model.config
-    method = _same(config.qkv_projection_method, kind, "qkv_projection_method")
+
+    def same(name: str) -> Any:
+        """The one value of a setting that transformers allows to differ by stage."""
+        values = getattr(config, name)
+        _refuse(len(set(values)) != 1, kind, f"{name} {list(values)} differs between stages")
+        return values[0]
+
+    method = same("qkv_projection_method")
     _refuse(method != "dw_bn", kind, f"its projection is {method!r}, not 'dw_bn'")
-    _refuse(_same(config.stride_q, kind, "stride_q") != 1, kind, "its queries have a stride")
+    _refuse(same("stride_q") != 1, kind, "its queries have a stride")
+    by_stage = {"depths": "depth", "patch_strides": "patch_stride", "patch_paddings": "patch_padding"}
+    by_stage |= {name: name for name in ("embed_dim", "num_heads", "cls_token", "patch_sizes")}
+    stages: dict[str, Any] = {ours: tuple(getattr(config, theirs)) for ours, theirs in by_stage.items()}
     read = CvtConfig(
         in_chans=config.num_channels,
         num_classes=config.num_labels,
         global_pool="token" if config.cls_token[-1] else "avg",
-        embed_dim=tuple(config.embed_dim),
-        depths=tuple(config.depth),
-        num_heads=tuple(config.num_heads),
-        cls_token=tuple(config.cls_token),
-        patch_sizes=tuple(config.patch_sizes),
-        patch_strides=tuple(config.patch_stride),
-        patch_paddings=tuple(config.patch_padding),
-        kernel_qkv=_same(config.kernel_qkv, kind, "kernel_qkv"),
-        stride_kv=_same(config.stride_kv, kind, "stride_kv"),
-        mlp_ratio=_same(config.mlp_ratio, kind, "mlp_ratio"),
-        qkv_bias=_same(config.qkv_bias, kind, "qkv_bias"),
-        attn_drop_rate=_same(config.attention_drop_rate, kind, "attention_drop_rate"),
+        attn_drop_rate=same("attention_drop_rate"),
         drop_path_rate=config.drop_path_rate[-1],
+        **stages,
+        **{name: same(name) for name in ("kernel_qkv", "stride_kv", "mlp_ratio", "qkv_bias")},
     )
     step = read.key_stride()
     return replace(read, img_size=-(-read.size[0] // step) * step)  # it does not say for what size it was made
@@ -269,11 +263,8 @@ def _config_of_transformers_cvt(model: Any) -> CvtConfig:
 
 def _config_of_cvt_weights(state: Mapping[str, Tensor]) -> CvtConfig:
     """Sizes of one of Microsoft's three networks, from the shapes of its weights; heads have 64 channels in all."""
-    stages = 1 + max(int(found[1]) for key in state if (found := re.match(r"stages\.(\d+)\.", key)))
-    depths = tuple(
-        1 + max(int(found[1]) for key in state if (found := re.match(rf"stages\.{index}\.blocks\.(\d+)\.", key)))
-        for index in range(stages)
-    )
+    stages = _count(r"stages\.(\d+)\.", state)
+    depths = tuple(_count(rf"stages\.{index}\.blocks\.(\d+)\.", state) for index in range(stages))
     dims = tuple(state[f"stages.{index}.blocks.0.norm1.weight"].shape[0] for index in range(stages))
     has_token = tuple(f"stages.{index}.cls_token" in state for index in range(stages))
     return CvtConfig(
@@ -287,6 +278,10 @@ def _config_of_cvt_weights(state: Mapping[str, Tensor]) -> CvtConfig:
         qkv_bias="stages.0.blocks.0.attn.proj_q.bias" in state,
         act_layer="quick_gelu",
     )
+
+
+def _count(pattern: str, state: Mapping[str, Tensor]) -> int:
+    return 1 + max(int(found[1]) for key in state if (found := re.match(pattern, key)))
 
 
 _READERS: tuple[tuple[type[nn.Module], type[Backbone], Callable[[Any], Any]], ...] = (

@@ -1,6 +1,7 @@
 """CvT, ordinary and truly shift-equivariant (A-CvT), close to the parameter names of Microsoft's own checkpoints."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import lcm
@@ -12,21 +13,19 @@ from jaxtyping import Float
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from ..criteria import Criterion
 from ..layers.attention import check_heads
 from ..layers.linear import Linear
 from ..layers.merge import AdaptiveConvMerge
 from ..layers.perceptron import Mlp
 from ..layers.pool import pool_sequences
-from ..layers.tokenize import AdaptiveTokenize, check_size
+from ..layers.tokenize import check_size
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.shift import Pair, pair
 from ..ops.nn.attention import attention
 from ..ops.nn.autocast import network_precision
 from .backbone import Backbone
 from .config import BackboneConfig, check_stages
-from .head import Head
-from .stage import Stage, init_linear, stage_drop_rates
+from .stage import Stage, stage_drop_rates
 
 
 class QuickGELU(nn.Module):
@@ -38,6 +37,18 @@ class QuickGELU(nn.Module):
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "quick_gelu": QuickGELU}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "cvt_13": {"embed_dim": (64, 192, 384), "depths": (1, 2, 10), "num_heads": (1, 3, 6)},
+    "cvt_21": {"embed_dim": (64, 192, 384), "depths": (1, 4, 16), "num_heads": (1, 3, 6)},
+    "cvt_w24": {"embed_dim": (192, 768, 1024), "depths": (2, 2, 20), "num_heads": (3, 12, 16)}
+    | {"img_size": 384, "drop_path_rate": 0.3},
+    # for images of 32 and 64 pixels
+    "cvt_mini_32": {"embed_dim": (64, 128, 256), "depths": (1, 3, 2), "num_heads": (1, 2, 4)}
+    | {"patch_sizes": (3, 3, 3), "patch_strides": (2, 2, 2), "patch_paddings": (1, 1, 1)}
+    | {"img_size": 32, "drop_path_rate": 0.0},
+}
 
 
 @dataclass(frozen=True)
@@ -118,11 +129,12 @@ class CvtAttention(nn.Module):
     Shift law: the output moves with the tokens.
     """
 
-    def __init__(self, dim: int, num_heads: int, config: CvtConfig, criterion: Criterion) -> None:
+    def __init__(self, dim: int, num_heads: int, config: CvtConfig) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.scale = dim**-0.5  # of all channels, not of a head's
-        self.stride_kv: Pair = (config.stride_kv, config.stride_kv)
+        self.stride_kv = pair(config.stride_kv)
+        criterion = config.choices.at("pool", 2 * dim, self.stride_kv)
         self.reach: Pair = (config.kernel_qkv // 2, config.kernel_qkv // 2)
         self.pad_mode = config.choices.padding_mode
         self.attn_drop = config.attn_drop_rate
@@ -213,6 +225,7 @@ class Cvt(Backbone):
     """See :class:`~trueshift.models.backbone.Backbone`."""
 
     Config = CvtConfig
+    variants = VARIANTS
     undecayed: ClassVar[tuple[str, ...]] = ("cls_token",)
 
     config: CvtConfig
@@ -221,20 +234,11 @@ class Cvt(Backbone):
         super().__init__(config)
         check_size(config.size, pair(config.key_stride()))
         choices, dims = config.choices, config.embed_dim
-        self.patch_embed = AdaptiveTokenize(
-            config.in_chans,
-            dims[0],
-            config.patch_strides[0],
-            config.patch_sizes[0],
-            config.patch_paddings[0],
-            norm_layer=nn.LayerNorm,
-            criterion=choices.at("tokenize", dims[0]),
-            anchor=choices.anchored,
-            padding_mode=choices.padding_mode,
+        self._make_tokenizer(
+            dims[0], config.patch_strides[0], config.patch_sizes[0], config.patch_paddings[0], nn.LayerNorm
         )
-        stages, step = [], 1
-        self.feature_info = []
-        for index, dim in enumerate(dims):
+        stages = []
+        for index, (dim, heads, depth) in enumerate(zip(dims, config.num_heads, config.depths, strict=True)):
             downsample: nn.Module = nn.Identity()
             if index:
                 downsample = AdaptiveConvMerge(
@@ -248,27 +252,13 @@ class Cvt(Backbone):
                     norm_layer=nn.LayerNorm,
                 )
             last = index == len(dims) - 1
-            (rates,) = stage_drop_rates(config.drop_path_rate if last else 0, [config.depths[index]])
-            blocks = [
-                CvtBlock(
-                    dim,
-                    CvtAttention(
-                        dim, config.num_heads[index], config, choices.at("pool", 2 * dim, pair(config.stride_kv))
-                    ),
-                    config,
-                    rate,
-                )
-                for rate in rates
-            ]
+            (rates,) = stage_drop_rates(config.drop_path_rate if last else 0, [depth])
+            blocks = [CvtBlock(dim, CvtAttention(dim, heads, config), config, rate) for rate in rates]
             stages.append(CvtStage(dim, downsample, blocks, config.cls_token[index]))
-            step *= config.patch_strides[index]
-            self.feature_info.append({"num_chs": dim, "reduction": step, "module": f"stages.{index}"})
         self.stages = nn.ModuleList(stages)
-        self.num_features = dims[-1]
-        self.norm = nn.LayerNorm(dims[-1])
-        pooled = config.global_pool if config.cls_token[-1] or config.global_pool != "token" else "avg"
-        self.head = Head(dims[-1], config.num_classes, pooled, config.drop_rate, has_prefix=config.cls_token[-1])
-        self.apply(init_linear)
+        has_token = config.cls_token[-1]
+        pool = "avg" if config.global_pool == "token" and not has_token else config.global_pool
+        self._make_head(dims, list(accumulate(config.patch_strides, mul)), pool, has_token)
 
     @property
     def size_multiple(self) -> Pair:
@@ -280,26 +270,57 @@ class Cvt(Backbone):
         if img_size is not None:
             self._set_image_size(img_size)
 
+    def read_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Weights of Microsoft's checkpoints and of transformers under our names."""
+        return rename_cvt_keys(weights)
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "cvt_13": {"embed_dim": (64, 192, 384), "depths": (1, 2, 10), "num_heads": (1, 3, 6)},
-    "cvt_21": {"embed_dim": (64, 192, 384), "depths": (1, 4, 16), "num_heads": (1, 3, 6)},
-    "cvt_w24": {
-        "img_size": 384,
-        "embed_dim": (192, 768, 1024),
-        "depths": (2, 2, 20),
-        "num_heads": (3, 12, 16),
-        "drop_path_rate": 0.3,
-    },
-    # for images of 32 and 64 pixels
-    "cvt_mini_32": {
-        "img_size": 32,
-        "embed_dim": (64, 128, 256),
-        "depths": (1, 3, 2),
-        "num_heads": (1, 2, 4),
-        "patch_sizes": (3, 3, 3),
-        "patch_strides": (2, 2, 2),
-        "patch_paddings": (1, 1, 1),
-        "drop_path_rate": 0.0,
-    },
-}
+
+# -- names of the parameters elsewhere: in Microsoft's checkpoints and in transformers ---------------------------------
+
+_MICROSOFT = (
+    (r"^stage0\.patch_embed\.", "patch_embed."),
+    (r"^stage(\d+)\.patch_embed\.", r"stages.\1.downsample."),
+    (r"^stage(\d+)\.", r"stages.\1."),
+    (r"^head\.(?!fc\.)", "head.fc."),
+)
+_TRANSFORMERS = (
+    (r"^cvt\.", ""),
+    (r"^encoder\.", ""),
+    (r"^stages\.0\.embedding\.convolution_embeddings\.", "patch_embed."),
+    (r"^stages\.(\d+)\.embedding\.convolution_embeddings\.", r"stages.\1.downsample."),
+    (r"\.layers\.", ".blocks."),
+    (r"\.attention\.attention\.convolution_projection_(\w)\w*\.convolution_projection\.", r".attn.conv_proj_\1."),
+    (r"\.attention\.attention\.projection_(\w)\w*\.", r".attn.proj_\1."),
+    (r"\.attention\.output\.dense\.", ".attn.proj."),
+    (r"\.intermediate\.dense\.", ".mlp.fc1."),
+    (r"\.output\.dense\.", ".mlp.fc2."),
+    (r"\.layernorm_before\.", ".norm1."),
+    (r"\.layernorm_after\.", ".norm2."),
+    (r"(conv_proj_\w)\.convolution\.", r"\1.conv."),
+    (r"(conv_proj_\w)\.normalization\.", r"\1.bn."),
+    (r"\.projection\.", ".proj."),
+    (r"\.normalization\.", ".norm."),
+    (r"^layernorm\.", "norm."),
+    (r"^classifier\.", "head.fc."),
+)
+
+
+def is_microsoft(keys: Mapping[str, Tensor]) -> bool:
+    """Whether these are the names of Microsoft's own checkpoints."""
+    return "stage0.patch_embed.proj.weight" in keys
+
+
+def is_transformers(keys: Mapping[str, Tensor]) -> bool:
+    """Whether these are the names of transformers."""
+    return any(key.endswith("stages.0.embedding.convolution_embeddings.projection.weight") for key in keys)
+
+
+def rename_cvt_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors under our names; what has them already stays as it is."""
+    rules = _MICROSOFT if is_microsoft(state) else _TRANSFORMERS if is_transformers(state) else ()
+    renamed = {}
+    for key, value in state.items():
+        for pattern, replacement in rules:
+            key = re.sub(pattern, replacement, key)
+        renamed[key] = value
+    return renamed

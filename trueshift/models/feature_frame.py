@@ -29,7 +29,7 @@ def on_fixed_grid(tokens: Tokens) -> Tokens:
     return resample(tokens, TokenGrid(grid.stride, torch.zeros_like(grid.origin), grid.image_size))
 
 
-ALIGNMENTS: dict[str, Callable[[Tokens], Tokens]] = {"stride": in_image_frame, "pixel": on_fixed_grid}
+FRAMES: dict[str, Callable[[Tokens], Tokens]] = {"stride": in_image_frame, "pixel": on_fixed_grid}
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "NCHW": lambda values: values.permute(0, 3, 1, 2),
     "NHWC": lambda values: values,

@@ -1,92 +1,34 @@
 """MViTv2, ordinary and truly shift-equivariant (A-MViTv2), under timm's parameter names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from math import lcm
-from typing import Any, ClassVar, NamedTuple
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from timm.layers import DropPath
+from timm.models.mvitv2 import checkpoint_filter_fn
 from torch import Tensor, nn
 
 from ..criteria import Criterion
-from ..layers.attention import check_heads
 from ..layers.linear import Linear
 from ..layers.perceptron import Mlp
 from ..layers.pool import max_pool, pool_sequences
-from ..layers.tokenize import AdaptiveTokenize, check_size
+from ..layers.tokenize import check_size
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.rel_pos import finer, position_bias
 from ..ops.geometry.shift import Pair, pair
 from ..ops.selection.choose import Choice
 from .backbone import Backbone
-from .config import BackboneConfig, check_stages
-from .head import Head
+from .mvit_v2_config import VARIANTS, BlockShape, MvitV2Config, block_shapes
 from .position_tables import POSITIONS, Positions, TablePlace, find_tables, fit_table
-from .selection_config import PLACES, Choices
-from .stage import Stage, init_linear, stage_drop_rates
+from .selection_config import PLACES, SelectionConfig
+from .stage import Stage, stage_drop_rates
 
 TABLES = ("rel_pos_h", "rel_pos_w")
-
-
-@dataclass(frozen=True)
-class MvitV2Config(BackboneConfig):
-    """Sizes of an MViTv2, by stage.
-
-    Args:
-        stride_q: by how much the first block of each stage pools its queries.
-        stride_kv: by how much every block of a stage pools keys and values.
-        expand_attn: whether channels grow in the attention of a stage's first block, or in the perceptron of the last
-            block of the stage before.
-    """
-
-    embed_dim: tuple[int, ...] = (96, 192, 384, 768)
-    depths: tuple[int, ...] = (1, 2, 5, 2)
-    num_heads: tuple[int, ...] = (1, 2, 4, 8)
-    stride_q: tuple[int, ...] = (1, 2, 2, 2)
-    stride_kv: tuple[int, ...] = (4, 2, 1, 1)
-    kernel_qkv: int = 3
-    patch_kernel: int = 7
-    patch_stride: int = 4
-    patch_padding: int = 3
-    mlp_ratio: float = 4.0
-    qkv_bias: bool = True
-    expand_attn: bool = True
-    residual_pooling: bool = True
-    use_cls_token: bool = False
-    norm_eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_stages(
-            self.depths,
-            embed_dim=self.embed_dim,
-            num_heads=self.num_heads,
-            stride_q=self.stride_q,
-            stride_kv=self.stride_kv,
-        )
-        for dim, heads in zip(self.embed_dim, self.num_heads, strict=True):
-            check_heads(dim, heads)
-
-
-class BlockShape(NamedTuple):
-    """Channels, strides and steps around the image of one block."""
-
-    dim: int
-    attn_dim: int
-    out_dim: int
-    heads: int
-    stride_q: Pair
-    stride_kv: Pair
-    steps: Pair  # of the finer of queries and keys, around the image
-
-    def place(self, axis: int, size: Pair) -> TablePlace:
-        """For what distances its table of rows (0) or columns (1) is asked, on images of a size."""
-        key_step = self.stride_kv[axis] // min(self.stride_q[axis], self.stride_kv[axis])
-        return TablePlace(axis, self.steps[axis], key_step, size[axis] // self.steps[axis])
 
 
 class PoolingAttention(nn.Module):
@@ -98,7 +40,7 @@ class PoolingAttention(nn.Module):
     Shift law: the output moves with the tokens, on the grid of the queries.
     """
 
-    def __init__(self, shape: BlockShape, config: MvitV2Config, choices: Choices) -> None:
+    def __init__(self, shape: BlockShape, config: MvitV2Config, choices: SelectionConfig) -> None:
         super().__init__()
         dim = shape.attn_dim // shape.heads
         self.shape, self.head_dim = shape, dim
@@ -196,7 +138,7 @@ def _advance(grid: TokenGrid, choice: Choice | None, stride: Pair) -> TokenGrid:
 class MvitV2Block(nn.Module):
     """Attention and a perceptron, each behind a norm and around a skip; the skip is pooled where the queries are."""
 
-    def __init__(self, shape: BlockShape, config: MvitV2Config, choices: Choices, drop_path: float) -> None:
+    def __init__(self, shape: BlockShape, config: MvitV2Config, choices: SelectionConfig, drop_path: float) -> None:
         super().__init__()
         norm = partial(nn.LayerNorm, eps=config.norm_eps)
         self.stride_q, self.pad_mode = shape.stride_q, choices.padding_mode
@@ -256,6 +198,7 @@ class MvitV2(Backbone):
     """See :class:`~trueshift.models.backbone.Backbone`."""
 
     Config = MvitV2Config
+    variants = VARIANTS
     undecayed: ClassVar[tuple[str, ...]] = (*TABLES, "cls_token")
 
     config: MvitV2Config
@@ -264,40 +207,23 @@ class MvitV2(Backbone):
         super().__init__(config)
         check_size(config.size, self.size_multiple)
         choices, dims = config.choices, config.embed_dim
-        self.patch_embed = AdaptiveTokenize(
-            config.in_chans,
-            dims[0],
-            config.patch_stride,
-            config.patch_kernel,
-            config.patch_padding,
-            criterion=choices.at("tokenize", dims[0]),
-            anchor=choices.anchored,
-            padding_mode=choices.padding_mode,
-        )
+        self._make_tokenizer(dims[0], config.patch_stride, config.patch_kernel, config.patch_padding)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dims[0])) if config.use_cls_token else None
         if self.cls_token is not None:
             nn.init.trunc_normal_(self.cls_token, std=0.02)
-        drop_rates = stage_drop_rates(config.drop_path_rate, config.depths)
+        shapes = block_shapes(config)
+        rates = stage_drop_rates(config.drop_path_rate, config.depths)
         self.stages = nn.ModuleList(
-            MvitV2Stage(
-                [
-                    MvitV2Block(shape, config, choices, rate)
-                    for shape, rate in zip(shapes, drop_rates[index], strict=True)
-                ]
-            )
-            for index, shapes in enumerate(block_shapes(config))
+            MvitV2Stage([MvitV2Block(shape, config, choices, rate) for shape, rate in zip(*stage, strict=True)])
+            for stage in zip(shapes, rates, strict=True)
         )
-        step = config.patch_stride
-        self.feature_info = []
-        for index, shapes in enumerate(block_shapes(config)):
-            step *= config.stride_q[index]
-            info = {"num_chs": shapes[-1].out_dim, "reduction": step, "module": f"stages.{index}"}
-            self.feature_info.append(info)
-        self.num_features = dims[-1]
-        self.norm = nn.LayerNorm(dims[-1], eps=config.norm_eps)
-        has_prefix = config.use_cls_token
-        self.head = Head(dims[-1], config.num_classes, config.global_pool, config.drop_rate, has_prefix)
-        self.apply(init_linear)
+        behind = [blocks[-1] for blocks in shapes]
+        self._make_head(
+            [shape.out_dim for shape in behind],
+            [shape.stride * shape.stride_q[0] for shape in behind],
+            has_prefix=config.use_cls_token,
+            norm_eps=config.norm_eps,
+        )
 
     def tokenize(self, image: Float[Tensor, "B C H W"]) -> Tokens:
         """Patches, and the class token."""
@@ -308,14 +234,7 @@ class MvitV2(Backbone):
     @property
     def size_multiple(self) -> Pair:
         """A whole number of queries and of keys in every block."""
-        needed, step = [], self.config.patch_stride
-        for stride_q, stride_kv, depth in zip(
-            self.config.stride_q, self.config.stride_kv, self.config.depths, strict=True
-        ):
-            needed += [step * stride_q, step * stride_kv]
-            step *= stride_q
-            needed += [step * stride_kv] if depth > 1 else []
-        return lcm(*needed), lcm(*needed)
+        return pair(self.config.size_multiple())
 
     def set_input_size(self, img_size: int | Pair | None = None) -> None:
         """Prepare for another size of images: position tables are interpolated."""
@@ -327,7 +246,7 @@ class MvitV2(Backbone):
                 block.attn.resize(shape.steps)
 
     def set_positions(self, positions: str) -> None:
-        """Read relative positions in another way: see :class:`~trueshift.models.selection_config.Choices`.
+        """Read relative positions in another way: see :class:`~trueshift.models.selection_config.SelectionConfig`.
 
         Tables become those that say the same. From ``"circular"`` to ``"shortest"`` and back nothing else changes; a
         ``"linear"`` table loses its distances of more than half the image on the way to ``"circular"``.
@@ -348,11 +267,15 @@ class MvitV2(Backbone):
             for axis, name in enumerate(TABLES)
         }
 
-    def with_fitting_tables(self, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """Weights of this network, their position tables as it reads them: see :mod:`.position_tables`.
+    def read_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Weights under timm's names, with position tables as this network reads them: see :mod:`.position_tables`.
 
-        A network that was not told how to read positions reads them as the tables are.
+        A network whose ``positions`` were not given reads them as the tables are.
         """
+        if "stages.0.blocks.0.norm1.weight" not in weights:
+            # timm's filter renames such weights; it would also stretch tables of those that have its names already
+            sizes = SimpleNamespace(depths=self.config.depths, expand_attn=self.config.expand_attn)
+            weights = checkpoint_filter_fn(dict(weights), sizes)
         places = self.table_places()
         found = find_tables(weights, places, self.config.size)
         if found is None:  # what does not fit is refused where weights are loaded
@@ -363,8 +286,8 @@ class MvitV2(Backbone):
         fitted = {key: fit_table(weights[key], found.kind, place, wanted) for key, place in places.items()}
         return {**weights, **fitted}
 
-    def table_advice(self, weights: Mapping[str, Any], prefix: str = "") -> str | None:
-        """In words, what a network needs that is to take these weights, where its position tables are others."""
+    def weights_advice(self, weights: Mapping[str, Any], prefix: str = "") -> str | None:
+        """How to build a network that takes these weights, if their position tables do not fit this one."""
         found = find_tables(weights, self.table_places(prefix), self.config.size)
         own, size = self.config.choices.position_mode, self.config.size
         if found is None or (found.kind == self._positions.kind and found.size == size):
@@ -378,8 +301,8 @@ class MvitV2(Backbone):
         return f"position tables for {theirs}, this model has {mine}: create it with {', '.join(needs)}"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *more: Any) -> None:
-        """torch's own tells of numbers of rows alone."""
-        if advice := self.table_advice(state_dict, prefix):
+        """Add to torch's message, which speaks of shapes alone."""
+        if advice := self.weights_advice(state_dict, prefix):
             more[-1].append(advice)  # error_msgs
         super()._load_from_state_dict(state_dict, prefix, *more)
 
@@ -393,60 +316,10 @@ class MvitV2(Backbone):
             return "circular"
         return "shortest" if self.config.choices.adaptive(*PLACES) else "linear"
 
+    def changed_arguments(self) -> dict[str, Any]:
+        """Always with ``positions``, by which the tables among the weights are known."""
+        return {**super().changed_arguments(), "positions": self.config.choices.position_mode}
+
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """As timm's."""
         return {"stem": r"^patch_embed", "blocks": [(r"^stages\.(\d+)", None), (r"^norm", (99999,))]}
-
-
-def block_shapes(config: MvitV2Config) -> list[list[BlockShape]]:
-    """Channels, strides and steps of every block, by stage."""
-    stages, dim, count = [], config.embed_dim[0], len(config.depths)
-    size = config.size
-    step = config.patch_stride
-    for index, depth in enumerate(config.depths):
-        grown = config.embed_dim[index if config.expand_attn else min(index + 1, count - 1)]
-        heads, stride_kv = config.num_heads[index], config.stride_kv[index]
-        blocks = []
-        for number in range(depth):
-            stride_q = config.stride_q[index] if number == 0 else 1
-            out_dim = grown if config.expand_attn or number == depth - 1 else dim
-            fine = step * min(stride_q, stride_kv)
-            blocks.append(
-                BlockShape(
-                    dim,
-                    out_dim if config.expand_attn else dim,
-                    out_dim,
-                    heads,
-                    pair(stride_q),
-                    pair(stride_kv),
-                    (size[0] // fine, size[1] // fine),
-                )
-            )
-            dim, step = out_dim, step * stride_q
-        stages.append(blocks)
-    return stages
-
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "mvitv2_tiny": {"depths": (1, 2, 5, 2)},
-    "mvitv2_small": {"depths": (1, 2, 11, 2)},
-    "mvitv2_base": {"depths": (2, 3, 16, 3)},
-    "mvitv2_large": {
-        "depths": (2, 6, 36, 4),
-        "embed_dim": (144, 288, 576, 1152),
-        "num_heads": (2, 4, 8, 16),
-        "expand_attn": False,
-    },
-    # for images of 32 and 64 pixels
-    "mvitv2_mini_32": {
-        "img_size": 32,
-        "embed_dim": (64, 128, 256),
-        "depths": (1, 2, 2),
-        "num_heads": (1, 2, 4),
-        "stride_q": (1, 2, 2),
-        "stride_kv": (4, 2, 1),
-        "patch_kernel": 3,
-        "patch_stride": 2,
-        "patch_padding": 1,
-    },
-}

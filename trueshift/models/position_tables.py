@@ -65,7 +65,7 @@ class FoundTables(NamedTuple):
 
 
 def find_tables(weights: Mapping[str, Any], places: Mapping[str, TablePlace], size: Pair) -> FoundTables | None:
-    """What the tables are. How many rows they have says it: blocks with longer steps have shorter tables.
+    """What the tables are, by their numbers of rows: blocks with longer steps have shorter tables.
 
     Args:
         places: where the network has tables, by name.
@@ -92,7 +92,7 @@ def find_tables(weights: Mapping[str, Any], places: Mapping[str, TablePlace], si
 
 
 def fit_table(table: Tensor, kind: str, place: TablePlace, wanted: str) -> Tensor:
-    """A table for the steps of its place, which says the same as a table of the kind that is wanted.
+    """A table for the steps of its place, equivalent to a table of the kind that is wanted.
 
     Args:
         kind: which it is, ``"circular"`` or ``"linear"``.

@@ -5,38 +5,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from difflib import get_close_matches
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
 import timm
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._registry import get_arch_pretrained_cfgs
-from timm.models.swin_transformer_v2 import checkpoint_filter_fn as swin_v2_filter
-from torch import Tensor, nn
+from torch import nn
 
 from ..ops.geometry.shift import pair
-from . import cvt, mvit_v2, swin, swin_v2
+from ..utils.deprecation import renamed_arguments
 from .backbone import Backbone, FeatureMaps
 from .bundled_weights import DamagedWeights, find_shipped, tags_of, unpacked
-from .cvt_keys import rename_cvt_keys
-from .mvit_v2_keys import read_mvit_v2_weights
-from .swin_keys import read_swin_weights
+from .cvt import Cvt
+from .hub import BUILDERS, saved_cfg
+from .mvit_v2 import MvitV2
+from .swin import Swin
+from .swin_v2 import SwinV2
 
-__all__ = ["create_model", "is_ours", "list_models", "name_of", "resolve_name"]  # timm adds the names of the models
+__all__ = [
+    "create_model",
+    "is_ours",
+    "list_models",
+    "name_of",
+    "resolve_name",
+]  # timm's register_model adds names of models
 
+FAMILIES: tuple[type[Backbone], ...] = (Swin, SwinV2, Cvt, MvitV2)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-FAMILIES: dict[type[Backbone], dict[str, dict[str, Any]]] = {
-    swin.Swin: swin.VARIANTS,
-    swin_v2.SwinV2: swin_v2.VARIANTS,
-    cvt.Cvt: cvt.VARIANTS,
-    mvit_v2.MvitV2: mvit_v2.VARIANTS,
-}
-FILTERS: dict[type[Backbone], Callable[[Any, Any], dict[str, Tensor]]] = {
-    swin.Swin: read_swin_weights,
-    swin_v2.SwinV2: swin_v2_filter,
-    cvt.Cvt: lambda state, model: rename_cvt_keys(state),
-    mvit_v2.MvitV2: read_mvit_v2_weights,
-}
 SHORT_NAMES = {
     "swin_tiny": "swin_tiny_patch4_window7_224",
     "swin_small": "swin_small_patch4_window7_224",
@@ -93,19 +90,21 @@ def _shipped_cfgs(name: str) -> dict[str, dict[str, Any]]:
     return {tag: each.pretrained_cfg(None) for tag, each in found.items() if each}
 
 
-def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any], adaptive: bool) -> Callable[..., Any]:
+def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any]) -> Callable[..., Any]:
     """What timm calls to make a model: ``entrypoint(pretrained, **arguments)``."""
 
+    @renamed_arguments(align="feature_frame")
     def entrypoint(pretrained: bool = False, **given: Any) -> nn.Module:
         _refuse_unknown(name, family, given)
         asked = given.get("pretrained_cfg"), given.get("pretrained_cfg_overlay")
         shipped = find_shipped(name, *asked) if pretrained else None
         needed = _tupled(shipped.arguments) if shipped else {}
-        merged = {**arguments, "criterion": "max_norm" if adaptive else "fixed", **needed, **_tupled(given)}
+        criterion = "max_norm" if name.startswith("a_") else "fixed"
+        merged = {**arguments, "criterion": criterion, **needed, **_tupled(given)}
         if shipped:
             shipped.check()
             merged["pretrained_cfg"] = shipped.pretrained_cfg(merged.get("num_classes", shipped.num_classes))
-        if "img_size" in given:  # data are prepared by what the description says
+        if "img_size" in given:  # by which data are prepared
             size = {"input_size": (3, *pair(given["img_size"]))}
             merged["pretrained_cfg_overlay"] = {**(given.get("pretrained_cfg_overlay") or {}), **size}
         stages = len(merged["depths"])
@@ -113,13 +112,11 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any], ad
             lambda **fields: family(family.Config(**fields)),
             name,
             pretrained,
-            pretrained_filter_fn=lambda state, model: FILTERS[family](unpacked(state), model),
+            pretrained_filter_fn=lambda state, model: model.read_weights(unpacked(state)),
             feature_cfg={"out_indices": merged.pop("out_indices", tuple(range(stages))), "feature_cls": FeatureMaps},
             **merged,
         )
 
-    entrypoint.__name__ = entrypoint.__qualname__ = name
-    entrypoint.__doc__ = f"{name}, as :func:`create_model` makes it."
     return entrypoint
 
 
@@ -142,41 +139,52 @@ def _refuse_unknown(name: str, family: type[Backbone], given: dict[str, Any]) ->
             raise TypeError(f"{name} has no argument {key!r}: {hint}It takes {', '.join(known)}")
 
 
-def _register(entrypoint: Callable[..., Any]) -> None:
-    globals()[entrypoint.__name__] = entrypoint  # timm expects it in this module
-    register_model(entrypoint)
-
-
 ENTRYPOINTS: dict[str, Callable[..., Any]] = {}
-default_cfgs = {}  # timm's register_model looks for this name
-for _family, _variants in FAMILIES.items():
-    for _variant, _arguments in _variants.items():
-        _cfgs = _pretrained_cfgs(_variant, _arguments)
-        for _prefix in ("", "a_"):
-            _name = _prefix + _variant
-            ENTRYPOINTS[_name] = _entrypoint(_name, _family, _arguments, adaptive=_prefix == "a_")
-            if not timm.is_model(_name):
-                _shipped = _shipped_cfgs(_name)
-                _others = {tag: cfg for tag, cfg in _cfgs.items() if tag or not _shipped}
-                _tagged: dict[str, Any] = {
-                    f"{_name}.{tag}" if tag else _name: {**cfg, "architecture": None, "tag": None}
-                    for tag, cfg in (_shipped | _others).items()
-                }
-                default_cfgs.update(generate_default_cfgs(_tagged))
-                _register(ENTRYPOINTS[_name])
+default_cfgs: dict[str, Any] = {}  # timm's register_model looks for this name
 
 
-def _register_alias(alias: str, full: str) -> None:
-    def entrypoint(pretrained: bool = False, **given: Any) -> nn.Module:
-        return ENTRYPOINTS[full](pretrained, **given)
+def __getattr__(name: str) -> Any:
+    """Entrypoints as attributes, since timm writes their names into ``__all__``."""
+    full = ALIASES.get(name, name)
+    if full not in ENTRYPOINTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return ENTRYPOINTS[full]
 
-    entrypoint.__name__ = entrypoint.__qualname__ = alias
-    _register(entrypoint)
+
+def _register(name: str, entrypoint: Callable[..., Any], cfgs: dict[str, dict[str, Any]]) -> None:
+    """Make a model known to folders, and to timm if timm has no model of this name."""
+    BUILDERS[name] = partial(_build, name)
+    if not timm.is_model(name):
+        common = {"architecture": None, "tag": None}
+        tagged: Any = {f"{name}.{tag}" if tag else name: {**cfg, **common} for tag, cfg in cfgs.items()}
+        default_cfgs.update(generate_default_cfgs(tagged))
+        entrypoint.__name__ = entrypoint.__qualname__ = name
+        register_model(entrypoint)
 
 
-for _alias, _full in ALIASES.items():
-    if not timm.is_model(_alias):
-        _register_alias(_alias, _full)
+def _build(name: str, config: dict[str, Any], **changes: Any) -> Backbone:
+    """A model as its ``config.json`` describes it."""
+    saved = dict(config.get("model_args", {}))
+    if "align" in saved:  # written before the field was renamed
+        saved["feature_frame"] = saved.pop("align")
+    model = create_model(name, **{"num_classes": config.get("num_classes"), **saved, **changes})
+    model.pretrained_cfg = {**model.pretrained_cfg, **saved_cfg(config, model.num_classes)}
+    if "img_size" in changes:
+        model.record_input_size()
+    return model
+
+
+for _family in FAMILIES:
+    for _variant, _arguments in _family.variants.items():
+        _published = _pretrained_cfgs(_variant, _arguments)
+        for _name in (_variant, f"a_{_variant}"):
+            _make = partial(_entrypoint, _name, _family, _arguments)
+            ENTRYPOINTS[_name] = _make()
+            _shipped = {} if timm.is_model(_name) else _shipped_cfgs(_name)
+            _others = {tag: cfg for tag, cfg in _published.items() if tag or not _shipped}
+            _register(_name, ENTRYPOINTS[_name], _shipped | _others)
+            for _alias in (alias for alias, full in ALIASES.items() if full == _name):
+                _register(_alias, _make(), {})
 
 
 def list_models(
@@ -218,8 +226,9 @@ def is_ours(name: str) -> bool:
     return ALIASES.get(base, base) in ENTRYPOINTS
 
 
+@renamed_arguments(align="feature_frame")
 def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
-    """Make a model by name.
+    """Create a model by name.
 
     Args:
         name: ``"a_swin_tiny_patch4_window7_224"`` or shorter ``"a_swin_tiny"``; without ``a_`` the ordinary network.
@@ -228,7 +237,7 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
         pretrained: load trained weights: those that come with the package, without a network, for the small models;
             elsewhere published ones of the ordinary network, which the adaptive one takes as well.
         arguments: ``num_classes``, ``in_chans``, ``img_size``, ``drop_path_rate``, ``grid_drop_rate``, ``criterion``,
-            ``anchor``, ``padding``, ``align`` and whatever the family's ``Config`` has; ``features_only`` and
+            ``anchor``, ``padding``, ``feature_frame`` and whatever the family's ``Config`` has; ``features_only`` and
             ``out_indices``.
 
     Returns:
@@ -244,16 +253,6 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
     return ENTRYPOINTS[full](pretrained, **given)
 
 
-_NOT_STRUCTURE = ("img_size", "drop_path_rate")
-
-
 def name_of(model: Backbone) -> str:
-    """The registered variant nearest to a model: its own, or one of its family that differs in the arguments alone."""
-    prefix = "a_" if model.config.choices.adaptive("tokenize", "align", "merge", "pool") else ""
-    variants = FAMILIES[type(model)]
-    same = [
-        name
-        for name, arguments in variants.items()
-        if all(getattr(model.config, key) == value for key, value in arguments.items() if key not in _NOT_STRUCTURE)
-    ]
-    return prefix + (same[0] if same else next(iter(variants)))
+    """The registered variant nearest to a model."""
+    return model.architecture

@@ -1,4 +1,4 @@
-"""By what each choice of a network is made: ordinary, ablated and adaptive networks differ in this and nothing else."""
+"""How a network selects its grids: the only difference between ordinary, ablated and adaptive networks."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -23,7 +23,7 @@ POSITIONS = ("circular", "shortest", "linear")
 
 
 @dataclass(frozen=True)
-class Choices:
+class SelectionConfig:
     """The criteria of a network and what goes with them.
 
     Args:

@@ -22,7 +22,7 @@ class Stage(nn.Module):
         self.grad_checkpointing = False
 
     def run_blocks(self, x: Any, *more: Any) -> Any:
-        """All blocks, one after the other, each told ``more``."""
+        """All blocks, one after the other, each with ``more`` as further arguments."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self._run_blocks(x, *more)
         with cast_together(self.blocks):

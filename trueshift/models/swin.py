@@ -1,6 +1,6 @@
 """Swin Transformer, ordinary and truly shift-equivariant (A-Swin), under timm's parameter names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import lcm
@@ -8,21 +8,42 @@ from typing import Any, ClassVar
 
 from jaxtyping import Float, Int64
 from timm.layers import DropPath, resize_rel_pos_bias_table
+from timm.models.swin_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 
 from ..layers.align import AlignWindows
 from ..layers.attention import CosineWindowAttention, WindowAttention, window_distances
 from ..layers.merge import AdaptiveMerge
 from ..layers.perceptron import Mlp
-from ..layers.tokenize import AdaptiveTokenize
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
 from .backbone import Backbone
 from .config import BackboneConfig, check_stages
-from .head import Head
-from .stage import Stage, init_linear, stage_drop_rates
+from .stage import Stage, stage_drop_rates
 
 Attention = WindowAttention | CosineWindowAttention
+
+_TINY = {"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)}
+_SMALL = {**_TINY, "depths": (2, 2, 18, 2)}
+_BASE = {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)}
+_LARGE = {"embed_dim": 192, "depths": (2, 2, 18, 2), "num_heads": (6, 12, 24, 48)}
+_AT_384 = {"img_size": 384, "window_size": 12}
+_AT_32 = {"img_size": 32, "patch_size": 2, "window_size": 4, "drop_path_rate": 0.0}  # and for 64
+_MINI = {"embed_dim": 64, "depths": (2, 2, 2), "num_heads": (2, 4, 8), **_AT_32}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "swin_tiny_patch4_window7_224": _TINY,
+    "swin_small_patch4_window7_224": _SMALL,
+    "swin_base_patch4_window7_224": _BASE,
+    "swin_base_patch4_window12_384": {**_AT_384, **_BASE},
+    "swin_large_patch4_window7_224": _LARGE,
+    "swin_large_patch4_window12_384": {**_AT_384, **_LARGE},
+    "swin_mini_patch2_window4_32": _MINI,
+}
+V2_VARIANTS: dict[str, dict[str, Any]] = {
+    f"swinv2_{size}_window{window}_256": {"window_size": window, **arguments}
+    for size, arguments in (("tiny", _TINY), ("small", _SMALL), ("base", _BASE))
+    for window in (8, 16)
+} | {"swinv2_mini_patch2_window4_32": _MINI}
 
 
 @dataclass(frozen=True)
@@ -127,6 +148,7 @@ class Swin(Backbone):
     """See :class:`~trueshift.models.backbone.Backbone`."""
 
     Config = SwinConfig
+    variants = VARIANTS
     stages_name = "layers"
     output_fmt = "NHWC"
     undecayed: ClassVar[tuple[str, ...]] = ("relative_position_bias_table",)
@@ -141,15 +163,7 @@ class Swin(Backbone):
         config.check_windows()
         choices = config.choices
         dims = [config.embed_dim * 2**index for index in range(len(config.depths))]
-        self.patch_embed = AdaptiveTokenize(
-            config.in_chans,
-            dims[0],
-            config.patch_size,
-            norm_layer=nn.LayerNorm,
-            criterion=choices.at("tokenize", dims[0]),
-            anchor=choices.anchored,
-            padding_mode=choices.padding_mode,
-        )
+        self._make_tokenizer(dims[0], config.patch_size, norm_layer=nn.LayerNorm)
         stages = []
         drop_rates = stage_drop_rates(config.drop_path_rate, config.depths)
         for index, (dim, window) in enumerate(zip(dims, config.windows(), strict=True)):
@@ -161,14 +175,7 @@ class Swin(Backbone):
             align = AlignWindows(window, criterion=choices.at("align", dim))
             stages.append(SwinStage(merge if index else nn.Identity(), align, blocks))
         self.layers = nn.Sequential(*stages)
-        self.num_features = dims[-1]
-        self.norm = nn.LayerNorm(dims[-1])
-        self.head = Head(dims[-1], config.num_classes, config.global_pool, config.drop_rate)
-        self.feature_info = [
-            {"num_chs": dim, "reduction": config.patch_size * 2**index, "module": f"layers.{index}"}
-            for index, dim in enumerate(dims)
-        ]
-        self.apply(init_linear)
+        self._make_head(dims, config.steps())
 
     def attention(self, index: int, window: Pair, **more: Any) -> Attention:
         """The attention of one block of a stage."""
@@ -223,7 +230,7 @@ class Swin(Backbone):
             for block in stage.blocks:
                 self.resize_window(block.attn, new)
         self.config = config
-        self.tell_input_size()
+        self.record_input_size()
 
     def resize_window(self, attn: Any, window: Pair) -> None:
         """Give an attention another window."""
@@ -236,34 +243,13 @@ class Swin(Backbone):
         attn.relative_position_index = window_distances(window).to(table.device)
         attn.window_size = window
 
+    def read_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Weights under timm's names, tables interpolated to the windows.
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "swin_tiny_patch4_window7_224": {"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)},
-    "swin_small_patch4_window7_224": {"embed_dim": 96, "depths": (2, 2, 18, 2), "num_heads": (3, 6, 12, 24)},
-    "swin_base_patch4_window7_224": {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)},
-    "swin_base_patch4_window12_384": {
-        "img_size": 384,
-        "window_size": 12,
-        "embed_dim": 128,
-        "depths": (2, 2, 18, 2),
-        "num_heads": (4, 8, 16, 32),
-    },
-    "swin_large_patch4_window7_224": {"embed_dim": 192, "depths": (2, 2, 18, 2), "num_heads": (6, 12, 24, 48)},
-    "swin_large_patch4_window12_384": {
-        "img_size": 384,
-        "window_size": 12,
-        "embed_dim": 192,
-        "depths": (2, 2, 18, 2),
-        "num_heads": (6, 12, 24, 48),
-    },
-    # for images of 32 and 64 pixels
-    "swin_mini_patch2_window4_32": {
-        "img_size": 32,
-        "patch_size": 2,
-        "window_size": 4,
-        "embed_dim": 64,
-        "depths": (2, 2, 2),
-        "num_heads": (2, 4, 8),
-        "drop_path_rate": 0.0,
-    },
-}
+        timm takes the window of every table for a square, so tables that fit already are kept from it.
+        """
+        own = self.state_dict()
+        tables = [key for key in weights if key in own and key.endswith("relative_position_bias_table")]
+        fitting = {key: weights[key] for key in tables if weights[key].shape == own[key].shape}
+        others = {key: value for key, value in weights.items() if key not in fitting}
+        return {**checkpoint_filter_fn(others, self), **fitting}

@@ -1,17 +1,19 @@
 """SwinV2, ordinary and truly shift-equivariant (A-SwinV2), under timm's parameter names."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jaxtyping import Float, Int64
 from timm.layers import DropPath
+from timm.models.swin_transformer_v2 import checkpoint_filter_fn
 from torch import Tensor, nn
 
 from ..layers.attention import CosineWindowAttention, log_distances, window_distances
 from ..layers.perceptron import Mlp
 from ..ops.geometry.shift import Pair
 from .config import check_stages
-from .swin import Attention, Swin, SwinConfig
+from .swin import V2_VARIANTS, Attention, Swin, SwinConfig
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class SwinV2(Swin):
     """See :class:`~trueshift.models.backbone.Backbone`."""
 
     Config = SwinV2Config
+    variants = V2_VARIANTS
     undecayed: ClassVar[tuple[str, ...]] = ("cpb_mlp", "logit_scale")
     block: ClassVar[Any] = SwinV2Block
     attention_layer: ClassVar[type[Attention]] = CosineWindowAttention
@@ -85,25 +88,6 @@ class SwinV2(Swin):
             attn.relative_position_index = window_distances(window).to(device)
             attn.window_size = window
 
-
-_TINY = {"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)}
-_SMALL = {"embed_dim": 96, "depths": (2, 2, 18, 2), "num_heads": (3, 6, 12, 24)}
-_BASE = {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "swinv2_tiny_window8_256": dict(window_size=8, **_TINY),
-    "swinv2_tiny_window16_256": dict(window_size=16, **_TINY),
-    "swinv2_small_window8_256": dict(window_size=8, **_SMALL),
-    "swinv2_small_window16_256": dict(window_size=16, **_SMALL),
-    "swinv2_base_window8_256": dict(window_size=8, **_BASE),
-    "swinv2_base_window16_256": dict(window_size=16, **_BASE),
-    # for images of 32 and 64 pixels
-    "swinv2_mini_patch2_window4_32": {
-        "img_size": 32,
-        "patch_size": 2,
-        "window_size": 4,
-        "embed_dim": 64,
-        "depths": (2, 2, 2),
-        "num_heads": (2, 4, 8),
-        "drop_path_rate": 0.0,
-    },
-}
+    def read_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Weights under timm's names, as timm reads them."""
+        return checkpoint_filter_fn(dict(weights), self)

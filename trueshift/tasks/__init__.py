@@ -1,7 +1,7 @@
 """Whole tasks on the backbones: segmentation with UperNet."""
 
+from ..models.hub import from_pretrained
 from .convert import adapt, from_smp, revert
-from .hub import from_pretrained
 from .upernet import UperNet, UperNetConfig
 
 __all__ = ["UperNet", "UperNetConfig", "adapt", "from_pretrained", "from_smp", "revert"]

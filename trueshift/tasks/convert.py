@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..models import convert
-from ..models import hub as saving
+from ..models import convert, hub
 from ..models.registry import create_model
 from .upernet import UperNet
 
@@ -32,14 +31,15 @@ def adapt(model: Any, **changes: Any) -> Any:
         model = from_smp(model)
     if not isinstance(model, UperNet):
         return convert.adapt(model, **changes)
-    return _rebuilt(model, convert.adapted_config(model.encoder.config, **changes), head_align_corners=False)
+    config = convert.twin_config(model.encoder.config, adaptive=True, **changes)
+    return _rebuilt(model, config, head_align_corners=False)
 
 
 def revert(model: Any, **changes: Any) -> Any:
     """The ordinary network with the same weights: see :func:`trueshift.models.convert.revert`."""
     if not isinstance(model, UperNet):
         return convert.revert(model, **changes)
-    return _rebuilt(model, convert.reverted_config(model.encoder.config, **changes))
+    return _rebuilt(model, convert.twin_config(model.encoder.config, adaptive=False, **changes))
 
 
 def _rebuilt(model: UperNet, config: Any, **head: Any) -> UperNet:
@@ -47,17 +47,9 @@ def _rebuilt(model: UperNet, config: Any, **head: Any) -> UperNet:
     encoder = type(model.encoder)(replace(config, num_classes=0))
     encoder.pretrained_cfg = dict(model.encoder.pretrained_cfg)
     twin = UperNet(encoder, model.num_classes, **{**model.own_arguments(), **head})
-    state = convert.without_criteria(model.state_dict())
-    criteria = {key: value for key, value in twin.state_dict().items() if "criterion." in key}
-    twin.to(next(iter(state.values())).device)
-    copies = {key: value.detach().clone() for key, value in state.items()}
-    twin.load_state_dict({**criteria, **copies}, strict=True, assign=True)
-    trained = dict(model.named_parameters())
-    for name, parameter in twin.named_parameters():
-        if name in trained:
-            parameter.requires_grad_(trained[name].requires_grad)
+    convert.copy_weights(model, convert.without_criteria(model.state_dict()), twin)
     twin.pretrained_cfg = dict(model.pretrained_cfg)
-    return twin.train(model.training)
+    return twin
 
 
 # -- segmentation_models_pytorch --------------------------------------------------------------------------------------
@@ -109,7 +101,7 @@ def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) 
     )
     fresh = {key: value for key, value in model.state_dict().items() if key.startswith("auxiliary_head.")}
     weights = {**fresh, **weights}
-    problems = saving.misfits(model.state_dict(), weights)
+    problems = hub.misfits(model.state_dict(), weights)
     if problems:
         raise ValueError(f"these weights do not fit UperNet on {backbone}: " + "; ".join(problems))
     model.load_state_dict(weights)
@@ -123,8 +115,8 @@ def _named_state(source: Any) -> tuple[str | None, Mapping[str, Tensor]]:
     if isinstance(source, Mapping):
         return None, source
     if isinstance(source, str | Path):
-        config = saving.read_json(saving.fetch(source, saving.CONFIG))
-        return _backbone_of(str(config.get("encoder_name"))), saving.read_weights(saving.fetch(source, saving.WEIGHTS))
+        config = hub.read_json(hub.fetch(source, hub.CONFIG))
+        return _backbone_of(str(config.get("encoder_name"))), hub.read_weights(hub.fetch(source, hub.WEIGHTS))
     raise TypeError(f"a {type(source).__name__}: needs a UPerNet of segmentation_models_pytorch, its weights or folder")
 
 

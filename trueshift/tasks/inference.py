@@ -1,4 +1,4 @@
-"""Show a segmentation network pictures of any size: whole, or by windows that slide over them."""
+"""Segment images of any size: whole, or by windows that slide over them."""
 
 from typing import Protocol, runtime_checkable
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..ops.geometry.shift import Pair
 
-_TOGETHER = 8  # windows that a network is shown at once
+_TOGETHER = 8  # windows in a batch
 
 
 @runtime_checkable
@@ -29,11 +29,11 @@ class Segmenter(Protocol):
 def segment_whole(model: Segmenter, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes H W"]:
     """Logits of each pixel of images of any size.
 
-    Where the network needs a larger size, zeros stand in at the bottom and at the right, which is the mean colour of
-    normalised images, and what it says about them is cut off.
+    Where the network needs a larger size, the image is padded with zeros, the mean colour of normalised images, at
+    the bottom and the right, and the logits are cropped.
 
-    Shift law: the network's own for sizes that it takes as they are. Where zeros stand in, the guarantee for circular
-    shifts is lost: the circle that the network sees goes over them, and they stay in place when the picture moves.
+    Shift law: the network's own for sizes that it takes as they are. Padding loses the guarantee for circular shifts:
+    the zeros are part of the circle that the network sees, and stay in place when the image moves.
     """
     height, width = images.shape[2:]
     rows, columns = model.size_multiple
@@ -55,11 +55,10 @@ def segment_sliding(
 ) -> Float[Tensor, "B classes H W"]:
     """Logits of each pixel, averaged over all windows that see it, as mmsegmentation does.
 
-    Windows begin every ``stride`` rows and columns; the last of a row or column ends with the image. An image smaller
-    than the window is padded as in :func:`segment_whole`, and so are windows of a size that the network does not take.
+    Windows begin every ``stride`` rows and columns; the last of a row or column ends with the image. Images smaller
+    than the window, and windows of a size that the network does not take, are padded as in :func:`segment_whole`.
 
-    Shift law: none. Windows stay fixed to the frame, so the guarantee for circular shifts does not hold, whatever the
-    network: a shifted image is seen through other windows.
+    Shift law: none. Windows stay fixed to the frame, so a shifted image is seen through other windows.
 
     Args:
         window: rows and columns that the network is shown, such as the crop that it was trained with.

@@ -1,7 +1,6 @@
 """UperNet: a label for every pixel, on any backbone of ours; truly shift-equivariant on an adaptive one."""
 
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +10,8 @@ from torch import Tensor, nn
 
 from ..layers.tokenize import check_image
 from ..models.backbone import Backbone
-from ..models.hub import upload
-from ..models.registry import create_model, name_of
+from ..models.hub import BUILDERS, HubModel, saved_cfg
+from ..models.registry import create_model
 from ..models.selection_config import PLACES
 from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.interpolate import enlarge, enlarge_from
@@ -21,13 +20,14 @@ from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
 from ..utils.async_copy import Arriving
 from .pyramid import BINS, ConvNormRelu, UperNetDecoder
 
+ARCHITECTURE = "upernet"  # in config.json
 _HALF = (torch.bfloat16, torch.float16)
 _CHUNKS = 8  # of the classes, where logits are moved at full resolution
 
 
 @dataclass(frozen=True)
 class UperNetConfig:
-    """What the decoder can be told.
+    """Arguments of the decoder.
 
     Args:
         num_classes: answers for each pixel.
@@ -58,7 +58,7 @@ class UperNetConfig:
             raise ValueError(f"bins {self.bins}: needs positive numbers, e.g. {BINS}")
 
 
-class UperNet(nn.Module):
+class UperNet(HubModel):
     """A backbone, the pyramid decoder, and a classifier for pixels.
 
     Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive backbone with its anchor and in evaluation mode.
@@ -205,26 +205,38 @@ class UperNet(nn.Module):
         within = [(_inside_encoder(pattern), order) for pattern, order in blocks]
         return {"stem": _inside_encoder(inner["stem"]), "blocks": [*within, behind]}
 
-    def save_pretrained(self, directory: str | Path, **model_config: Any) -> Path:
-        """Write the network to a folder: see :func:`trueshift.tasks.hub.save_segmenter`."""
-        from .hub import save_segmenter  # it needs this class
+    @property
+    def title(self) -> str:
+        """With its backbone."""
+        return f"UperNet on {self.encoder.architecture}"
 
-        return save_segmenter(self, directory, **model_config)
+    def hub_config(self) -> dict[str, Any]:
+        """Arguments of the backbone and of the decoder."""
+        arguments, of_classifier = self.encoder.changed_arguments(), ("num_classes", "global_pool", "drop_rate")
+        return {
+            "architecture": ARCHITECTURE,
+            "backbone": self.encoder.architecture,
+            "backbone_args": {key: value for key, value in arguments.items() if key not in of_classifier},
+            "num_classes": self.num_classes,
+            "model_args": self.own_arguments(),
+            "pretrained_cfg": self.pretrained_cfg,
+        }
 
-    def push_to_hub(self, repository: str, private: bool = False, **model_config: Any) -> str:
-        """Upload to the Hugging Face Hub (log in with ``huggingface-cli login`` first); gives its address."""
-        name = f"UperNet on {name_of(self.encoder)}"
-        return upload(lambda folder: self.save_pretrained(folder, **model_config), repository, private, name)
 
-    @classmethod
-    def from_pretrained(cls, source: str | Path, **changes: Any) -> "UperNet":
-        """A network from a folder or the Hub: see :func:`trueshift.tasks.hub.from_pretrained`."""
-        from .hub import from_pretrained
+def _build(config: dict[str, Any], **changes: Any) -> UperNet:
+    """A network as its ``config.json`` describes it."""
+    missing = [key for key in ("backbone", "num_classes", "backbone_args", "model_args") if key not in config]
+    if missing:
+        raise ValueError(f"the configuration of a UperNet has no {', '.join(missing)}: save the model again")
+    arguments = {**config["backbone_args"], **config["model_args"], **changes}
+    if "align" in arguments:  # written before the field was renamed
+        arguments["feature_frame"] = arguments.pop("align")
+    model = UperNet(config["backbone"], config["num_classes"], **arguments)
+    model.pretrained_cfg = {**model.pretrained_cfg, **saved_cfg(config, model.num_classes)}
+    return model
 
-        model = from_pretrained(source, **changes)
-        if not isinstance(model, cls):
-            raise TypeError(f"{source} holds a {type(model).__name__}, not a {cls.__name__}")
-        return model
+
+BUILDERS[ARCHITECTURE] = _build
 
 
 def _repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: Arriving) -> Tensor:

@@ -12,16 +12,14 @@ from torch import nn
 
 from ..data.transforms import Preparation
 from ..layers.tokenize import check_size
-from ..models import create_model, from_pretrained
+from ..models import create_model
 from ..models import hub as saving
 from ..models.backbone import Backbone
 from ..models.config import BackboneConfig
-from ..models.hub import name_of, save_pretrained
 from ..models.registry import is_ours, resolve_name
 from ..tasks import UperNet, adapt
-from ..tasks.hub import ARCHITECTURE
-from ..tasks.hub import from_pretrained as from_folder
-from ..tasks.upernet import UperNetConfig
+from ..tasks import from_pretrained as from_folder
+from ..tasks.upernet import ARCHITECTURE, UperNetConfig
 from .config import TrainConfig
 
 
@@ -100,15 +98,15 @@ def _of_timm(name: str, pretrained: bool, num_classes: int, given: dict[str, Any
 
 def _from_folder(name: str, folder: Path, changes: dict[str, Any]) -> Backbone:
     """Weights of another run; what is said of the network beside its name counts for it too."""
-    model, asked = from_pretrained(folder), create_model(name, **changes).config
+    model, asked = Backbone.from_pretrained(folder), create_model(name, **changes).config
     if _to_adapt(model, name, asked, folder):
         return adapt(model, **{key: getattr(asked, key) for key in changes})
-    return from_pretrained(folder, **changes) if changes else model
+    return Backbone.from_pretrained(folder, **changes) if changes else model
 
 
 def _to_adapt(model: Backbone, name: str, asked: BackboneConfig, folder: Path) -> bool:
     """Whether a folder holds the ordinary twin of the adaptive network that is asked for; any but it is refused."""
-    held, wanted = name_of(model), resolve_name(name.partition(".")[0])
+    held, wanted = model.architecture, resolve_name(name.partition(".")[0])
     alike = held.removeprefix("a_") == wanted.removeprefix("a_") or _structure(model.config) == _structure(asked)
     if not alike or (held.startswith("a_") and not wanted.startswith("a_")):
         raise ValueError(f"{folder} holds a {held}: needs {wanted}, or the ordinary network to adapt")
@@ -148,7 +146,7 @@ def save_network(model: nn.Module, folder: Path, preparation: Preparation, class
         "hf_hub_id": None,
     }
     if isinstance(model, Backbone):
-        return save_pretrained(model, folder, num_classes=len(classes), label_names=list(classes))
+        return model.save_pretrained(folder, num_classes=len(classes), label_names=list(classes))
     folder.mkdir(parents=True, exist_ok=True)
     about = {"num_classes": len(classes), "label_names": list(classes)}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as draft:

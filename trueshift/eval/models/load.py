@@ -22,7 +22,7 @@ from ...models.hub import misfits
 from ...models.registry import CIFAR_MEAN, CIFAR_STD, is_ours, list_models
 from ...ops.geometry.shift import pair
 from ...tasks import from_pretrained
-from ...tasks.hub import ARCHITECTURE
+from ...tasks.upernet import ARCHITECTURE
 from ...utils.evaluation_mode import in_evaluation
 from ..runner.fingerprint import onnx_fingerprint
 from .dense import answer_to_blank, is_segmenter

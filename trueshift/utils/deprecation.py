@@ -1,0 +1,48 @@
+"""Old names that still work: each warns once in a process."""
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+_warned: set[tuple[str, str]] = set()
+
+
+def warn_deprecated(old: str, new: str) -> None:
+    """Emit a DeprecationWarning, once for each pair of names, at the first caller outside the package.
+
+    Args:
+        old: the name in use, e.g. ``"trueshift.models.head.Head"``.
+        new: the name to use instead.
+    """
+    if (old, new) in _warned:
+        return
+    _warned.add((old, new))
+    package, level, frame = __name__.partition(".")[0], 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=level)
+
+
+def renamed_arguments(**renamed: str) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function so that keyword arguments are also accepted under their old names.
+
+    Args:
+        renamed: ``old="new"``.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        @wraps(function)
+        def accepting(*args: Any, **given: Any) -> Any:
+            for old, new in renamed.items():
+                if old in given:
+                    if new in given:
+                        raise TypeError(f"{old} and {new} are the same argument: give {new} alone")
+                    warn_deprecated(f"{accepting.__name__}({old}=...)", f"{new}=")
+                    given[new] = given.pop(old)
+            return function(*args, **given)
+
+        return accepting
+
+    return decorate
