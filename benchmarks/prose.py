@@ -3,7 +3,7 @@
 A recipe without a folder is one of the small models. Rates are in percent.
 """
 
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
 from benchmarks.accuracy import numbers as cifar
@@ -28,6 +28,11 @@ def s_cons(recipe: str) -> float:
 def adapted_top1(recipe: str) -> float:
     """Of the ordinary network, adapted without training."""
     return mean(cifar.asked(recipe, "adapted", *TOP1))
+
+
+def deviation(recipe: str) -> float:
+    """Of Top-1 over the seeds."""
+    return stdev(cifar.trained(recipe, *TOP1))
 
 
 def gaps(recipe: str, other: str, column: tuple[str, str] = TOP1) -> list[float]:
@@ -82,7 +87,7 @@ def training_kept(model: str) -> int:
     return round(100 * result["batch"] / speed._seconds_per_step(row["log"]) / row["bare_median"])
 
 
-NAMES = (top1, c_cons, s_cons, adapted_top1, gaps, listed, spread, steps, paper, wrong_gradients, slower, least)
+NAMES = (top1, c_cons, s_cons, adapted_top1, deviation, gaps, listed, spread, steps, paper, wrong_gradients, slower, least)
 VOCABULARY: dict[str, Any] = {
     **{name.__name__: name for name in (*NAMES, training_kept, mean, median, abs)},
     "TOP1": TOP1,
