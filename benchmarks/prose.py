@@ -75,11 +75,6 @@ def slower(model: str, setting: str) -> str:
     return f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}"
 
 
-def least(setting: str) -> float:
-    """The smallest ratio of the four families."""
-    return min(median(rounds(model, setting)) for model in speed.MODELS)
-
-
 def training_kept(model: str) -> int:
     """Percent of the bare network's speed that training on real data keeps."""
     result = load(f"training_speed_{model}")["result"]
@@ -87,7 +82,7 @@ def training_kept(model: str) -> int:
     return round(100 * result["batch"] / speed._seconds_per_step(row["log"]) / row["bare_median"])
 
 
-NAMES = (top1, c_cons, s_cons, adapted_top1, deviation, gaps, listed, spread, steps, paper, wrong_gradients, slower, least)
+NAMES = (top1, c_cons, s_cons, adapted_top1, deviation, gaps, listed, spread, steps, paper, wrong_gradients, slower)
 VOCABULARY: dict[str, Any] = {
     **{name.__name__: name for name in (*NAMES, training_kept, mean, median, abs)},
     "TOP1": TOP1,

@@ -1,5 +1,7 @@
 """All that benchmarks take from the package's rooms for data, evaluation and training: imported here alone."""
 
+# ruff: noqa: F401
+
 from trueshift.data import EmbeddedSample, ImageFolder, Preparation, open_data
 from trueshift.eval import EvalSettings, Request, find_protocols, load_subject, run_evaluation
 from trueshift.eval.models.eval_model import Subject, adapted_twin, canonical_twin, subject_of
@@ -9,32 +11,3 @@ from trueshift.train.compile_check import SAFE, compiled, otherwise_if_constant,
 from trueshift.train.preemption import StopRequest
 from trueshift.train.recipe import about as about_recipe
 from trueshift.train.trainer import Trainer
-
-__all__ = [
-    "SAFE",
-    "EmbeddedSample",
-    "EvalSettings",
-    "ImageFolder",
-    "Preparation",
-    "Request",
-    "StopRequest",
-    "Subject",
-    "TrainConfig",
-    "Trainer",
-    "about_recipe",
-    "adapted_twin",
-    "canonical_twin",
-    "compiled",
-    "find_protocols",
-    "inference_device",
-    "list_recipes",
-    "load_subject",
-    "on_gpu",
-    "open_data",
-    "otherwise_if_constant",
-    "parse_arguments",
-    "run_evaluation",
-    "subject_of",
-    "train",
-    "weights_moved",
-]
