@@ -49,7 +49,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python benchmarks/modules_speed.py
+	$(BIN)/python benchmarks/bench.py run speed_modules
 
 clean:
 	rm -rf .venv out

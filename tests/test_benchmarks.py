@@ -1,37 +1,32 @@
 """The clocks and tables behind our numbers. Nothing here depends on how fast anything is."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+from benchmarks import bench, prose
+from benchmarks.common import record, timing
+from benchmarks.manifest import TABLES
+from benchmarks.speed import tables as speed_tables
 
-
-@pytest.fixture
-def timing(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import timing
-
-    return timing
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
 def tables(monkeypatch, tmp_path):
     """Tables of a folder that holds nothing but the paper's numbers."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import speed_tables
-
-    shutil.copy(BENCHMARKS.parent / "results" / "paper_speed.json", tmp_path)
-    monkeypatch.setattr(speed_tables, "RESULTS", tmp_path)
+    shutil.copy(ROOT / "results" / "paper_speed.json", tmp_path)
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
     return speed_tables
 
 
-def save(tables, name, results, date="2026-01-01", gpu="a GPU"):
+def save(name, results, date="2026-01-01", gpu="a GPU"):
     machine = {"processor": "a processor", "threads": 4, "gpu": gpu}
     recorded = {"date": date, "machine": machine, "versions": {"torch": "2"}, "result": {"results": results}}
-    (tables.RESULTS / f"{name}.json").write_text(json.dumps(recorded))
+    (record.RESULTS / f"{name}.json").write_text(json.dumps(recorded))
 
 
 def speeds(adaptive=0.5, **other):
@@ -44,7 +39,7 @@ def speeds(adaptive=0.5, **other):
     return {**setting, "precision": "bf16", "mode": "compiled", "device": "cuda", "rows": rows, **other}
 
 
-def test_everything_runs_in_every_round_and_half_of_them_backwards(timing):
+def test_everything_runs_in_every_round_and_half_of_them_backwards():
     order = []
     runs = {name: lambda name=name: order.append(name) for name in "abc"}
     times = timing.interleaved(runs, rounds=4, cuda=False, round_s=0)
@@ -52,25 +47,26 @@ def test_everything_runs_in_every_round_and_half_of_them_backwards(timing):
     assert [len(taken) for taken in times.values()] == [4, 4, 4]
 
 
-def test_ratios_are_those_of_the_rounds(timing):
+def test_ratios_are_those_of_the_rounds():
     middle, quartiles = timing.ratio([1.0, 2.0, 30.0, 4.0, 5.0], [1.0, 1.0, 10.0, 1.0, 1.0])
     assert (middle, quartiles) == (3, [2, 4])
     assert timing.spread([7.0]) == (7, [7, 7])
     assert timing.difference([3.0, 5.0], [1.0, 1.0])[0] == 3
 
 
-def test_an_error_is_one_line(timing):
+def test_an_error_is_one_line():
     assert timing.in_words(ValueError("\n  too much\nof it")) == "ValueError: too much"
 
 
 def test_tables_of_nothing_say_so(tables):
-    for name, make in tables.TABLES.items():
-        assert "ot measured yet" in make(), name
+    for name, table in TABLES.items():
+        if name.startswith("speed_"):
+            assert "ot measured yet" in table.render(), name
 
 
 def test_the_latest_measurement_of_a_setting_counts(tables):
-    save(tables, "model_speed_b", [speeds(adaptive=0.5)], "2026-01-02")
-    save(tables, "model_speed_a", [speeds(adaptive=0.7)], "2026-01-01")
+    save("model_speed_b", [speeds(adaptive=0.5)], "2026-01-02")
+    save("model_speed_a", [speeds(adaptive=0.7)], "2026-01-01")
     line = "| 1,000 img/s | 0.900 (0.800 to 1.000) | 0.500 (0.400 to 0.600) | 0.500 |"
     assert f"| Swin-T | bf16, compiled, batch 128 {line}" in tables.inference()
     assert "| SwinV2-T | bf16, compiled, batch 128 | not measured yet |" in tables.inference()
@@ -80,32 +76,32 @@ def test_the_latest_measurement_of_a_setting_counts(tables):
 def test_what_failed_is_told(tables):
     result = speeds()
     result["rows"][2] = {"name": "ours, adaptive", "error": "Oops: no"}
-    save(tables, "model_speed_a", [result])
+    save("model_speed_a", [result])
     assert "failed: Oops: no" in tables.inference()
     assert "| Swin-T | failed |" in tables.summary()
 
 
 def test_latency_is_in_times_not_in_throughputs(tables):
-    save(tables, "model_speed_a", [speeds(adaptive=0.5, batch=1, mode="graph")])
+    save("model_speed_a", [speeds(adaptive=0.5, batch=1, mode="graph")])
     assert "| Swin-T | bf16, CUDA graph, batch 1 | 1.00 ms |" in tables.latency()
     assert "2.000 (1.667 to 2.500)" in tables.latency()
 
 
 def test_memory_stands_beside_the_papers(tables):
-    save(tables, "model_speed_a", [speeds(batch=64, mode="eager")])
+    save("model_speed_a", [speeds(batch=64, mode="eager")])
     assert "| Swin-T | inference | 10 MiB | 0.500 |  | 1.000 | 1.022 |" in tables.memory()
 
 
 def test_larger_images_follow_the_models_own_size(tables):
     larger = speeds(adaptive=0.8, size=448, batch=32, mode="eager")
-    save(tables, "model_speed_a", [larger, speeds(adaptive=0.7, mode="eager")])
+    save("model_speed_a", [larger, speeds(adaptive=0.7, mode="eager")])
     own, other = tables.resolution().splitlines()[2:4]
     assert "224 x 224, bf16, eager, batch 128" in own
     assert "448 x 448, bf16, eager, batch 32" in other
 
 
 def test_a_processor_is_named_where_it_did_the_work(tables):
-    save(tables, "model_speed_a", [speeds(batch=8, mode="eager", precision="float32", device="cpu")])
+    save("model_speed_a", [speeds(batch=8, mode="eager", precision="float32", device="cpu")])
     assert "On a processor, 4 threads, torch 2." in tables.cpu()
 
 
@@ -116,8 +112,33 @@ def test_modules_stand_beside_the_papers(tables):
         {"name": "cvt", "error": "Oops: no"},
     ]
     setting = {"device": "cuda", "batch": 128, "size": 224, "precision": "bf16", "mode": "graph"}
-    save(tables, "modules_speed_cuda", [{**setting, "rows": rows}])
-    text = tables.TABLES["speed_modules"]()
+    save("modules_speed_cuda", [{**setting, "rows": rows}])
+    text = tables.modules()
     assert "| tokenization | 1.000 ms |  | 1.500 ms | +0.500 ms | 0.20 | +27.52 ms |" in text
     assert "| window selection, stage 1 |  |  | 0.250 ms | +0.250 ms |  | +7.63 ms |" in text
     assert "| cvt | Oops: no |" in text
+
+
+def test_every_table_of_the_documents_is_in_the_manifest_and_the_reverse():
+    named = [name for document in bench.DOCUMENTS for name in re.findall(r"<!-- table (\w+) -->", read(document))]
+    assert set(named) == set(TABLES)
+    for name, table in TABLES.items():
+        assert (ROOT / "benchmarks" / table.command.split()[0]).is_file(), name
+        assert any(list(record.RESULTS.glob(pattern)) for pattern in table.results.split()), name
+
+
+def read(document):
+    return (ROOT / document).read_text()
+
+
+def test_a_wrong_number_and_a_wrong_cell_are_found():
+    text = "about <!-- number 1 + 0.26 -->1.2<!-- end --> points, <!-- number 2000 -->1<!-- end -->"
+    assert bench.rendered(text) == text.replace(">1.2<", ">1.3<").replace(">1<", ">2,000<")
+    text = "<!-- table frame_stability -->\n| wrong |\n<!-- end -->"
+    assert "one pixel by one level" in bench.rendered(text)
+    assert bench.rendered(text, only="camvid") == text
+
+
+def test_a_number_that_has_no_file_is_an_error():
+    with pytest.raises(SystemExit, match=r'top1\("swim"\) -->: StatisticsError'):
+        prose.number('top1("swim")')

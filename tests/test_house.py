@@ -85,7 +85,7 @@ def test_the_programs_in_the_documents_run(run_unchecked, document, count):
 
 
 def test_tables_are_those_of_the_result_files(run_unchecked):
-    run_unchecked(ROOT / "benchmarks/tables.py", "--check")
+    run_unchecked(ROOT / "benchmarks/bench.py", "check")
 
 
 def test_readme_and_paper_map_name_things_that_exist():

@@ -1,4 +1,4 @@
-"""Weights that come with the package: written as ``benchmarks/ship_weights.py`` writes them, found, checked, loaded."""
+"""Weights that come with the package: written as ``benchmarks/release`` writes them, found, checked, loaded."""
 
 import json
 import runpy
@@ -40,11 +40,9 @@ QUICK = {"images": 4, "shifts": 1, "allowed": 4}
 @pytest.fixture(scope="module")
 def shipping():
     """The maintainers' script."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        import ship_weights
+    from benchmarks.release import ship_weights
 
-        yield ship_weights
+    return ship_weights
 
 
 def untrained(name, **arguments):
@@ -342,7 +340,7 @@ RUN = {"recipe": "a/swin", "config": {"schedule": {"epochs": 200}}, "evaluation"
 
 @pytest.mark.parametrize("kept", [False, True], ids=["folder", "one file"])
 def test_a_run_is_shipped_by_one_command(kept, shipping, made, monkeypatch, tmp_path, capsys):
-    from small_weights import keep_weights
+    from benchmarks.release.weights import keep_weights
 
     run, target = tmp_path / "a_swin_mini", tmp_path / "target"
     target.mkdir()

@@ -1,7 +1,7 @@
 """Weights that come with the package: found by name and tag, checked, and read without a network.
 
 A model has three files in ``trueshift/weights``: ``NAME.TAG.safetensors``, ``NAME.TAG.json`` with all that is known of
-it, and ``NAME.TAG.md``, its card. ``benchmarks/ship_weights.py`` writes them.
+it, and ``NAME.TAG.md``, its card. ``benchmarks/release/ship_weights.py`` writes them.
 """
 
 import hashlib

@@ -1,0 +1,129 @@
+"""What is measured of finished weights beside what training measures itself."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.accuracy.runs import SMALL, Run, configuration, write_result
+from benchmarks.common.package import (
+    EvalSettings,
+    Request,
+    Subject,
+    adapted_twin,
+    canonical_twin,
+    find_protocols,
+    load_subject,
+    open_data,
+    run_evaluation,
+    subject_of,
+)
+from trueshift.models import create_model
+from trueshift.utils.provenance import circumstances
+
+ERASED = tuple(f"{SMALL}/{name}" for name in ("swin_mini", "swin_mini_da_circular", "a_swin_mini"))
+SWITCHED = (f"{SMALL}/a_swin_mini", f"{SMALL}/shipped/a_swin_mini")  # of which modules are switched off
+MODULES = {"a_token": "tokenize", "a_wsa": "align", "a_pmerge": "merge"}
+EXACTNESS_SHIFTS = 8  # of each image, each compared with the unshifted one and with all others
+
+
+@dataclass(frozen=True)
+class Part:
+    """One question to a network.
+
+    Args:
+        wanted: by which recipes it is asked.
+        protocols: by what it is measured.
+        twin: what is made of the network first.
+        precision: of the forward pass.
+        shifts: of each image.
+    """
+
+    wanted: Callable[[str], bool]
+    protocols: tuple[str, ...]
+    twin: Callable[[Subject, Request], Subject] | None = None
+    precision: str = "float32"
+    shifts: int = 2
+
+
+def _adaptive(recipe: str) -> bool:
+    """Whether the network is exactly invariant: adaptive, and no module removed."""
+    return configuration(recipe).model.name.startswith("a_") and "_no_" not in recipe
+
+
+def _main_tables(recipe: str) -> bool:
+    """Whether it is one of the eight networks as they are, trained for circular shifts."""
+    config = configuration(recipe)
+    changed = config.model.arguments or config.augment.circular_shift or config.model.grid_drop_rate
+    return not changed and recipe.count("/") == 1 and not recipe.endswith(("_epochs", "_standard"))
+
+
+def _ordinary(recipe: str) -> bool:
+    return _main_tables(recipe) and not configuration(recipe).model.name.startswith("a_")
+
+
+def _without(module: str) -> Callable[[Subject, Request], Subject]:
+    """The same weights with one of the modules switched off, and the anchor, which would hide what the others do."""
+
+    def twin(subject: Subject, request: Request) -> Subject:
+        network = create_model(
+            "a_swin_mini", num_classes=subject.num_classes, criterion={module: "fixed"}, anchor=False
+        )
+        network.load_state_dict(subject.module.state_dict())
+        made = subject_of(network, subject.name, subject.weights, request)
+        return replace(made, preparation=subject.preparation, classes=subject.classes)
+
+    return twin
+
+
+PARTS = {
+    "exactness_float32": Part(_adaptive, ("circular",), shifts=EXACTNESS_SHIFTS),
+    "exactness_bf16": Part(_adaptive, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
+    "magnitude": Part(_main_tables, ("magnitude",)),
+    "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
+    "canonical": Part(_ordinary, ("circular", "cifar-standard"), canonical_twin),
+    "adapted": Part(_ordinary, ("circular", "cifar-standard"), adapted_twin),
+    **{
+        f"no_{name}": Part(lambda recipe: recipe in SWITCHED, ("circular",), _without(module))
+        for name, module in MODULES.items()
+    },
+}
+
+
+def parts_of(recipe: str, asked: list[str] | None = None) -> list[str]:
+    """The parts that are measured of a recipe's weights."""
+    return [name for name, part in PARTS.items() if part.wanted(recipe) and (not asked or name in asked)]
+
+
+def measured_file(run: Run, device: str) -> Path:
+    """What was measured of a run, until it is in the results."""
+    return run.work / f"measured_{run.name}_{device}.json"
+
+
+def measure_run(run: Run, data: str, device: str, parts: list[str], limit: int, batch_size: int, workers: int) -> Path:
+    """Some parts of one run, written as soon as each is there."""
+    found = run.weights()
+    if found is None:
+        raise SystemExit(f"{run.name} has no final weights: needs its run in {run.work}, or --weights")
+    folder, kept_as = found
+    path, source = measured_file(run, device), open_data(data, "test")
+    done = json.loads(path.read_text())["result"]["parts"] if path.exists() else {}
+    for name in parts:
+        if name in done and done[name]["settings"]["limit"] == limit:  # a call that was stopped got as far
+            continue
+        part = PARTS[name]
+        request = Request(device=device, precision=part.precision)
+        subject = load_subject(str(folder), request)
+        if part.twin is not None:
+            subject = part.twin(subject, request)
+        settings = EvalSettings(part.shifts, limit, batch_size, run.seed, device, part.precision, workers)
+        subject = replace(subject, name=run.recipe, weights="trained")
+        measured = run_evaluation(subject, source, find_protocols(list(part.protocols)), settings)
+        kept = {key: measured[key] for key in ("settings", "protocols", "measured")}
+        said = {**circumstances(run.seed), "command": f"{run.recipe}, seed {run.seed}: {name}"}
+        done[name] = {**kept, "images": measured["data"]["images"], "weights": kept_as, **said}
+        about = {"recipe": run.recipe, "model": configuration(run.recipe).model.name, "device": device}
+        secrets = (data, run.work.resolve(), folder.resolve())
+        write_result(path, {**said, "result": {**about, "parts": done}}, secrets)
+        print(f"{run.name}: {name} on {device}", flush=True)
+    return path

@@ -1,0 +1,154 @@
+"""The runs on CIFAR-10: which recipes there are, where each run lies, and what is kept of a finished one."""
+
+import json
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from re import search
+from statistics import median
+from typing import Any
+
+from benchmarks.accuracy.store import SMALL, collection_of
+from benchmarks.common.package import TrainConfig, about_recipe, list_recipes, parse_arguments
+from benchmarks.release.weights import restore_weights
+from trueshift.utils.files import json_text, write_whole
+
+COLLECTIONS = (f"{SMALL}/", "cifar10/")  # the small models, and the paper's
+
+
+def matching(patterns: Iterable[str]) -> list[str]:
+    """Recipes by patterns such as ``a_*`` or ``shipped/*`` of the small models, ``cifar10/*`` of the paper's.
+
+    A star does not reach into a folder.
+    """
+    found: list[str] = []
+    there = [name for name in list_recipes() if name.startswith(COLLECTIONS)]
+    for pattern in patterns:
+        parts = (pattern if pattern.startswith(COLLECTIONS) else f"{SMALL}/{pattern}").split("/")
+        here = [
+            name for name in there if name.count("/") == len(parts) - 1 and all(map(fnmatch, name.split("/"), parts))
+        ]
+        if not here:
+            raise SystemExit(f"no recipe fits {pattern}: there are {', '.join(there)}")
+        found += [name for name in here if name not in found]
+    return found
+
+
+@cache
+def configuration(recipe: str) -> TrainConfig:
+    return parse_arguments(["--config", recipe]).config
+
+
+def hours(recipe: str) -> float:
+    """As the recipe says."""
+    found = search(r"([\d.]+) on an H200", about_recipe(recipe))
+    return float(found[1]) if found else 0.0
+
+
+def needed_by(recipe: str) -> str | None:
+    """The recipe whose final weights this one starts from."""
+    start = configuration(recipe).model.start_from
+    return start.removeprefix("runs/").removesuffix("/final") if start else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe with a seed.
+
+    Args:
+        work: folder of all runs.
+        kept: folder of weights that were kept of earlier runs.
+    """
+
+    recipe: str
+    seed: int
+    work: Path
+    kept: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{collection_of(self.recipe)[1].replace('/', '_')}_seed{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Its output folder."""
+        return self.work / self.name
+
+    def weights(self) -> tuple[Path, str] | None:
+        """The folder with its final weights and their precision, if there are any."""
+        if (self.folder / "summary.json").exists():
+            return self.folder / "final", "float32"
+        file = self.kept / f"{self.name}.safetensors" if self.kept else None
+        if file is None or not file.exists():
+            return None
+        return restore_weights(file, self.work / "restored" / self.name), "float16"
+
+    def command(self, data: str, more: list[str]) -> list[str]:
+        """The options of ``trueshift train``."""
+        words = ["--config", self.recipe, "--seed", str(self.seed), "--data.path", data]
+        if needed := needed_by(self.recipe):
+            first = Run(needed, self.seed, self.work, self.kept)
+            found = first.weights()
+            words += ["--model.start_from", str(found[0] if found else first.folder / "final")]
+        return [*words, "--output", str(self.folder), *more]
+
+    def progress(self) -> str:
+        """How far it is."""
+        train, tests = (self._entries(kind) for kind in ("train", "test"))
+        if not train:
+            return "starting"
+        top1 = f", {100 * tests[-1]['model_top1']:.1f} %" if tests else ""
+        return f"epoch {train[-1]['epoch'] + 1}, {train[-1]['images_per_second']:,.0f} img/s{top1}"
+
+    def _entries(self, kind: str) -> list[dict[str, Any]]:
+        file = self.folder / "log.jsonl"
+        entries = []
+        for line in file.read_text().splitlines() if file.exists() else []:
+            try:
+                entries.append(json.loads(line))
+            except ValueError:  # being written
+                continue
+        return [entry for entry in entries if entry["kind"] == kind]
+
+    def result(self, more: list[str]) -> dict[str, Any]:
+        """All that is worth keeping of a finished run, and nothing of the machine's folders."""
+        summary = json.loads((self.folder / "summary.json").read_text())
+        config = summary["config"]
+        del config["output"], config["data"]["path"]
+        config["model"]["start_from"] = needed_by(self.recipe)
+        train, tests = (self._entries(kind) for kind in ("train", "test"))
+        command = ["trueshift", "train", "--config", self.recipe, "--seed", str(self.seed), *more]
+        return {
+            "command": shlex.join(command),
+            **{key: summary[key] for key in ("commit", "date", "machine", "versions", "seed")},
+            "result": {
+                "recipe": self.recipe,
+                "model": config["model"]["name"],
+                "config": config,
+                "overrides": more,
+                "data": summary["data"],
+                "steps": summary["steps"],
+                "seconds": round(sum(entry["seconds"] for entry in train), 1),  # of learning, all calls together
+                "images_per_second": median(entry["images_per_second"] for entry in train),
+                "best_top1": summary["best_top1"],
+                "evaluation": summary.get("evaluation", {}),
+                "curve": {
+                    "loss": [[entry["epoch"] + 1, round(entry["loss"], 4)] for entry in train],
+                    "top1": [[entry["epoch"] + 1, entry["model_top1"]] for entry in tests],
+                    "test_loss": [[entry["epoch"] + 1, round(entry["model_loss"], 4)] for entry in tests],
+                },
+            },
+        }
+
+
+def write_result(path: Path, result: dict[str, Any], secrets: Iterable[str | Path]) -> Path:
+    """A result file, whole or not at all; refused if it names a folder of this machine."""
+    text = json_text(result)
+    if named := [str(each) for each in secrets if str(each).startswith("/") and str(each) in text]:
+        raise ValueError(f"{path.name} would name {named[0]}, a folder of this machine")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_whole(path, text)

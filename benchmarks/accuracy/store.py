@@ -1,0 +1,199 @@
+"""What was trained and measured on CIFAR-10: numbers in one CSV file per collection, words in one JSON file per recipe.
+
+``results/COLLECTION.csv`` has a row for each number. Its part is ``training`` (a number of the run, or of an epoch),
+``final`` (the evaluation that ends the training), or what was measured later on a device (see ``measure.py``).
+``results/COLLECTION/RECIPE.json`` holds the configuration, and for each seed commit, date, machine and versions.
+Runs leave a JSON file each, which `python benchmarks/bench.py import` puts there too.
+"""
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.common import record
+from trueshift.utils.files import json_text, write_whole
+
+SMALL = "cifar10_small"  # the collection of recipes that are named without one
+TRAINING, FINAL = "training", "final"
+Recorded = dict[str, Any]
+
+
+class Row(NamedTuple):
+    """One number; rates are between 0 and 1."""
+
+    recipe: str
+    seed: int
+    device: str
+    part: str
+    protocol: str
+    metric: str
+    epoch: int | None
+    value: float
+    images: int | None
+
+
+def collection_of(recipe: str) -> tuple[str, str]:
+    """Collection and name: of ``cifar10/a`` those two, of ``a`` and ``cifar10_small/a`` the small models'."""
+    for name in (SMALL, "cifar10"):
+        if recipe.startswith(f"{name}/"):
+            return name, recipe.removeprefix(f"{name}/")
+    return SMALL, recipe
+
+
+def about(recipe: str, results: Path | None = None) -> Recorded:
+    """The words: configuration, ``trained`` and ``measured``; empty if there is nothing."""
+    path = _words(recipe, results or record.RESULTS)
+    return json.loads(path.read_text()) if path.exists() else {"trained": [], "measured": []}
+
+
+def numbers(recipe: str, part: str, protocol: str, metric: str, device: str = "") -> dict[int, float]:
+    """One number for each seed."""
+    return {row.seed: row.value for row in rows(recipe, part, protocol, metric, device)}
+
+
+def rows(recipe: str, part: str, protocol: str, metric: str, device: str = "") -> list[Row]:
+    """The rows that fit, by seed."""
+    collection, name = collection_of(recipe)
+    return _table(collection).get((name, device, part, protocol, metric), [])
+
+
+def curves(recipe: str, metric: str = "top1") -> list[list[tuple[int | None, float]]]:
+    """Epochs and values, one list for each seed."""
+    by_seed = groupby(rows(recipe, TRAINING, "", metric), lambda row: row.seed)
+    return [[(row.epoch, row.value) for row in group] for _, group in by_seed]
+
+
+def take_in(found: Iterable[Recorded], results: Path | None = None) -> None:
+    """Put what runs left, trained or measured, in the place of what was there of the same seed, part and device."""
+    results = results or record.RESULTS
+    new: dict[str, dict[tuple[str, int, str, str], list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for result in found:
+        collection, name = collection_of(result["result"]["recipe"])
+        for row in _measured_rows(name, result) if "parts" in result["result"] else _trained_rows(name, result):
+            new[collection][row[:4]].append(row)
+        path = _words(result["result"]["recipe"], results)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json_text(_with_words(about(result["result"]["recipe"], results), result)))
+    for collection, replaced in new.items():
+        path = results / f"{collection}.csv"
+        kept = [row for row in _read(path) if row[:4] not in replaced]
+        table = sorted([*kept, *(row for group in replaced.values() for row in group)], key=lambda row: row[:4])
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(row._replace(value=repr(row.value).removesuffix(".0")) for row in table)
+        write_whole(path, text.getvalue())
+
+
+def result_of(recipe: str, seed: int) -> Recorded | None:
+    """What is known of a training, as the run itself said it; none if it was not run."""
+    words = about(recipe)
+    entry = next((entry for entry in words["trained"] if entry["seed"] == seed), None)
+    if entry is None:
+        return None
+    collection, name = collection_of(recipe)
+    evaluation: dict[str, dict[str, Any]] = defaultdict(dict)
+    for key, found in _table(collection).items():
+        for row in found:
+            if key[:3] == (name, "", FINAL) and row.seed == seed:
+                evaluation[row.protocol][row.metric] = {"rate": row.value, "images": row.images}
+    return {**entry, "recipe": words["recipe"], "config": words["config"], "evaluation": dict(evaluation)}
+
+
+def _words(recipe: str, results: Path) -> Path:
+    collection, name = collection_of(recipe)
+    return results / collection / f"{name.replace('/', '_')}.json"
+
+
+def _table(collection: str) -> dict[tuple[str, ...], list[Row]]:
+    path = record.RESULTS / f"{collection}.csv"
+    return _indexed(path, path.stat().st_mtime_ns) if path.exists() else {}
+
+
+@cache
+def _indexed(path: Path, changed: int) -> dict[tuple[str, ...], list[Row]]:
+    found: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in _read(path):
+        found[row.recipe, row.device, row.part, row.protocol, row.metric].append(row)
+    return dict(found)
+
+
+def _read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [
+            Row(recipe, int(seed), *words, _whole(epoch), float(value), _whole(images))  # type: ignore[misc]
+            for recipe, seed, *words, epoch, value, images in list(csv.reader(file))[1:]
+        ]
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text else None
+
+
+def _trained_rows(name: str, result: Recorded) -> Iterator[Row]:
+    seed, kept = result["seed"], result["result"]
+    for metric in ("steps", "seconds", "images_per_second", "best_top1"):
+        yield Row(name, seed, "", TRAINING, "", metric, None, kept[metric], None)
+    for metric, curve in kept["curve"].items():
+        yield from (Row(name, seed, "", TRAINING, "", metric, epoch, value, None) for epoch, value in curve)
+    yield from _rates(name, seed, "", FINAL, kept["evaluation"])
+
+
+def _measured_rows(name: str, result: Recorded) -> Iterator[Row]:
+    for part, found in result["result"]["parts"].items():
+        yield from _rates(name, result["seed"], found["settings"]["device"], part, found["measured"])
+
+
+def _rates(name: str, seed: int, device: str, part: str, measured: Recorded) -> Iterator[Row]:
+    """Their 95 % intervals are not kept: ``wilson_interval`` makes them of a rate and the number of images."""
+    for protocol, metrics in measured.items():
+        for metric, value in metrics.items():
+            rate, images = (value["rate"], value["images"]) if isinstance(value, dict) else (value, None)
+            if rate is not None:
+                yield Row(name, seed, device, part, protocol, metric, None, rate, images)
+
+
+def _with_words(words: Recorded, result: Recorded) -> Recorded:
+    kept, seed = result["result"], result["seed"]
+    said = {"seed": seed, **{key: result[key] for key in ("commit", "date", "machine", "versions")}}
+    words = {"recipe": "/".join(collection_of(kept["recipe"])), "model": kept["model"], **words}
+    if "parts" in kept:
+        for name, part in kept["parts"].items():
+            own = {key: part.get(key, said[key]) for key in said}  # parts may be of different days and commits
+            settings = {key: value for key, value in part["settings"].items() if key not in ("device", "seed")}
+            of = {"part": name, "device": part["settings"]["device"], "images": part["images"]}
+            weights = part.get("weights") or kept.get("weights", "float32")
+            described = {key: each["description"] for key, each in part["protocols"].items()}
+            _replace(words["measured"], {**own, **of, "weights": weights, "settings": settings, "protocols": described})
+        return words
+    config = {**kept["config"], "seed": None}
+    if start := config["model"].get("start_from"):  # early results named it without its collection
+        config["model"] = {**config["model"], "start_from": "/".join(collection_of(start))}
+    flat, first = _flat(config), _flat(words.setdefault("config", config))
+    changes = {key: value for key, value in flat.items() if first.get(key) != value}
+    words.setdefault("data", kept["data"])
+    words.setdefault("command", result["command"].replace(f"--seed {seed}", "--seed SEED"))
+    _replace(words["trained"], {**said, "overrides": kept["overrides"], **({"changes": changes} if changes else {})})
+    return words
+
+
+def _replace(entries: list[Recorded], new: Recorded) -> None:
+    def key(entry: Recorded) -> tuple[str, str, int]:
+        return entry.get("device", ""), entry.get("part", ""), entry["seed"]
+
+    entries[:] = sorted([*(entry for entry in entries if key(entry) != key(new)), new], key=key)
+
+
+def _flat(config: Recorded, prefix: str = "") -> Recorded:
+    found = {}
+    for key, value in config.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found

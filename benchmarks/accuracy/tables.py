@@ -1,0 +1,339 @@
+"""Tables of networks on CIFAR-10, and of segmentation on CamVid, beside the paper's; what was not run says so."""
+
+from typing import Any
+
+from benchmarks.accuracy import plots, store
+from benchmarks.accuracy.numbers import (
+    C_CONS,
+    EXACT,
+    FAMILIES,
+    LONGER,
+    NETWORKS,
+    NOT_YET,
+    S_CONS,
+    TOP1,
+    asked,
+    cell,
+    paper,
+    paper_cell,
+    paper_size_recipe,
+    recipe_of,
+    runs,
+    seeds_asked,
+    spread,
+    title_of,
+    trained,
+)
+from benchmarks.common import record
+from benchmarks.common.record import machine, table
+
+SWITCHED = {"a_swin_mini": "of the table above", "shipped/a_swin_mini": "that come with the package"}
+SWINS = {
+    "swin_mini": ("Swin-mini", "Swin-T (Default)"),
+    "swin_mini_da_circular": ("Swin-mini DA", "Swin-T DA"),
+    "a_swin_mini": ("A-Swin-mini", "A-Swin-T"),
+}
+Column = tuple[str, str]
+
+
+def _own(recipe: str, *columns: Column) -> list[str]:
+    return [cell(trained(recipe, *column)) for column in columns]
+
+
+def _seeds(recipe: str) -> str:
+    return str(len(runs(recipe)))
+
+
+def _beside(name: str) -> str:
+    return f"The paper's are from its table *{record.load('paper_results')['tables'][name]['caption']}*."
+
+
+def _noted(recipes: list[str]) -> str:
+    """Options given beside the recipes, and the recipes without."""
+    options = {recipe: {" ".join(run["overrides"]) for run in runs(recipe)} for recipe in recipes}
+    found = sorted(set().union(*options.values()) - {""})
+    as_they_are = [f"`{recipe}`" for recipe, given in options.items() if given == {""}]
+    if not found:
+        return ""
+    but = f", but for {', '.join(as_they_are)}" if as_they_are else ""
+    return f" Run with `{'`, `'.join(found)}` beside the recipe{but}."
+
+
+def _where(recipes: list[str]) -> str:
+    """Machines, commits and minutes of some runs."""
+    found = [run for recipe in recipes for run in runs(recipe)]
+    if not found:
+        return ""
+    places = sorted({machine(run) for run in found})
+    commits = sorted({run["commit"][:10] for run in found})
+    seconds = [store.numbers(recipe, store.TRAINING, "", "seconds").values() for recipe in recipes]
+    minutes = spread([number / 60 for numbers in seconds for number in numbers])
+    return (
+        f" Trained on {'; '.join(places)}, at commit {', '.join(commits)}, {minutes} minutes each beside "
+        "others on the same GPU."
+    )
+
+
+def circular() -> str:
+    """(a)."""
+    rows = []
+    for family, adaptive in NETWORKS:
+        recipe, theirs = recipe_of(family, adaptive), title_of(family, adaptive, paper=True)
+        own = [title_of(family, adaptive), *_own(recipe, TOP1, C_CONS, EXACT), _seeds(recipe)]
+        rows.append([*own, theirs, *map(paper_cell, paper("cifar")[theirs][:2])])
+    names = [recipe_of(*network) for network in NETWORKS]
+    head = ["model", "Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's", "Top-1", "C-Cons."]
+    return table(head, rows, _beside("cifar") + _where(names) + _noted(names))
+
+
+def standard() -> str:
+    """(b)."""
+    rows = []
+    for family, adaptive in NETWORKS:
+        recipe, theirs = recipe_of(family, adaptive, "standard"), title_of(family, adaptive, paper=True)
+        own = [title_of(family, adaptive), *_own(recipe, ("cifar-standard", "top1"), S_CONS), _seeds(recipe)]
+        rows.append([*own, theirs, *map(paper_cell, paper("cifar")[theirs][4:6])])
+    head = ["model", "Top-1", "S-Cons.", "seeds", "the paper's", "Top-1", "S-Cons."]
+    return table(head, rows, _beside("cifar") + _noted([recipe_of(*network, "standard") for network in NETWORKS]))
+
+
+def longer() -> str:
+    """A family whose adaptive network is still learning after 100 epochs."""
+    rows = []
+    for epochs, more in (("100", ""), ("200", LONGER)):
+        for adaptive in (False, True):
+            recipe = recipe_of("swinv2", adaptive) + more
+            rows.append([title_of("swinv2", adaptive), epochs, *_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)])
+    return table(["model", "epochs", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+
+
+def random_grids() -> str:
+    """Flips only: is it the choice of the grid, or shifted images, that an adaptive network lacks?"""
+    rows = []
+    for family in FAMILIES:
+        plain, adaptive = (title_of(family, each) for each in (False, True))
+        for title, recipe in (
+            (plain, recipe_of(family, False)),
+            (f"{plain}, trained on circular shifts (DA)", f"{family}_mini_da_circular"),
+            (adaptive, recipe_of(family, True)),
+            (f"{adaptive}, random grids", f"{recipe_of(family, True)}_random_grids"),
+        ):
+            rows.append([title, *_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)])
+    return table(["model", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+
+
+def paper_size() -> str:
+    """(a) and (b), the paper's networks at its resolution."""
+    rows, recipes = [], []
+    for family, adaptive in NETWORKS:
+        title = title_of(family, adaptive, paper=True)
+        circular, standard = (paper_size_recipe(family, adaptive, shifts) for shifts in ("circular", "standard"))
+        recipes += list(dict.fromkeys([circular, standard]))
+        own = [*_own(circular, TOP1, C_CONS, EXACT), *_own(standard, S_CONS), _seeds(circular)]
+        rows.append([title, *own, *(paper_cell(paper("cifar")[title][at]) for at in (0, 1, 5))])
+    head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
+    return table(head, rows, _beside("cifar") + _where(recipes) + _noted(recipes))
+
+
+def summary() -> str:
+    """(a) and (b) in a line for each family."""
+    rows = []
+    for family in FAMILIES:
+        cells = [title_of(family, False)]
+        for column in (TOP1, C_CONS, S_CONS):
+            shifts = column[0].removeprefix("cifar-")
+            cells.append(" → ".join(_own(recipe_of(family, each, shifts), column)[0] for each in (False, True)))
+        rows.append(cells)
+    seeds = spread([len(runs(recipe_of(*network))) for network in NETWORKS])
+    counted = "one seed" if seeds == "1" else f"{seeds} seeds"
+    note = f"Ordinary → adaptive, percent of CIFAR-10's 10,000 test images; 100 epochs by the same recipe, {counted}."
+    longer = " → ".join(_own(recipe_of("swinv2", each) + LONGER, TOP1)[0] for each in (False, True))
+    note += f" SwinV2-mini after 200 epochs: Top-1 {longer}."
+    return table(["32 pixels, 2 to 3 M parameters", "Top-1", "C-Cons.", "S-Cons."], rows, note)
+
+
+def ablation() -> str:
+    """(c)."""
+    configurations = (
+        ("A-Swin-mini", "a_swin_mini", None),
+        ("without the anchor: the paper's modules alone", "a_swin_mini_no_anchor", "A-Swin-T"),
+        ("no A-token", "a_swin_mini_no_a_token", "(i) No A-token"),
+        ("no A-WSA", "a_swin_mini_no_a_wsa", "(ii) No A-WSA"),
+        ("no A-PMerge", "a_swin_mini_no_a_pmerge", "(iii) No A-PMerge"),
+        ("Swin-mini", "swin_mini", "Swin-T (Default)"),
+    )
+    rows = []
+    for title, recipe, theirs in configurations:
+        beside = map(paper_cell, paper("ablation")[theirs]) if theirs else ()
+        rows.append([title, *_own(recipe, TOP1, C_CONS, EXACT), _seeds(recipe), *beside])
+    head = ["configuration", "Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's Top-1", "C-Cons."]
+    note = "Rows without a module have no anchor either, which would hide what the other modules do. "
+    return table(head, rows, note + _beside("ablation") + _noted([recipe for _, recipe, _ in configurations]))
+
+
+def switched_off() -> str:
+    """(c), at the end of training."""
+    modules = {"no_a_token": "A-token", "no_a_wsa": "A-WSA", "no_a_pmerge": "A-PMerge"}
+    rows = [
+        [title, *(cell(asked(recipe, part, *column)) for recipe in SWITCHED for column in (TOP1, C_CONS))]
+        for part, title in modules.items()
+    ]
+    head = ["switched off", *(f"{weights}: {key}" for weights in SWITCHED.values() for key in ("Top-1", "C-Cons."))]
+    return table(head, rows, f"Seeds: {' and '.join(str(seeds_asked(recipe, 'no_a_token')) for recipe in SWITCHED)}.")
+
+
+def erased() -> str:
+    """(d), erased squares."""
+    sides, rows = (0, 28, 42, 56, 70), []
+    for recipe, (title, theirs) in SWINS.items():
+        own = [
+            [cell(asked(recipe, "distorted", f"erased-{side}", key)) for key in ("top1", "consistency")]
+            for side in sides
+        ]
+        rows.append([title, *(NOT_YET if NOT_YET in pair else " / ".join(pair) for pair in own)])
+        numbers = list(map(paper_cell, paper("erased")[theirs]))
+        beside = (" / ".join(numbers[at : at + 2]) for at in range(0, len(numbers), 2))
+        rows.append([f"the paper's {theirs.removesuffix(' (Default)')}", *beside])
+    note = "Top-1 / C-Cons.; sides are counted as in the paper, at 224 pixels. " + _beside("erased")
+    return table(["model", *(f"max {side}" for side in sides)], rows, note)
+
+
+def flips() -> str:
+    """(d), images upside down."""
+    rows = []
+    columns = [(name, key) for name in ("circular", "flipped") for key in ("top1", "consistency")]
+    for recipe, (title, theirs) in SWINS.items():
+        rows.append([title, *(cell(asked(recipe, "distorted", *column)) for column in columns)])
+        rows.append([f"the paper's {theirs.removesuffix(' (Default)')}", *map(paper_cell, paper("flips")[theirs])])
+    return table(["model", "Top-1", "C-Cons.", "flipped: Top-1", "C-Cons."], rows, _beside("flips"))
+
+
+def magnitude() -> str:
+    """(e)."""
+    rows = []
+    for family, adaptive in NETWORKS:
+        recipe, theirs = recipe_of(family, adaptive), title_of(family, adaptive, paper=True)
+        own = (cell(asked(recipe, "magnitude", f"magnitude-{most}", "consistency")) for most in plots.PIXELS)
+        rows.append([title_of(family, adaptive), *own])
+        rows.append([f"the paper's {theirs}", *map(paper_cell, paper("magnitude")[theirs])])
+    return table(["model", *(f"0 to {most} pixels" for most in plots.PIXELS)], rows, _beside("magnitude"))
+
+
+def adapted() -> str:
+    """(f)."""
+    first, rows = recipe_of("cvt", False), []
+    for title, recipe, theirs in (
+        ("CvT-mini", first, "CvT-13 (Default)"),
+        ("+ Adapt, as it is", None, "CvT-13 + Adapt (No Fine-tuning)"),
+        ("+ Adapt, 10 epochs", "cvt_mini_adapted_10_epochs", "CvT-13 + Adapt (10 epoch Fine-tuning)"),
+        ("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
+        ("A-CvT-mini, from random weights", "a_cvt_mini", "A-CvT-13"),
+    ):
+        own = [*_own(recipe, TOP1, C_CONS), _seeds(recipe)] if recipe else _asked_cells(first, "adapted", TOP1, C_CONS)
+        rows.append([title, *own, *map(paper_cell, paper("adapt")[theirs])])
+    return table(["model", "Top-1", "C-Cons.", "seeds", "the paper's Top-1", "C-Cons."], rows, _beside("adapt"))
+
+
+def _asked_cells(recipe: str, part: str, *columns: Column) -> list[str]:
+    return [*(cell(asked(recipe, part, *column)) for column in columns), str(seeds_asked(recipe, part))]
+
+
+def criterion() -> str:
+    """(g)."""
+    rows = []
+    criteria = {
+        "max_norm": "norm of the tokens, the paper's",
+        "input_norm": "norm of the values before they are merged",
+        "learned": "a small network, learned with the rest",
+    }
+    compared = [("swin", name) for name in criteria] + [("swinv2", name) for name in ("max_norm", "learned")]
+    for family, name in compared:
+        recipe = recipe_of(family, True) + (f"_{name}" if name != "max_norm" else "")
+        own = [*_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)]
+        rows.append([title_of(family, True), f"`{name}`: {criteria[name]}", *own])
+    return table(["model", "criterion", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+
+
+def canonical() -> str:
+    """(h)."""
+    rows, columns = [], (TOP1, C_CONS, S_CONS)
+    for family in FAMILIES:
+        plain, twin, title = recipe_of(family, False), recipe_of(family, True), title_of(family, False)
+        rows.append([title, *_own(plain, *columns), _seeds(plain)])
+        for part, words in (("canonical", "canonicalized"), ("adapted", "adapted as it is")):
+            rows.append([f"{title}, {words}", *_asked_cells(plain, part, *columns)])
+        rows.append([title_of(family, True), *_own(twin, *columns), _seeds(twin)])
+    return table(["model", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+
+
+def exactness() -> str:
+    """Trained weights under many shifts."""
+    rows = []
+    names = [recipe_of(family, True) for family in FAMILIES]
+    more = ["a_swinv2_mini" + LONGER, "a_swin_mini_input_norm", "a_swin_mini_learned", "a_swinv2_mini_learned"]
+    more += ["cvt_mini_adapted_10_epochs", "cvt_mini_adapted_20_epochs", *(f"shipped/{name}" for name in names)]
+    for device, place in (("cuda", "GPU"), ("cpu", "CPU")):
+        for recipe in [*names, *more, *(paper_size_recipe(family, True) for family in FAMILIES)]:
+            for precision in ("float32", "bf16"):
+                counts = _exact_counts(recipe, f"exactness_{precision}", device)
+                rows += [[f"`{recipe}`", place, precision, *(f"{number:,}" for number in counts)]] if counts else []
+    head = ["weights", "on", "precision", "images", "pairs of (image, shift)"]
+    head += ["images whose answer changes", "pairs not bit-identical"]
+    return table(head, rows or [[NOT_YET]])
+
+
+def _exact_counts(recipe: str, part: str, device: str) -> list[int]:
+    """Images, pairs, changed answers and differing pairs, over all seeds."""
+    entries = [entry for entry in store.about(recipe)["measured"] if (entry["part"], entry["device"]) == (part, device)]
+    same, exact = (store.numbers(recipe, part, "circular", key, device) for key in ("worst_case", "bit_exact"))
+    counts = [
+        (
+            images := entry["images"],
+            pairs := images * entry["settings"]["shifts"],
+            round((1 - same[entry["seed"]]) * images),
+            round((1 - exact[entry["seed"]]) * pairs),
+        )
+        for entry in entries
+    ]
+    return [sum(column) for column in zip(*counts, strict=True)]
+
+
+def shipped() -> str:
+    """The weights that come with the package."""
+    names = [f"shipped/{'a_' * adaptive}{family}_mini" for family, adaptive in NETWORKS]
+    rows = [
+        [title_of(*network), *_own(name, TOP1, C_CONS, S_CONS)] for network, name in zip(NETWORKS, names, strict=True)
+    ]
+    return table(["model", "Top-1", "C-Cons.", "S-Cons."], rows, _noted(names).strip())
+
+
+def curves() -> str:
+    return _plot(plots.LEARNING, "Top-1 on the test images while learning", bool(plots.curves()))
+
+
+def magnitude_plot() -> str:
+    return _plot(plots.MAGNITUDE, "Consistency against the largest circular shift", bool(plots.magnitudes()))
+
+
+def _plot(name: str, title: str, there: bool) -> str:
+    return f"![{title}](images/{name})" if there else f"{title}: {NOT_YET}."
+
+
+def camvid() -> str:
+    rows = []
+    recorded: dict[str, Any] = {}
+    for name in ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny"):
+        if not (record.RESULTS / f"camvid_{name}.json").exists():
+            rows.append([f"`{name}`", NOT_YET])
+            continue
+        recorded = record.load(f"camvid_{name}")
+        circular, standard = (recorded["result"]["evaluation"][f"ade20k-{kind}"] for kind in ("circular", "standard"))
+        shares = [circular["mean_iou"], *(circular[key]["rate"] for key in ("consistency", "bit_exact"))]
+        rows.append([f"`{name}`", *(f"{100 * share:.2f} %" for share in (*shares, standard["consistency"]["rate"]))])
+    steps, images = recorded["result"]["steps"], recorded["result"]["evaluation"]["ade20k-circular"]["consistency"]
+    note = (
+        f"CamVid from random weights, {steps:,} steps of 16 images, one seed, the same recipe and circular padding for "
+        f"all; measured in float32 on {images['images']} test images with one random pair of shifts each, on "
+        f"{machine(recorded)}. The logs are in `results/camvid_*.json`."
+    )
+    return table(["backbone", "mIoU", "mASCC", "logits bit-identical under circular shifts", "mASSC"], rows, note)

@@ -1,0 +1,99 @@
+"""Measure what the documents show, and write it there.
+
+    python benchmarks/bench.py list                    # tables, their commands and result files
+    python benchmarks/bench.py run TABLE [OPTION ...]   # measure; options are added to the table's command
+    python benchmarks/bench.py render [TABLE]          # write tables, plots and numbers into README and docs
+    python benchmarks/bench.py check [TABLE]           # fail if a document is not what the result files say
+    python benchmarks/bench.py import FOLDER           # results of runs elsewhere, one JSON file each, into results/
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, a number in a sentence between
+``<!-- number EXPRESSION -->`` and ``<!-- end -->``; an expression is Python with the names of
+``benchmarks/prose.py``.
+"""
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import prose
+from benchmarks.accuracy import plots, store
+from benchmarks.common.record import RESULTS, ROOT
+from benchmarks.manifest import TABLES
+
+DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+TABLE = re.compile(r"(<!-- table (\w+) -->\n)(.*?\n)(<!-- end -->)", re.DOTALL)
+NUMBER = re.compile(r"(<!-- number (.*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def rendered(text: str, only: str | None = None) -> str:
+    """A document with fresh tables and, unless one table is asked for, numbers."""
+    fresh = TABLE.sub(
+        lambda found: f"{found[1]}{TABLES[found[2]].render()}\n{found[4]}" if only in (None, found[2]) else found[0],
+        text,
+    )
+    return fresh if only else NUMBER.sub(lambda found: f"{found[1]}{prose.number(found[2])}{found[4]}", fresh)
+
+
+def update(check: bool, only: str | None) -> int:
+    stale = []
+    if not check:
+        plots.draw_all(ROOT / "docs" / "images")
+    for name in DOCUMENTS:
+        text = (ROOT / name).read_text()
+        if re.search(r"^<!-- number", text, re.MULTILINE):  # Markdown ends a paragraph there
+            raise SystemExit(f"{name}: a line begins with the comment of a number; move a word before it")
+        fresh = rendered(text, only)
+        if fresh != text:
+            stale.append(name)
+            if not check:
+                (ROOT / name).write_text(fresh)
+    if stale:
+        print("not up to date:" if check else "written:", *stale)
+    return int(check and bool(stale))
+
+
+def run(name: str, options: list[str]) -> int:
+    program, *words = shlex.split(TABLES[name].command)
+    module = f"benchmarks.{program.removesuffix('.py').replace('/', '.')}"
+    return subprocess.run([sys.executable, "-m", module, *words, *options], cwd=ROOT).returncode
+
+
+def take_in(folder: Path) -> int:
+    files = sorted(folder.rglob("*_seed*.json"))
+    found = [json.loads(path.read_text()) for path in files]
+    store.take_in(found)
+    print(f"{len(files)} files imported")
+    return 0 if files else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list")
+    commands.add_parser("run").add_argument("table", choices=TABLES, metavar="TABLE")
+    for name in ("render", "check"):
+        commands.add_parser(name).add_argument("table", choices=TABLES, nargs="?", metavar="TABLE")
+    commands.add_parser("import").add_argument("folder", type=Path)
+    given, options = parser.parse_known_args()
+    if options and given.command != "run":
+        parser.error(f"unknown: {' '.join(options)}")
+    if given.command == "run":
+        return run(given.table, options)
+    if given.command == "import":
+        return take_in(given.folder)
+    if given.command == "list":
+        for name, table in TABLES.items():
+            files = [path for pattern in table.results.split() for path in RESULTS.glob(pattern)]
+            print(f"{name}: python benchmarks/{table.command}\n    {len(files)} files: {table.results}")
+        return 0
+    return update(given.command == "check", given.table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

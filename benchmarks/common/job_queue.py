@@ -1,0 +1,129 @@
+"""Processes, a few at a time, within a time limit; then they get SIGTERM, so that each can save its state."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_POLL_S = 0.2
+_SAVING_S = 60  # for a process to end after SIGTERM
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process.
+
+    Args:
+        after: the job of the queue that must have succeeded before, if any.
+        progress: how far it is, in a few words.
+    """
+
+    name: str
+    command: list[str]
+    log: Path
+    after: str | None = None
+    progress: Callable[[], str] = lambda: ""
+
+
+class JobQueue:
+    """Starts jobs in the order given, as soon as there is room for them.
+
+    Args:
+        at_once: how many may run.
+        limit_s: seconds from now on, after which all are stopped and none is started; 0 for no limit.
+        report_s: seconds between two lines of progress.
+        environment: variables for all of them.
+    """
+
+    def __init__(
+        self,
+        jobs: list[Job],
+        at_once: int,
+        limit_s: float = 0,
+        report_s: float = 20,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.waiting, self.at_once, self.report_s = list(jobs), at_once, report_s
+        self.began = time.monotonic()
+        self.deadline = self.began + limit_s if limit_s else float("inf")
+        self.environment = {**os.environ, **(environment or {})}
+        self.running: dict[str, tuple[Job, subprocess.Popen[bytes]]] = {}
+        self.ended: dict[str, int] = {}
+        self.left_out: set[str] = set()
+
+    def run(self, finished: Callable[[Job], None]) -> dict[str, int]:
+        """The exit code of each job that was started; ``finished`` is called for each that succeeded."""
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = [signal.signal(number, lambda *_: setattr(self, "deadline", 0.0)) for number in numbers]
+        next_report = self.began + self.report_s
+        try:
+            while (self.running or self.waiting) and time.monotonic() < self.deadline:
+                self._start_some()
+                if time.monotonic() >= next_report:
+                    next_report += self.report_s
+                    here = " | ".join(f"{name} {job.progress()}" for name, (job, _) in self.running.items())
+                    self.say(f"{here or 'nothing runs'} | {len(self.waiting)} waiting")
+                time.sleep(_POLL_S)
+                self._collect(finished)
+        finally:
+            self._stop_all()
+            self._collect(finished)
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+        return self.ended
+
+    def _start_some(self) -> None:
+        for job in list(self.waiting):
+            if len(self.running) >= self.at_once:
+                return
+            if job.after in {other.name for other in self.waiting} or job.after in self.running:
+                continue
+            self.waiting.remove(job)
+            if job.after in self.left_out or self.ended.get(job.after or "", 0):
+                self.left_out.add(job.name)
+                self.say(f"{job.name}: left out, since {job.after} failed")
+                continue
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            with job.log.open("ab") as log:
+                started = subprocess.Popen(job.command, stdout=log, stderr=subprocess.STDOUT, env=self.environment)
+            self.running[job.name] = (job, started)
+
+    def _collect(self, finished: Callable[[Job], None]) -> None:
+        for name, (job, process) in list(self.running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self.running[name]
+            self.ended[name] = code
+            if code == 0:
+                try:
+                    finished(job)
+                except Exception as error:  # whatever it is, it must not end the others
+                    self.ended[name] = code = 1
+                    self.say(f"{name}: done, but {type(error).__name__}: {error}")
+            last = f"; {_last_line(job.log)}" if code else ""
+            self.say(f"{name}: {'done' if code == 0 else f'exit code {code}'}, {job.progress()}{last}")
+
+    def _stop_all(self) -> None:
+        for _, process in self.running.values():
+            if process.poll() is None:
+                process.terminate()
+        patience = time.monotonic() + _SAVING_S
+        for _, process in self.running.values():
+            try:
+                process.wait(max(0.1, patience - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def say(self, text: str) -> None:
+        """With the seconds since the beginning."""
+        print(f"[{time.monotonic() - self.began:4.0f} s] {text}", flush=True)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1][:200] if lines else "it wrote nothing"

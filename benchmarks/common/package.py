@@ -1,0 +1,13 @@
+"""All that benchmarks take from the package's rooms for data, evaluation and training: imported here alone."""
+
+# ruff: noqa: F401
+
+from trueshift.data import EmbeddedSample, ImageFolder, Preparation, open_data
+from trueshift.eval import EvalSettings, Request, find_protocols, load_subject, run_evaluation
+from trueshift.eval.models.eval_model import Subject, adapted_twin, canonical_twin, subject_of
+from trueshift.eval.runner.settings import inference_device, on_gpu
+from trueshift.train import TrainConfig, list_recipes, parse_arguments, train
+from trueshift.train.compile_check import SAFE, compiled, otherwise_if_constant, weights_moved
+from trueshift.train.preemption import StopRequest
+from trueshift.train.recipe import about as about_recipe
+from trueshift.train.trainer import Trainer

@@ -1,0 +1,113 @@
+"""How often a small change of a photograph changes the grid that A-token and the anchor choose.
+
+    python -m benchmarks.exactness.frame_stability --images FOLDER
+
+Each photograph is circularly shifted at random first, so that the true corner is not at pixel 0.
+"""
+
+import argparse
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import trueshift as ts
+from benchmarks.common import record
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.selection.content_hash import origin_keys
+from trueshift.ops.selection.seam import seam_scores
+from trueshift.testing.images import PHOTOS
+
+PATCH = 4
+
+
+def load(folder: Path, size: int, limit: int) -> torch.Tensor:
+    batch = []
+    for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))[:limit]:
+        with Image.open(path) as image:
+            side = min(image.size)
+            left, top = (image.width - side) // 2, (image.height - side) // 2
+            square = image.convert("RGB").crop((left, top, left + side, top + side)).resize((size, size))
+            batch.append(torch.from_numpy(np.array(square)).permute(2, 0, 1))
+    if not batch:
+        raise SystemExit(f"no images (.jpg, .png) under {folder}")
+    return torch.stack(batch)
+
+
+def jpeg(image: torch.Tensor, quality: int) -> torch.Tensor:
+    buffer = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=quality)
+    return torch.from_numpy(np.array(Image.open(buffer))).permute(2, 0, 1)
+
+
+def shifted_frame(image: torch.Tensor) -> torch.Tensor:
+    """An ordinary shift by one pixel to the left: a column leaves, the last one is repeated."""
+    return torch.cat([image[:, :, :, 1:], image[:, :, :, -1:]], 3)
+
+
+def one_level_brighter(images: torch.Tensor) -> torch.Tensor:
+    """One random pixel of each image, in one channel, by one level of 255."""
+    changed = images.clone()
+    where = (torch.arange(len(images)), 0, *torch.randint(images.shape[2], (2, len(images))))
+    changed[where] = torch.where(images[where] < 255, images[where] + 1, images[where] - 1)
+    return changed
+
+
+def percent(true: torch.Tensor) -> float:
+    return round(100 * float(true.double().mean()), 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, default=PHOTOS)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--limit", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", default="frame_stability")
+    arguments = parser.parse_args()
+
+    torch.manual_seed(arguments.seed)
+    torch.set_grad_enabled(False)
+    size = arguments.size
+    taken = load(arguments.images, size, arguments.limit)
+    offset = torch.randint(size, (len(taken), 2))
+    circular = circular_shift(taken, offset, IMAGE_DIMS)
+    layer = ts.AdaptiveTokenize(3, 96, 4).eval()
+
+    def frames(pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Where the chosen grid starts, by each rule, and where the seam is."""
+        parts = []
+        for chunk in pixels.split(50):
+            x = (chunk.float() / 255 - 0.45) / 0.225
+            best = origin_keys(x.permute(0, 2, 3, 1)).flatten(1).argmax(1)
+            seam = torch.stack([scores.argmax(1) for scores in seam_scores(x.permute(0, 2, 3, 1))], 1)
+            parts.append(torch.stack([layer(x).grid.origin, torch.stack([best // size, best % size], 1), seam]))
+        origin, hashed, seam = torch.cat(parts, 1)
+        return {"phase": origin % PATCH, "origin on the seam": origin, "origin by hash": hashed, "seam": seam}
+
+    def kept(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor], moved: int = 0) -> dict[str, float]:
+        """Percentage of images whose grid stayed with the content, which moved some columns to the left."""
+        turns = {"phase": PATCH, "origin on the seam": size, "origin by hash": size}
+        step = torch.tensor([0, moved])
+        return {key: percent(((before[key] - step - after[key]) % turn == 0).all(1)) for key, turn in turns.items()}
+
+    start = frames(circular)
+    table = {
+        "one pixel by one level": kept(start, frames(one_level_brighter(circular))),
+        "JPEG, quality 90": kept(start, frames(torch.stack([jpeg(image, 90) for image in circular]))),
+        "JPEG, quality 50": kept(start, frames(torch.stack([jpeg(image, 50) for image in circular]))),
+        "ordinary shift by one pixel": kept(frames(taken), frames(shifted_frame(taken)), moved=1),
+    }
+    corner = (start["seam"] + offset) % size == 0
+    found = {"rows": percent(corner[:, 0]), "columns": percent(corner[:, 1]), "both": percent(corner.all(1))}
+    for change, row in table.items():
+        print(f"{change:28s}", row)
+    print("true corner found:", found)
+    result = {"images": len(taken), "size": size, "kept_percent": table, "true_corner_found_percent": found}
+    print("written to", record.write(arguments.name, result, arguments.seed).relative_to(record.ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The small models that come with the package, ordinary and adaptive: every shift of the 400 real images that do too.
+
+python -m benchmarks.exactness.sample_consistency --device cuda          # --limit 10: fewer images
+"""
+
+import argparse
+
+import torch
+
+from benchmarks.common import record
+from benchmarks.common.package import (
+    EvalSettings,
+    Request,
+    find_protocols,
+    load_subject,
+    open_data,
+    run_evaluation,
+)
+
+FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=1000)
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    source, protocols = open_data(), find_protocols(["circular"])
+    settings = EvalSettings(0, options.limit, options.batch, device=options.device)
+    rows = []
+    for name in (name for family in FAMILIES for name in (family, f"a_{family}")):
+        subject = load_subject(name, Request(device=options.device))
+        measured = run_evaluation(subject, source, protocols, settings)["measured"]["circular"]
+        rows.append({"model": subject.name, **measured})
+        print(rows[-1], flush=True)
+    images = options.limit or len(source)
+    size = subject.preparation.size
+    result = {"images": images, "views": images * size[0] * size[1], "device": options.device, "rows": rows}
+    print(record.write(f"sample_consistency_{options.device}", result, seed=0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""Put trained small models into the package: weights in half precision, their description, their card.
+
+python -m benchmarks.release.ship_weights RUN ...
+
+A run is its folder, the ``final`` folder in it, or the file that ``accuracy/cifar.py --keep-weights`` made of it. Its
+result is --result FILE, or looked for in ``results/`` by the run's name (RECIPE_seedN), or its own ``summary.json``.
+Nothing is written unless the rounded weights, loaded as users load them, pass every check.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+import trueshift
+from benchmarks.accuracy import store
+from benchmarks.common.package import EmbeddedSample, Preparation
+from benchmarks.release.model_card import card
+from benchmarks.release.weights import restore_weights
+from trueshift.models import Backbone, from_pretrained
+from trueshift.models import bundled_weights as shipped
+from trueshift.models.hub import CONFIG, read_json
+from trueshift.models.registry import name_of
+from trueshift.utils.files import json_text, write_whole
+
+LIMIT = 6_000_000  # bytes
+BATCH = 50
+CFG = (
+    "input_size",
+    "interpolation",
+    "crop_pct",
+    "mean",
+    "std",
+    "num_classes",
+    "label_names",
+    "first_conv",
+    "classifier",
+)
+PAPER = {"paper_name": "Making Vision Transformers Truly Shift-Equivariant", "paper_ids": "arXiv:2305.16316"}
+
+
+class Refused(ValueError):
+    """Weights that must not be shipped, and why."""
+
+
+def numbers_of(result: dict[str, Any]) -> dict[str, float | None]:
+    """Top-1, C-Cons. and S-Cons. between 0 and 1, wherever in a result the measurements of ``trueshift eval`` are."""
+    circular, standard = (_found(result, name, dict) or {} for name in ("circular", "cifar-standard"))
+    top1 = circular.get("top1") or standard.get("top1") or _found(result, "top1", (dict, float))
+    consistencies = (_found(result, "c_cons", (dict, float)), _found(result, "s_cons", (dict, float)))
+    return {
+        "top1": _rate(top1),
+        "c_cons": _rate(circular.get("consistency") or consistencies[0]),
+        "s_cons": _rate(standard.get("consistency") or consistencies[1]),
+    }
+
+
+def training_of(result: dict[str, Any], recipe: str) -> dict[str, Any]:
+    """How the weights were made."""
+    machine = _found(result, "machine", dict) or {}
+    return {
+        "recipe": _found(result, "recipe", str) or recipe,
+        "seed": _found(result, "seed", int),
+        "commit": _found(result, "commit", str),
+        "date": _found(result, "date", str),
+        "epochs": _found(result, "epochs", int),
+        "data": "CIFAR-10",
+        "machine": machine.get("gpu") or machine.get("processor") or "a machine that was not recorded",
+    }
+
+
+def _found(tree: Any, key: str, kind: type | tuple[type, ...]) -> Any:
+    """The first value of that name and kind, the outermost first."""
+    if not isinstance(tree, dict):
+        return None
+    value = tree.get(key)
+    if isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    return next((value for each in tree.values() if (value := _found(each, key, kind)) is not None), None)
+
+
+def _rate(value: Any) -> float | None:
+    rate = value.get("rate") if isinstance(value, dict) else value
+    return rate if rate is None or rate <= 1 else rate / 100
+
+
+def check_values(state: dict[str, Tensor]) -> None:
+    largest = torch.finfo(torch.float16).max
+    for key, value in state.items():
+        if not value.isfinite().all():
+            raise Refused(f"{key} holds values that are not numbers")
+        if value.is_floating_point() and "running" not in key and value.abs().max() > largest:
+            raise Refused(f"{key} holds {value.abs().max():.3g}: half precision ends at {largest:.0f}")
+
+
+def sample(cfg: dict[str, Any], count: int) -> tuple[Tensor, Tensor]:
+    """Images that come with the package, all of CIFAR-10's test set, evenly spread over it; and their labels."""
+    source, preparation = EmbeddedSample(), Preparation.from_config(cfg)
+    taken = [index * len(source) // count for index in range(count)]
+    images = [preparation.normalise(preparation.canvas(source[index].image)) for index in taken]
+    return torch.stack(images), torch.from_numpy(source.labels[taken])
+
+
+def logits_of(model: torch.nn.Module, images: Tensor) -> Tensor:
+    """In batches of one size: a smaller one may be rounded differently."""
+    batch = min(BATCH, len(images))
+    missing = -len(images) % batch
+    padded = torch.cat([images, images[:missing]])
+    return torch.cat([model(part) for part in padded.split(batch)])[: len(images)]
+
+
+@torch.inference_mode()
+def compare(kept: Backbone, loaded: Backbone, count: int, shifts: int, allowed: int) -> dict[str, Any]:
+    """What rounding does to the answers, and shifts to those of an adaptive network."""
+    images, labels = sample(loaded.pretrained_cfg, count)
+    before, after = logits_of(kept, images), logits_of(loaded, images)
+    same = int((before.argmax(1) == after.argmax(1)).sum())
+    if count - same > allowed:
+        raise Refused(f"rounded, it answers {count - same} of {count} images differently: allowed are {allowed}")
+    found: dict[str, Any] = {
+        "images": count,
+        "same_answers": same,
+        "top1": int((after.argmax(1) == labels).sum()) / count,
+        "largest_logit_change": (before - after).abs().max().item(),
+        "shifted_views": 0,
+    }
+    if name_of(loaded).startswith("a_"):
+        moving, fixed = images[: 2 * BATCH], after[: 2 * BATCH]
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(shifts):
+            offsets = torch.randint(0, images.shape[-1], (len(moving), 2), generator=generator)
+            moved = torch.stack(
+                [torch.roll(x, tuple(by), (1, 2)) for x, by in zip(moving, offsets.tolist(), strict=True)]
+            )
+            changed = int((logits_of(loaded, moved) != fixed).any(1).sum())
+            if changed:
+                raise Refused(f"rounded, it changes its logits for {changed} of {len(moving)} shifted images")
+            found["shifted_views"] += len(moving)
+    return found
+
+
+def ship(
+    model: Backbone,
+    folder: Path,
+    training: dict[str, Any],
+    measured: dict[str, Any],
+    tag: str = "cifar10",
+    *,
+    kept_in: str = "float32",
+    images: int = 400,
+    shifts: int = 8,
+    allowed: int = 2,
+) -> Path:
+    """Check a trained model, and write its three files; gives the path of the JSON file.
+
+    Args:
+        kept_in: precision of the weights that the model was read from.
+    """
+    model = model.eval()
+    state = model.state_dict()
+    check_values(state)
+    stored = shipped.packed(state)
+    data = save(stored, metadata={"format": "pt"})
+    if len(data) > LIMIT:
+        raise Refused(f"{len(data):,} bytes: needs {LIMIT:,} at most, which half precision of 3 million parameters has")
+    cfg = {key: model.pretrained_cfg[key] for key in CFG if model.pretrained_cfg.get(key) is not None}
+    if len(cfg.get("label_names", ())) != model.num_classes:
+        raise Refused(f"{model.num_classes} classes, but {len(cfg.get('label_names', ()))} names of them")
+    stem = f"{name_of(model)}.{tag}"
+    with tempfile.TemporaryDirectory() as drafts:
+        draft = Path(drafts)
+        weights = write_whole(draft / f"{stem}.safetensors", data)
+        about = {
+            "architecture": name_of(model),
+            "tag": tag,
+            "arguments": needed_arguments(model),
+            "pretrained_cfg": {**cfg, "num_classes": model.num_classes, "license": "apache-2.0", **PAPER},
+            "weights": {
+                "file": weights.name,
+                "sha256": shipped.sha256_of(weights),
+                "bytes": len(data),
+                "parameters": sum(value.numel() for value in model.parameters()),
+                "stored": _kinds(stored),
+            },
+            "training": training,
+            "measured": {"data": "test images", **measured},
+        }
+        described = write_whole(draft / f"{stem}.json", json_text(about))
+        with mock.patch.object(shipped, "FOLDER", draft):  # as users will load it
+            loaded = trueshift.create_model(stem, pretrained=True).eval()
+        about["verified"] = {**compare(model, loaded, images, shifts, allowed), "compared_with": kept_in}
+        write_whole(described, json_text(about))
+        write_whole(draft / f"{stem}.md", card(json.loads(described.read_text())))
+        for suffix in ("safetensors", "md", "json"):  # the description last: it is what makes a model known
+            write_whole(folder / f"{stem}.{suffix}", (draft / f"{stem}.{suffix}").read_bytes())
+    return folder / f"{stem}.json"
+
+
+def needed_arguments(model: Backbone) -> dict[str, Any]:
+    """What tells the network apart from the one that its name makes; how it was trained is left to the user."""
+    left_out = ("num_classes", "feature_frame")
+    given = model.changed_arguments()
+    return {key: value for key, value in given.items() if key not in left_out and not key.endswith("_rate")}
+
+
+def _kinds(stored: dict[str, Tensor]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for value in stored.values():
+        kind = str(value.dtype).removeprefix("torch.")
+        counts[kind] = counts.get(kind, 0) + value.numel()
+    return counts
+
+
+def open_run(source: Path) -> tuple[Backbone, str]:
+    """The trained network, and in which precision its weights were kept."""
+    if source.suffix == ".safetensors" and not (source.parent / CONFIG).is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            return from_pretrained(restore_weights(source, Path(folder))), "float16"
+    return from_pretrained(_final(source)), "float32"
+
+
+def find_result(source: Path) -> dict[str, Any]:
+    """What was measured of a run, by its name."""
+    one_file = source.suffix == ".safetensors" and not (source.parent / CONFIG).is_file()
+    run = source if one_file else _final(source).resolve().parent
+    recipe, _, seed = run.stem.rpartition("_seed")
+    known = store.result_of(recipe.replace("shipped_", "shipped/"), int(seed)) if recipe and seed.isdigit() else None
+    return known or read_json(run.with_suffix(".json") if one_file else run / "summary.json")
+
+
+def _final(source: Path) -> Path:
+    folder = source.parent if source.suffix == ".safetensors" else source
+    return folder / "final" if (folder / "final" / CONFIG).is_file() else folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--result", nargs="*", type=Path, default=[], help="one for each run, in the same order")
+    parser.add_argument("--tag", default="cifar10")
+    parser.add_argument("--allow", type=int, default=2, help="images whose answer rounding may change")
+    parser.add_argument("--shifts", type=int, default=8)
+    parser.add_argument("--folder", type=Path, default=shipped.FOLDER)
+    options = parser.parse_args()
+    if options.result and len(options.result) != len(options.sources):
+        parser.error(f"{len(options.result)} results for {len(options.sources)} runs: needs one for each, or none")
+    refused = 0
+    for position, source in enumerate(options.sources):
+        try:
+            result = read_json(options.result[position]) if options.result else find_result(source)
+            measured: dict[str, Any] = dict(numbers_of(result))
+            if images := _found(_found(result, "circular", dict) or {}, "images", int):
+                measured["data"] = f"{images:,} test images"
+            if measured["top1"] is None:
+                raise Refused("its result has no Top-1: needs that of the run with its evaluation")
+            model, kept_in = open_run(source)
+            path = ship(
+                model,
+                options.folder,
+                training_of(result, name_of(model)),
+                measured,
+                options.tag,
+                kept_in=kept_in,
+                shifts=options.shifts,
+                allowed=options.allow,
+            )
+        except (ValueError, OSError) as error:
+            refused += 1
+            print(f"not shipped: {source}: {error}", file=sys.stderr)
+            continue
+        about = json.loads(path.read_text())
+        print(f"{path.name}: {about['weights']['bytes']:,} bytes, {json.dumps(about['verified'])}")
+    return 1 if refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

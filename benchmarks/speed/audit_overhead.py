@@ -1,0 +1,126 @@
+"""What an audit costs beyond its forward passes: 16 shifts of JPEG photographs, decoded once, cut on the device.
+
+python -m benchmarks.speed.audit_overhead --device cuda --images 1000 --models swin_tiny_patch4_window7_224 a_swin_tiny
+
+Bare passes (as many batches of the same size, of noise that lies on the device already) and audits take turns;
+the ratio of each turn is recorded, with the largest memory beyond that of the bare passes.
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from PIL import Image
+
+from benchmarks.common import record
+from benchmarks.common.package import (
+    EvalSettings,
+    ImageFolder,
+    Request,
+    find_protocols,
+    load_subject,
+    on_gpu,
+    run_evaluation,
+)
+from trueshift.testing.images import PHOTOS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--shifts", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--models", nargs="+", default=["swin_tiny_patch4_window7_224", "a_swin_tiny_patch4_window7_224"]
+    )
+    parser.add_argument("--name", default="")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_photographs(Path(folder), options.images)
+        rows = [compare(name, source, options) for name in options.models]
+    result = {key: getattr(options, key) for key in ("device", "precision", "images", "shifts", "batch")}
+    name = options.name or f"audit_overhead_{options.device}"
+    print(record.write(name, {**result, "rows": rows}, seed=0))
+
+
+def write_photographs(folder: Path, count: int) -> ImageFolder:
+    """JPEG files of 500 x 375 pixels, as ImageNet's are on average: crops of the photographs that come with us."""
+    generator = np.random.default_rng(0)
+    photos = [Image.open(path).convert("RGB") for path in sorted(PHOTOS.glob("*.jpg"))]
+    for index in range(count):
+        photo = photos[index % len(photos)]
+        left, top = generator.integers(0, (photo.width // 3, photo.height // 3))
+        crop = photo.crop((left, top, left + photo.width * 2 // 3, top + photo.height // 2))
+        crop.resize((500, 375), Image.Resampling.BICUBIC).save(folder / f"{index:05d}.jpg", quality=90)
+    return ImageFolder(folder)
+
+
+def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict:
+    subject = load_subject(name, Request(random_weights=True, device=options.device, precision=options.precision))
+    views = len(source) * (options.shifts + 1)
+    batches = -(-views // options.batch)
+    noise = torch.randn(options.batch, 3, *subject.preparation.size, device=options.device)
+    settings = EvalSettings(options.shifts, 0, options.batch, device=options.device, precision=options.precision)
+
+    def bare() -> float:
+        with torch.inference_mode():
+            start = time.perf_counter()
+            for _ in range(batches):
+                subject.forward(noise)
+            wait(options.device)
+        return time.perf_counter() - start
+
+    def audit() -> float:
+        start = time.perf_counter()
+        run_evaluation(subject, source, find_protocols(["circular"]), settings)
+        wait(options.device)
+        return time.perf_counter() - start
+
+    with torch.inference_mode():
+        for _ in range(3):
+            subject.forward(noise)
+    wait(options.device)
+    times, memories = [], []
+    for _ in range(options.rounds):
+        memory = [measured(work, options.device) for work in (bare, audit)]
+        times.append([seconds for seconds, _ in memory])
+        memories.append(memory[1][1] - memory[0][1])
+    ratios = [spent / needed for needed, spent in times]
+    row = {
+        "model": name,
+        "views": views,
+        "bare_seconds": median(needed for needed, _ in times),
+        "audit_seconds": median(spent for _, spent in times),
+        "ratio": median(ratios),
+        "ratios": ratios,
+        "extra_memory_mib": max(memories) / 2**20,
+    }
+    print(row)
+    return row
+
+
+def measured(work, device: str) -> tuple[float, int]:
+    """Seconds, and the most memory in use: of the GPU, or of the process."""
+    if on_gpu(device):
+        torch.cuda.reset_peak_memory_stats()
+        return work(), torch.cuda.max_memory_allocated()
+    seconds = work()
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def wait(device: str) -> None:
+    if on_gpu(device):
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

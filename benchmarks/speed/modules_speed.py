@@ -1,0 +1,254 @@
+"""What does each adaptive module cost beside the ordinary one, and choosing the grid beside one block of Swin?
+
+    python -m benchmarks.speed.modules_speed                # CUDA: batch 128, bf16; CPU: batch 8, float32
+    python -m benchmarks.speed.modules_speed --mode graph   # the device's time alone, without that of the host
+
+Every module gets what it gets inside of its network, where photographs at random shifts come in. Ordinary modules are
+timm's and transformers' own; where theirs cannot be cut out (pooling of keys and values, relative positions), ours with
+fixed grids. All run interleaved, round by round. A delta is the median of the rounds' differences.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.common import record
+from benchmarks.common.contestants import ADAPTIVE, FIXED, REFERENCE, contestant
+from benchmarks.common.timing import difference, graphed, in_words, interleaved, ratio, set_precision, spread
+from trueshift.ops.geometry.polyphase import coset_sum
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
+from trueshift.testing import photographs
+
+BLOCK, NETWORK = "one block of Swin-T's stage 1", "Swin-T"
+
+
+class Case(NamedTuple):
+    """One module, in up to three versions."""
+
+    name: str
+    ordinary: Callable[[], Any] | None = None
+    fixed: Callable[[], Any] | None = None
+    adaptive: Callable[[], Any] | None = None
+
+    def versions(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        for version in ("ordinary", "fixed", "adaptive"):
+            run = getattr(self, version)
+            if run is not None:
+                yield version, run
+
+
+def photos_at_random_shifts(batch: int, size: int) -> Tensor:
+    """Photographs at random shifts, normalised: real content, none of it tied."""
+    photos = torch.stack(list(photographs(size).values()))
+    photos = (photos - 0.45) / 0.225
+    which = torch.arange(batch) % len(photos)
+    return circular_shift(photos[which], torch.randint(size, (batch, 2)), IMAGE_DIMS)
+
+
+def given_to(model: nn.Module, modules: list[nn.Module], images: Tensor) -> list[tuple[Any, ...]]:
+    """The arguments with which each of the modules is called first when the model sees the images."""
+    seen: dict[nn.Module, tuple[Any, ...]] = {}
+
+    def remember(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        seen.setdefault(module, arguments)
+
+    hooks = [module.register_forward_pre_hook(remember) for module in modules]
+    model(images)
+    for hook in hooks:
+        hook.remove()
+    return [seen[module] for module in modules]  # a module that is not called any more is an error: it has moved
+
+
+def calls(model: nn.Module, modules: list[nn.Module], images: Tensor) -> list[Callable[[], Any]]:
+    """Each of the modules, on what it gets within the model."""
+    given = given_to(model, modules, images)
+    return [lambda module=module, x=x: module(*x) for module, x in zip(modules, given, strict=True)]
+
+
+def last_calls(model: nn.Module, owners: list[Any], method: str, images: Tensor) -> list[Callable[[], Any]]:
+    """A method of each of these modules, on what it was last given within the model: no hook sees such a call."""
+    seen: dict[Any, tuple[Any, ...]] = {}
+
+    def spy(owner: Any) -> Callable[..., Any]:
+        def remember(*arguments: Any) -> Any:
+            seen[owner] = arguments
+            return getattr(type(owner), method)(owner, *arguments)
+
+        return remember
+
+    for owner in owners:
+        setattr(owner, method, spy(owner))
+    try:
+        model(images)
+    finally:
+        for owner in owners:
+            delattr(owner, method)
+    return [lambda owner=owner: getattr(owner, method)(*seen[owner]) for owner in owners]
+
+
+def swin_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
+    timm, fixed, adaptive = (make("swin", label) for label in (REFERENCE, FIXED, ADAPTIVE))
+    models = (timm, fixed, adaptive)
+    embed = adaptive.patch_embed
+    wide = F.pad(images, (0, 3, 0, 3), mode="circular")
+
+    def every_phase() -> Tensor:
+        energy = F.conv2d(wide, embed.proj.weight, embed.proj.bias).square().sum(1)
+        return coset_sum(energy.double(), 4)
+
+    yield Case(NETWORK, *(lambda model=model: model(images) for model in models))
+    yield Case(BLOCK, calls(timm, [timm.layers[0].blocks[0]], images)[0])
+    yield Case("tokenization", *(lambda model=model: model.patch_embed(images) for model in models))
+    yield Case(
+        "selection, anchor and roll",
+        adaptive=lambda: circular_shift(images, embed.choose(images).offset, IMAGE_DIMS),
+    )
+    yield Case("scores of all phases by one stride-1 convolution", adaptive=every_phase)
+    merges = (calls(model, [stage.downsample for stage in model.layers[1:]], images) for model in models)
+    for number, versions in enumerate(zip(*merges, strict=True), 2):
+        yield Case(f"patch merging, stage {number}", *versions)
+    downsamples = [stage.downsample for stage in adaptive.layers]  # of the first stage, one that does nothing
+    tokens = [run() for run in calls(adaptive, downsamples, images)]
+    for number, (stage, x) in enumerate(zip(adaptive.layers, tokens, strict=True), 1):
+        yield Case(f"window selection, stage {number}", adaptive=lambda align=stage.align, x=x: align.choose(x))
+
+
+def cvt_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
+    theirs, fixed, adaptive = (make("cvt", label) for label in (REFERENCE, FIXED, ADAPTIVE))
+    merges = (
+        calls(theirs, [stage.embedding for stage in theirs.model.cvt.encoder.stages[1:]], images),
+        *(calls(model, [stage.downsample for stage in model.stages[1:]], images) for model in (fixed, adaptive)),
+    )
+    for number, versions in enumerate(zip(*merges, strict=True), 2):
+        yield Case(f"CvT: convolutional merging, stage {number}", *versions)
+    pools = (last_calls(model, _attentions(model), "_pooled", images) for model in (fixed, adaptive))
+    for number, (plain, chosen) in enumerate(zip(*pools, strict=True), 1):  # queries are pooled first, at stride 1
+        yield Case(f"CvT: pooling of keys and values, stage {number}", plain, adaptive=chosen)
+
+
+def mvit_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
+    models = [make("mvitv2", label) for label in (FIXED, ADAPTIVE)]
+    pairs = (last_calls(model, _attentions(model), "position_bias", images) for model in models)
+    for number, (linear, circular) in enumerate(zip(*pairs, strict=True), 1):
+        yield Case(f"MViTv2: relative positions, stage {number}", linear, adaptive=circular)
+
+
+def _attentions(model: Any) -> list[Any]:
+    return [stage.blocks[0].attn for stage in model.stages]
+
+
+@contextmanager
+def arithmetic(device: str, precision: str) -> Iterator[None]:
+    set_precision(precision)
+    with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+        yield
+
+
+def prepared(run: Callable[[], Any], mode: str, device: str, precision: str) -> Callable[[], Any]:
+    """A module that is warm, compiled or captured."""
+    inner = torch.compile(run, dynamic=False) if mode == "compiled" else run
+
+    def timed() -> None:
+        with arithmetic(device, precision):
+            inner()
+
+    for _ in range(3):
+        timed()
+    return graphed(timed) if mode == "graph" else timed
+
+
+def collect(given: argparse.Namespace) -> tuple[list[Case], list[dict[str, Any]]]:
+    """All cases, and the errors of families whose cases could not be made."""
+    torch.manual_seed(given.seed)
+    images = photos_at_random_shifts(given.batch, given.size).to(given.device)
+
+    def make(family: str, label: str) -> nn.Module:
+        return contestant(family, label, given.size).eval().to(given.device)
+
+    cases: list[Case] = []
+    errors = []
+    for family, find in (("swin", swin_cases), ("cvt", cvt_cases), ("mvitv2", mvit_cases)):
+        if family not in given.models:
+            continue
+        try:
+            with arithmetic(given.device, given.precision):
+                cases += find(images, make)
+        except Exception as problem:
+            errors.append({"name": family, "error": in_words(problem)})
+    return cases, errors
+
+
+def measure(cases: list[Case], given: argparse.Namespace, mode: str) -> list[dict[str, Any]]:
+    torch.compiler.reset()
+    runs, rows = {}, []
+    for case in cases:
+        for version, run in case.versions():
+            try:
+                runs[case.name, version] = prepared(run, mode, given.device, given.precision)
+            except Exception as problem:
+                rows.append({"name": case.name, "version": version, "error": in_words(problem)})
+    keys = {f"{name}: {version}": (name, version) for name, version in runs}
+    named = interleaved({text: runs[key] for text, key in keys.items()}, given.rounds, given.device == "cuda", 0.03)
+    times = {keys[text]: taken for text, taken in named.items()}
+    return [_row(case, times) for case in cases if any(name == case.name for name, _ in times)] + rows
+
+
+def _row(case: Case, times: dict[tuple[str, str], list[float]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": case.name}
+    for version, _ in case.versions():
+        taken = times.get((case.name, version))
+        if taken is None:
+            continue
+        row[f"{version}_ms"] = 1e3 * spread(taken)[0]
+        row[f"{version}_seconds"] = taken
+        for key, yardstick in (("of_block", BLOCK), ("of_network", NETWORK)):
+            if (yardstick, "ordinary") in times:
+                middle, quartiles = ratio(taken, times[yardstick, "ordinary"])
+                row[f"{version}_{key}"], row[f"{version}_{key}_quartiles"] = middle, quartiles
+    if "ordinary_ms" in row and "adaptive_ms" in row:
+        delta, quartiles = difference(row["adaptive_seconds"], row["ordinary_seconds"])
+        row["delta_ms"], row["delta_quartiles_ms"] = 1e3 * delta, [1e3 * value for value in quartiles]
+    elif "adaptive_ms" in row:  # the ordinary network has no such step
+        row["delta_ms"] = row["adaptive_ms"]
+    return row
+
+
+def main() -> None:
+    cuda = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=("swin", "cvt", "mvitv2"), default=["swin", "cvt", "mvitv2"])
+    parser.add_argument("--batch", type=int, default=None, help="128 on CUDA, 8 on a CPU")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--precision", choices=("bf16", "tf32", "float32"), default=None)
+    parser.add_argument("--mode", nargs="+", choices=("eager", "compiled", "graph"), default=["eager"])
+    parser.add_argument("--compile", dest="mode", action="store_const", const=["compiled"], help="--mode compiled")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if cuda else "cpu")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", default=None, help="results/NAME.json")
+    given = parser.parse_args()
+    given.batch = given.batch or (128 if given.device == "cuda" else 8)
+    given.precision = given.precision or ("bf16" if given.device == "cuda" else "float32")
+    if "graph" in given.mode and given.device == "cpu":
+        parser.error("graphs are captured on CUDA")
+    said = {key: getattr(given, key) for key in ("device", "batch", "size", "precision")}
+    cases, errors = collect(given)
+    found = []
+    for mode in given.mode:
+        print(f"{mode}, {given.precision}, batch {given.batch}", flush=True)
+        rows = measure(cases, given, mode) + errors
+        for row in rows:
+            keys = ("ordinary_ms", "fixed_ms", "adaptive_ms", "delta_ms", "adaptive_of_block")
+            numbers = [f"{key} {row[key]:.3f}" for key in keys if key in row]
+            print(f"  {row['name']:<50} {row.get('error') or ', '.join(numbers)}", flush=True)
+        found.append({**said, "mode": mode, "rows": rows})
+        record.write(given.name or f"modules_speed_{given.device}", {"results": found}, given.seed)
+
+
+if __name__ == "__main__":
+    main()

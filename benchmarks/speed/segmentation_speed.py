@@ -1,0 +1,119 @@
+"""What does the equivariant decoder of UperNet cost beside the ordinary one, in time and in memory?
+
+    python -m benchmarks.speed.segmentation_speed --backbones swin swinv2 --batch 16 --classes 150
+
+Side by side in one process, round by round. Both decoders get features of the same shapes that were computed before,
+so the backbone is not in it; everything behind it is: the frame, pooling, all convolutions, logits at full resolution
+in the frame of the image (inference), or the loss, the gradient down to the features and an SGD step (training). bf16
+is autocast. Memory is the peak that a pass adds, plus the decoder's weights.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import trueshift as ts
+from benchmarks.common import record
+from benchmarks.common.timing import interleaved, peak_memory, ratio, set_precision, spread
+from trueshift.ops.geometry.grid import Tokens
+
+BACKBONES = {"swin": ("swin_tiny", 448), "swinv2": ("swinv2_tiny", 512)}
+
+
+def decoder_alone(name: str, size: int, batch: int, classes: int, device: str) -> tuple[nn.Module, Tensor]:
+    """A network whose backbone gives features from before, and the images it gives them for."""
+    torch.manual_seed(0)
+    net = ts.UperNet(name, classes, img_size=size, padding=None).to(device)
+    images = torch.randn(batch, 3, size, size, device=device)
+    with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+        features = net.encoder.eval().features(images)
+
+    def before(x: Tensor) -> tuple[Tokens, ...]:
+        return tuple(Tokens(tokens.values.detach().requires_grad_(net.training), tokens.grid) for tokens in features)
+
+    net.encoder.features = before  # type: ignore[method-assign]
+    return net, images
+
+
+def step(net: nn.Module, images: Tensor, masks: Tensor, training: bool, compiled: bool) -> Callable[[], None]:
+    run = torch.compile(net) if compiled else net
+    device = images.device.type
+    weights = [*net.decoder.parameters(), *net.segmentation_head.parameters(), *net.auxiliary_head.parameters()]
+    optimizer = torch.optim.SGD(weights, lr=1e-4)
+
+    def infer() -> None:
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+            run(images)
+
+    def train() -> None:
+        with torch.autocast(device, torch.bfloat16):
+            loss = run(images, masks)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return train if training else infer
+
+
+def measure(family: str, given: argparse.Namespace, training: bool, compiled: bool) -> dict:
+    name, size = BACKBONES[family]
+    cuda = given.device == "cuda"
+    runs, memory = {}, {}
+    for kind, full in (("ordinary", name), ("equivariant", f"a_{name}")):
+        net, images = decoder_alone(full, size, given.batch, given.classes, given.device)
+        masks = torch.randint(given.classes, (given.batch, size, size), device=given.device)
+        net.train(training)
+        run = step(net, images, masks, training, compiled)
+        for _ in range(3):
+            run()
+        if cuda:
+            memory[kind] = peak_memory(run, net.decoder.parameters())["allocated_mib"]
+        runs[kind] = run
+    times = interleaved(runs, given.rounds, cuda, round_s=0.3)
+    middle, quartiles = ratio(times["equivariant"], times["ordinary"])
+    return {
+        "backbone": name,
+        "size": size,
+        "batch": given.batch,
+        "classes": given.classes,
+        "work": "training" if training else "inference",
+        "compiled": compiled,
+        "milliseconds": {kind: 1000 * spread(taken)[0] for kind, taken in times.items()},
+        "time_ratio": middle,
+        "quartiles": quartiles,
+        "memory_mib": memory,
+        "memory_ratio": memory["equivariant"] / memory["ordinary"] if memory else None,
+        "seconds": times,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbones", nargs="+", choices=tuple(BACKBONES), default=list(BACKBONES))
+    parser.add_argument("--work", nargs="+", choices=("inference", "training"), default=["inference", "training"])
+    parser.add_argument("--mode", nargs="+", choices=("eager", "compiled"), default=["eager"])
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--classes", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--name", default=None)
+    given = parser.parse_args()
+    set_precision("bf16")
+    found = []
+    for mode in given.mode:
+        for work in given.work:
+            for family in given.backbones:
+                torch.compiler.reset()
+                row = measure(family, given, work == "training", mode == "compiled")
+                found.append(row)
+                memory = f", memory {row['memory_ratio']:.3f}" if row["memory_ratio"] else ""
+                print(
+                    f"{family}, {work}, {mode}: time {row['time_ratio']:.3f}{memory} {row['milliseconds']}", flush=True
+                )
+                record.write(given.name or f"segmentation_speed_{given.device}", {"rows": found}, 0)
+
+
+if __name__ == "__main__":
+    main()

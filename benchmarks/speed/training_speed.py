@@ -1,0 +1,111 @@
+"""Does training on real data keep the speed of the bare network, and does it learn?
+
+    python -m benchmarks.speed.training_speed --data data/cifar10 --models swin_tiny a_swin_tiny --batch 256 --epochs 3
+
+Training is `trueshift train` by the recipe for circular shifts: its own images per second, with resizing, cropping,
+flipping, clipping and logging; the first steps, which compile, are left out. Bare is the same compiled network and
+optimizer in the same process, on one random batch that lies on the device: forward, backward, update.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from benchmarks.common import record
+from benchmarks.common.package import StopRequest, Trainer, inference_device, parse_arguments
+
+STEPS_PER_ROUND = 20
+
+
+def train_and_measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder, StopRequest() as stop:
+        words = [
+            *("--config", f"cifar10/{name}_circular", "--data.path", given.data, "--batch_size", str(given.batch)),
+            *("--precision", given.precision, "--log.every_steps", str(STEPS_PER_ROUND), "--output", folder),
+            *("--log.tensorboard", "false", "--schedule.epochs", str(given.epochs), "--schedule.warmup_epochs", "0.5"),
+            *("--schedule.cooldown_epochs", "0", "--max_steps", str(given.max_steps), "--seed", str(given.seed)),
+            *([] if given.evaluate else ["--evaluate.protocols", "[]", "--evaluate.limit", "512"]),
+        ]
+        trainer = Trainer(parse_arguments(words).config, torch.device(inference_device("auto")), Console(), stop)
+        if trainer.run():
+            raise SystemExit("training did not end well")
+        bare = bare_rounds(trainer, given.rounds)
+        lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
+        summary = json.loads((Path(folder) / "summary.json").read_text())
+    # a round that is cut short by the end of an epoch says little
+    whole = [line for line in lines if line["kind"] == "train" and line["step"] % STEPS_PER_ROUND == 0][2:]
+    speeds = [line["images_per_second"] for line in whole]
+    return {
+        "model": name,
+        "bare": [round(speed, 1) for speed in bare],
+        "training": speeds,
+        "bare_median": round(statistics.median(bare), 1),
+        "training_median": round(statistics.median(speeds), 1),
+        "ratio": round(statistics.median(speeds) / statistics.median(bare), 4),
+        "seconds": summary["seconds"],
+        "evaluation": summary.get("evaluation"),
+        "log": lines,
+    }
+
+
+def bare_rounds(trainer: Trainer, rounds: int) -> list[float]:
+    """Images per second of each round."""
+    batch, size = trainer.config.batch_size, trainer.preparation.size
+    images = torch.randn(batch, 3, *size, device=trainer.device)
+    labels = torch.randint(len(trainer.data.classes), (batch,), device=trainer.device)
+    trainer.model.train()
+
+    def step() -> None:
+        trainer.accelerator.backward(trainer.objective.loss(trainer.model(images), labels))
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+
+    def wait() -> None:
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    for _ in range(5):
+        step()
+    speeds = []
+    for _ in range(rounds):
+        wait()
+        began = time.perf_counter()
+        for _ in range(STEPS_PER_ROUND):
+            step()
+        wait()
+        speeds.append(STEPS_PER_ROUND * batch / (time.perf_counter() - began))
+    return speeds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="CIFAR-10")
+    parser.add_argument("--models", nargs="+", default=["swin_tiny", "a_swin_tiny"])
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--max-steps", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluate", action="store_true", help="the recipe's protocols on the final weights")
+    parser.add_argument("--name", default="training_speed")
+    given = parser.parse_args()
+    rows = []
+    for name in given.models:
+        rows.append(train_and_measure(name, given))
+        row = rows[-1]
+        print(f"{name}: bare {row['bare_median']:.0f}, training {row['training_median']:.0f} images/s", flush=True)
+        settings = {key: getattr(given, key) for key in ("batch", "epochs", "precision")}
+        record.write(given.name, {**settings, "steps_per_round": STEPS_PER_ROUND, "rows": rows}, seed=given.seed)
+        torch.compiler.reset()
+
+
+if __name__ == "__main__":
+    main()
