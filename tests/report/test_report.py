@@ -4,9 +4,12 @@ import json
 import re
 
 import pytest
+from known_models import Constant, subject
 from PIL import Image
 from report_samples import Reader
 
+from trueshift.data import EmbeddedSample
+from trueshift.eval import AuditSettings, find_protocols, run_audit
 from trueshift.report.wording import number, percent, verdict
 
 
@@ -73,7 +76,7 @@ def test_default_stands_beside_adapted(written):
     assert all(stage["largest"] > 0 for entry in ordinary["tokens"] for stage in entry["stages"])
     assert all(plane["different_answers"] == 1 for plane in adapted["planes"])
     text = re.sub(r"\s+", " ", path.read_text())
-    assert "under every shift tried, bit for bit" in text
+    assert "under every circular shift tried, bit for bit" in text
 
 
 def test_a_rate_below_one_is_never_shown_as_a_hundred():
@@ -88,3 +91,11 @@ def test_the_verdict_counts_images_that_flip(written):
     flipped = sum(agreed < 1 for _, agreed in found["models"][0]["consistency_of_images"])
     assert flipped > 0
     assert f"changes its answer for {flipped} of 6 images" in verdict(found)
+
+
+@pytest.mark.parametrize(("protocol", "kind"), [("circular", "circular"), ("cifar-standard", "standard")])
+def test_the_verdict_names_the_kind_of_shift_it_is_about(protocol, kind):
+    protocols = find_protocols([protocol])
+    settings = AuditSettings(limit=3, examples=0)
+    found = run_audit([subject(Constant(), "constant")], EmbeddedSample(), settings, protocols)
+    assert verdict(found) == f"constant gives all 3 images the same answer under every {kind} shift tried, bit for bit."

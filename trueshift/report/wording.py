@@ -92,29 +92,31 @@ def other_classes(name: str, classes: int, of_data: int) -> str:
 
 
 def verdict(audit: dict[str, Any]) -> str:
-    """One sentence for someone in a hurry."""
+    """One sentence on the first protocol alone; it says which kind of shift that is."""
     if not audit["data"]["images"]:
         return "Nothing was measured."
-    told = _steadiness_of_pixels if audit["task"] == SEGMENTATION else _steadiness
-    return "; ".join(told(model, audit["data"]["images"]) for model in audit["models"]) + "."
+    kind = next(iter(audit["protocols"].values()))["description"].partition(",")[0]  # circular or standard
+    describe = _steadiness_of_pixels if audit["task"] == SEGMENTATION else _steadiness
+    return "; ".join(describe(model, audit["data"]["images"], kind) for model in audit["models"]) + "."
 
 
-def _steadiness(model: dict[str, Any], images: int) -> str:
+def _steadiness(model: dict[str, Any], images: int, kind: str) -> str:
     first = next(iter(model["measured"].values()))
     flipped = round((1 - first["worst_case"]["rate"]) * images)
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
     if flipped:
         return f"{model['name']} changes its answer for {flipped} of {images} images when the picture moves"
-    return f"{model['name']} gives all {images} images the same answer under every shift tried{exact}"
+    return f"{model['name']} gives all {images} images the same answer under every {kind} shift tried{exact}"
 
 
-def _steadiness_of_pixels(model: dict[str, Any], images: int) -> str:
+def _steadiness_of_pixels(model: dict[str, Any], images: int, kind: str) -> str:
     first = next(iter(model["measured"].values()))
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
     changed = 100 * (1 - first["consistency"]["rate"])
     if changed:
         return f"{model['name']} changes the label of {changed:.2g} % of the pixels when the picture moves"
-    return f"{model['name']} keeps the label of every pixel of all {images} images under every shift tried{exact}"
+    kept = f"keeps the label of every pixel of all {images} images"
+    return f"{model['name']} {kept} under every {kind} shift tried{exact}"
 
 
 def remarks(audit: dict[str, Any]) -> list[str]:
