@@ -9,7 +9,7 @@ from torch import nn
 from trueshift import UperNet
 from trueshift.cli import main
 from trueshift.data.masks import Labels, read_mask
-from trueshift.data.scene_preparation import ScenePreparation
+from trueshift.data.transforms import ScenePreparation
 from trueshift.eval.models.eval_model import Request, dense_subject_of, subject_of
 from trueshift.report.masks import class_colours, legend, mask_png, overlay, shares
 from trueshift.segment_command import PixelLabels, Sliding, find_pictures, usual_sliding

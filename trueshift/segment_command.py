@@ -12,9 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from .data import Unreadable
-from .data.folder import EXTENSIONS, image_files
-from .data.packed import decoded
-from .data.scene_preparation import ScenePreparation
+from .data.images import EXTENSIONS, decoded, image_files
+from .data.transforms import ScenePreparation
 from .eval.models.eval_model import Subject
 from .eval.runner.segment import labels_at
 from .ops.geometry.shift import Pair

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from trueshift.data import Preparation
-from trueshift.data.scene_preparation import ScenePreparation
+from trueshift.data.transforms import ScenePreparation
 
 
 @pytest.mark.parametrize(

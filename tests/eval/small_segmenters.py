@@ -6,8 +6,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from trueshift.data import Preparation
-from trueshift.data.scene_preparation import ScenePreparation
 from trueshift.data.source import Sample
+from trueshift.data.transforms import ScenePreparation
 from trueshift.eval import Subject
 from trueshift.eval.models.dense import PixelLogits
 from trueshift.eval.models.eval_model import Request, pixel_forward

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from trueshift.data import open_data
-from trueshift.data.scene_folders import open_scenes
+from trueshift.data.segmentation import open_scenes
 from trueshift.data.source import IGNORED
 from trueshift.train import dry_run, list_recipes, parse_arguments
 from trueshift.train.config import SCENES

@@ -17,7 +17,7 @@ from training_runs import Run, log, losses, run_here, same, tiny, tiny_words, we
 
 import trueshift
 from trueshift.cli import main
-from trueshift.data.scene_preparation import ScenePreparation
+from trueshift.data.transforms import ScenePreparation
 from trueshift.eval.models.load import load_subject
 from trueshift.train import Diverged, segmentation, train
 from trueshift.train import trainer as loop

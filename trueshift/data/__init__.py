@@ -3,14 +3,14 @@
 from .archive import CompactArchive, write_archive
 from .cifar import CifarFiles
 from .download import download
+from .factory import open_data
 from .folder import ImageFolder
-from .opening import open_data
 from .parquet import ParquetImages
-from .prepare import Preparation
-from .reading import Prepared, Unreadable, read_ahead
+from .prefetch import Prepared, Unreadable, read_ahead
 from .sample import EmbeddedSample
 from .shards import TarShards
 from .source import Sample, Source
+from .transforms import Preparation
 
 __all__ = [
     "CifarFiles",

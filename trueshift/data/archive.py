@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image
 
 from ..utils.files import write_whole
-from .packed import check_split, class_names, decoded, natural_order
+from .images import decoded
+from .packed import check_split, class_names, natural_order
 from .source import Sample, Source
 
 _MOST_TILES = 10_000  # of a mosaic that we write

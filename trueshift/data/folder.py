@@ -1,15 +1,11 @@
 """A folder of images, with one folder per class if there are classes."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from PIL import Image, ImageOps
 
+from .images import EXTENSIONS, image_files, rgb
 from .source import Sample
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif")
 
 
 class ImageFolder:
@@ -48,33 +44,3 @@ class ImageFolder:
 def _as_text(name: str) -> str:
     """A name as it can be printed: those of files may be in another encoding."""
     return name.encode(errors="backslashreplace").decode()
-
-
-def _leads_back(inside: str, name: str) -> bool:
-    """Whether a folder is a link to one that it is in: it would never end."""
-    linked = os.path.join(inside, name)
-    return os.path.islink(linked) and Path(inside).resolve().is_relative_to(Path(linked).resolve())
-
-
-def image_files(folder: Path) -> Iterator[Path]:
-    """All images below a folder, linked folders too, by their endings; hidden ones are notes of file systems."""
-    for inside, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".") and not _leads_back(inside, name)]
-        for name in files:
-            if os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith("."):
-                yield Path(inside, name)
-
-
-def rgb(image: Image.Image) -> Image.Image:
-    """A picture in red, green and blue, whatever it was stored in."""
-    needed = "needs 8 or 16 bits per channel"
-    if image.mode == "F":
-        raise ValueError(f"its pixels are in floating point: {needed}")
-    if image.mode.startswith("I"):  # grey of 16 bits: Pillow would cut it off at 255 instead of scaling it
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() >= 1 << 16:
-            raise ValueError(f"its pixels have values from {values.min()} to {values.max()}: {needed}")
-        image = Image.fromarray((values >> 8).astype(np.uint8))
-    if image.mode == "P" and "transparency" in image.info:  # Pillow warns of the direct way
-        image = image.convert("RGBA")
-    return image.convert("RGB")

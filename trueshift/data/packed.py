@@ -1,6 +1,5 @@
 """What sources of packed pictures share: which files belong to a split, reading from them, decoding."""
 
-import io
 import os
 import re
 from functools import lru_cache
@@ -8,9 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
-
-from .folder import EXTENSIONS, rgb
 
 SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}
 _SPLIT_WORDS = frozenset(word for words in SPLITS.values() for word in words)
@@ -103,15 +99,6 @@ def class_names(text: str) -> list[str]:
 def numbered_classes(labels: np.ndarray) -> list[str] | None:
     """Names for classes that have none; without labels there are no classes."""
     return [str(label) for label in range(labels.max() + 1)] or None
-
-
-def decoded(data: bytes, name: str, upright: bool = True) -> Image.Image:
-    """An image in colours, upright as a folder of images would give it, or as it lies in the file."""
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            return rgb(ImageOps.exif_transpose(image) if upright else image)
-    except UnidentifiedImageError:  # its words are an address in memory
-        raise ValueError(f"{name} is not an image that Pillow knows: needs one of {', '.join(EXTENSIONS)}") from None
 
 
 # files that stay open

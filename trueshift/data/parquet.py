@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .packed import Shard, decoded, find_shards, numbered_classes, shards_of
+from .images import decoded
+from .packed import Shard, find_shards, numbered_classes, shards_of
 from .source import Sample
 
 KEPT_CHUNKS = 16  # of one process; a chunk is usually 100 pictures

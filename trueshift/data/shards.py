@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ..utils.files import write_whole
-from .folder import EXTENSIONS
-from .packed import Shard, class_names, decoded, find_shards, numbered_classes, shards_of
+from .images import EXTENSIONS, decoded
+from .packed import Shard, class_names, find_shards, numbered_classes, shards_of
 from .source import Sample
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")

@@ -36,3 +36,23 @@ class Source(Protocol):
     def name(self, index: int) -> str:
         """What a sample is called."""
         ...
+
+
+class WithoutTargets:
+    """A source with its targets left out: the class of an image says nothing about its pixels."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.title = source.title
+        self.classes: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        """As the source calls it."""
+        return self.source.name(index)
+
+    def __getitem__(self, index: int) -> Sample:
+        sample = self.source[index]
+        return Sample(sample.image, sample.name, None)

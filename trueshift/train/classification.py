@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..data.prepare import Preparation
+from ..data.transforms import Preparation
 from .accuracy import measure_accuracy, read_batches, resident_batches
 from .config import TrainConfig
 from .data.batch import Batch, Feed, Share

@@ -10,7 +10,7 @@ import timm
 from timm.models import save_for_hf
 from torch import nn
 
-from ..data.prepare import Preparation
+from ..data.transforms import Preparation
 from ..layers.tokenize import check_size
 from ..models import create_model, from_pretrained
 from ..models import hub as saving

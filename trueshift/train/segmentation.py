@@ -13,10 +13,10 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from ..data import Unreadable
-from ..data.scene_folders import open_scenes
-from ..data.scene_preparation import ScenePreparation
+from ..data.segmentation import open_scenes
 from ..data.source import IGNORED, Source
 from ..data.subset import evenly_spread, hold_out
+from ..data.transforms import ScenePreparation
 from ..eval.metrics.consistency import MeanIoU
 from ..eval.protocols.registry import PROTOCOLS
 from ..eval.runner.read_scenes import PreparedScene, read_scenes

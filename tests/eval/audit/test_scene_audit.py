@@ -9,8 +9,8 @@ from known_models import Constant, subject
 from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
 from trueshift.data import EmbeddedSample
-from trueshift.data.scene_preparation import ScenePreparation
-from trueshift.data.scenes import Pictures
+from trueshift.data.source import WithoutTargets
+from trueshift.data.transforms import ScenePreparation
 from trueshift.eval import AuditSettings, find_protocols, run_audit
 from trueshift.eval.audit.label_flips import flip_map
 from trueshift.eval.audit.mask_png import NOT_SHOWN, packed_labels, unpacked_labels
@@ -122,7 +122,7 @@ def test_an_interrupt_leaves_what_is_known():
 
 
 def test_pictures_alone_will_do():
-    found = run_audit([segmenter(ByPlace())], Pictures(EmbeddedSample()), QUICK)
+    found = run_audit([segmenter(ByPlace())], WithoutTargets(EmbeddedSample()), QUICK)
     assert found["models"][0]["measured"]["ade20k-circular"]["mean_iou"] is None
     assert found["data"]["images"] == 5
 

@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 import trueshift
-from trueshift.data.scene_preparation import ScenePreparation
+from trueshift.data.transforms import ScenePreparation
 from trueshift.eval import Request, adapted_twin, canonical_twin, load_subject
 from trueshift.eval.scene_source import open_scenes_or_pictures
 

@@ -17,7 +17,7 @@ from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 import trueshift
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample
-from trueshift.data.scenes import Pictures
+from trueshift.data.source import WithoutTargets
 from trueshift.eval import EvalSettings, find_protocols, run_evaluation, subject_of
 
 ROOT = Path(__file__).parents[3]
@@ -89,7 +89,7 @@ def test_what_could_not_be_measured_is_named():
 
 
 def test_pictures_without_masks_have_consistency_alone():
-    found = evaluated(source=Pictures(EmbeddedSample()), limit=2)["measured"]["ade20k-circular"]
+    found = evaluated(source=WithoutTargets(EmbeddedSample()), limit=2)["measured"]["ade20k-circular"]
     assert found["mean_iou"] is None
     assert found["consistency"]["images"] == 2
 

@@ -5,8 +5,8 @@ from PIL import Image
 from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
 from trueshift.data import Unreadable
-from trueshift.data.scene_preparation import ScenePreparation
 from trueshift.data.source import IGNORED
+from trueshift.data.transforms import ScenePreparation
 from trueshift.eval import Cropped, Protocol, SceneTally, find_protocols, measure_segmentation, read_scenes
 from trueshift.eval.runner.segment import labels_at
 

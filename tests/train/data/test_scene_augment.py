@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from small_segmenters import Scenes
 
-from trueshift.data.scene_preparation import ScenePreparation
 from trueshift.data.source import IGNORED, Sample
+from trueshift.data.transforms import ScenePreparation
 from trueshift.train.data.photometric import Distortion, distort
 from trueshift.train.data.scene_augment import (
     SceneAugmentConfig,

@@ -28,7 +28,7 @@ def run_audit(
 
     Args:
         subjects: all classifiers, or all segmentation models.
-        source: pictures; for segmentation scenes, or :class:`~trueshift.data.scenes.Pictures` without masks.
+        source: pictures; for segmentation scenes, or :class:`~trueshift.data.source.WithoutTargets` without masks.
 
     Returns:
         plain data, the content of ``audit.json``.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...data import Unreadable
-from ...data.scene_preparation import ScenePreparation
 from ...data.source import Source
+from ...data.transforms import ScenePreparation
 from ..metrics.aggregate_dense import SceneTally
 from ..models.eval_model import Subject
 from ..protocols.registry import Protocol

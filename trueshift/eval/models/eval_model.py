@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...canonical import canonicalize
 from ...data import Preparation
-from ...data.scene_preparation import ScenePreparation
+from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
 from ...tasks import adapt
 from ...tasks.inference import segment_whole

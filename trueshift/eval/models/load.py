@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data import Preparation
-from ...data.scene_preparation import ScenePreparation
+from ...data.transforms import ScenePreparation
 from ...models import create_model
 from ...models.bundled_weights import DamagedWeights
 from ...models.hub import misfits

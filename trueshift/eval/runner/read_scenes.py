@@ -8,9 +8,9 @@ from jaxtyping import Int32, UInt8
 from torch import Tensor
 
 from ...data import Unreadable
-from ...data.reading import in_threads
-from ...data.scene_preparation import ScenePreparation
+from ...data.prefetch import in_threads
 from ...data.source import Source
+from ...data.transforms import ScenePreparation
 from ..protocols.registry import Protocol
 from ..protocols.shifts import Circular
 

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from ...data import Unreadable
-from ...data.scene_preparation import ScenePreparation
 from ...data.source import IGNORED
+from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
 from ..metrics.consistency import bit_identical, class_counts, pixel_agreement
 from ..protocols.registry import Protocol

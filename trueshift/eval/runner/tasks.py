@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...data import Source, Unreadable, read_ahead
-from ...data.scene_preparation import ScenePreparation
+from ...data.transforms import ScenePreparation
 from ..metrics.aggregate import Tally
 from ..metrics.aggregate_dense import SceneTally
 from ..models.eval_model import Subject

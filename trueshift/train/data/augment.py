@@ -12,7 +12,7 @@ from timm.data.auto_augment import augment_and_mix_transform, auto_augment_trans
 from timm.data.transforms import RandomResizedCropAndInterpolation
 from torch import Tensor
 
-from ...data.prepare import Preparation, pixels_of
+from ...data.transforms import Preparation, pixels_of
 from ...ops.geometry.shift import Pair
 from ...utils.rng import hashed, seeded, uniform
 from ..config import AugmentConfig

@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from ...data.prepare import Preparation
 from ...data.source import Source
+from ...data.transforms import Preparation
 from ...eval.protocols.shifts import windows
 from ...ops.geometry.shift import IMAGE_DIMS, circular_shift
 from ..config import AugmentConfig

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Int, Int32, UInt8
 from PIL import Image
 from torch import Tensor
 
-from ...data.scene_preparation import ScenePreparation
 from ...data.source import IGNORED, Sample
+from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
 from ...utils.rng import uniform
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from .archive import CompactArchive
 from .cifar import CifarFiles
-from .folder import ImageFolder, image_files
+from .folder import ImageFolder
+from .images import image_files
 from .packed import SPLITS, check_split
 from .parquet import ParquetImages
 from .sample import EmbeddedSample

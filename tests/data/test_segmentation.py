@@ -10,9 +10,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from trueshift.data import EmbeddedSample
-from trueshift.data.scene_folders import CAMVID, CITYSCAPES, open_scenes
-from trueshift.data.scenes import Pictures
-from trueshift.data.source import IGNORED, Sample, Source
+from trueshift.data.segmentation import CAMVID, CITYSCAPES, open_scenes
+from trueshift.data.source import IGNORED, Sample, Source, WithoutTargets
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -278,7 +277,7 @@ def test_what_is_in_no_layout_is_told_with_those_there_are(tmp_path):
 
 def test_pictures_are_scenes_of_which_nothing_is_known():
     sample = EmbeddedSample()
-    scenes = Pictures(sample)
+    scenes = WithoutTargets(sample)
     assert isinstance(scenes, Source)
     assert (len(scenes), scenes.title, scenes.classes) == (400, sample.title, None)
     assert scenes[3].name == scenes.name(3) == sample.name(3)

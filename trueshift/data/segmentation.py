@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .file_tree import FileTree
-from .folder import EXTENSIONS
+from .images import EXTENSIONS, decoded
 from .masks import Labels, decode_mask
-from .packed import decoded
 from .source import IGNORED, Sample, Source
 
 # what folders of a split may be called, the best first; where nothing is kept for testing, validation is

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..ops.geometry.shift import Pair
-from .prepare import Preparation
 from .source import Source
+from .transforms import Preparation
 
 Read = TypeVar("Read")
 
