@@ -19,10 +19,10 @@ import torch
 from PIL import Image
 
 from trueshift.data import ImageFolder, read_ahead
-from trueshift.eval import Request, find_protocols, load_subject, margin_of
-from trueshift.eval.metrics.aggregate import Tally
-from trueshift.eval.runner import classify as measure
-from trueshift.eval.runner.settings import on_gpu
+from trueshift.eval import EvalOptions, find_protocols, load_eval_model, margin_of
+from trueshift.eval.metrics.aggregate import LabelTally
+from trueshift.eval.options import on_gpu
+from trueshift.eval.runner.classify import measure
 from trueshift.testing.images import PHOTOS
 
 
@@ -61,7 +61,9 @@ def write_photographs(folder: Path, count: int) -> ImageFolder:
 
 
 def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict:
-    subject = load_subject(name, Request(random_weights=True, device=options.device, precision=options.precision))
+    subject = load_eval_model(
+        name, EvalOptions(random_weights=True, device=options.device, precision=options.precision)
+    )
     views = len(source) * (options.shifts + 1)
     batches = -(-views // options.batch)
     size = subject.preparation.size
@@ -77,7 +79,7 @@ def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict
 
     def audit() -> float:
         protocols = find_protocols(["circular"])
-        tally = Tally(protocols[0], labelled=False)
+        tally = LabelTally(protocols[0], labelled=False)
         start = time.perf_counter()
         pictures = read_ahead(
             source,

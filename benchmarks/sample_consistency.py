@@ -9,7 +9,7 @@ import record
 import torch
 
 from trueshift.data import open_data
-from trueshift.eval import EvalSettings, Request, find_protocols, load_subject, run_evaluation
+from trueshift.eval import EvalOptions, find_protocols, load_eval_model, run_evaluation
 
 FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
 
@@ -22,10 +22,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     source, protocols = open_data(), find_protocols(["circular"])
-    settings = EvalSettings(0, options.limit, options.batch, device=options.device)
+    settings = EvalOptions(0, options.limit, options.batch, device=options.device)
     rows = []
     for name in (name for family in FAMILIES for name in (family, f"a_{family}")):
-        subject = load_subject(name, Request(device=options.device))
+        subject = load_eval_model(name, EvalOptions(device=options.device))
         measured = run_evaluation(subject, source, protocols, settings)["measured"]["circular"]
         rows.append({"model": subject.name, **measured})
         print(rows[-1], flush=True)

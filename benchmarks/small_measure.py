@@ -9,9 +9,9 @@ from typing import Any
 from small_runs import ERASED, SMALL, Run, adaptive, configuration, of_the_main_tables, write_result
 
 from trueshift.data import open_data
-from trueshift.eval import EvalSettings, run_evaluation
-from trueshift.eval.models.eval_model import Request, Subject, adapted_twin, canonical_twin, subject_of
-from trueshift.eval.models.load import load_subject
+from trueshift.eval import EvalOptions, run_evaluation
+from trueshift.eval.models.eval_model import EvalModel, adapted_twin, canonical_twin, make_eval_model
+from trueshift.eval.models.load import load_eval_model
 from trueshift.eval.protocols.registry import find_protocols
 from trueshift.models import create_model
 from trueshift.utils.provenance import circumstances
@@ -35,7 +35,7 @@ class Part:
 
     wanted: Callable[[str], bool]
     protocols: tuple[str, ...]
-    twin: Callable[[Subject, Request], Subject] | None = None
+    twin: Callable[[EvalModel, EvalOptions], EvalModel] | None = None
     precision: str = "float32"
     shifts: int = 2
 
@@ -46,15 +46,15 @@ def _ordinary(recipe: str) -> bool:
     return of_the_main_tables(recipe) and ordinary and not recipe.endswith("_standard")
 
 
-def _without(module: str) -> Callable[[Subject, Request], Subject]:
+def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:
     """The same weights with one of the modules switched off, and the anchor, which would hide what the others do."""
 
-    def twin(subject: Subject, request: Request) -> Subject:
+    def twin(subject: EvalModel, request: EvalOptions) -> EvalModel:
         network = create_model(
             "a_swin_mini", num_classes=subject.num_classes, criterion={module: "fixed"}, anchor=False
         )
         network.load_state_dict(subject.module.state_dict())
-        made = subject_of(network, subject.name, subject.weights, request)
+        made = make_eval_model(network, subject.name, subject.weights, request)
         return replace(made, preparation=subject.preparation, classes=subject.classes)
 
     return twin
@@ -107,11 +107,11 @@ def measure_run(
         if name in there:
             continue
         part = PARTS[name]
-        request = Request(device=device, precision=part.precision)
-        subject = load_subject(str(folder), request)
+        request = EvalOptions(device=device, precision=part.precision)
+        subject = load_eval_model(str(folder), request)
         if part.twin is not None:
             subject = part.twin(subject, request)
-        settings = EvalSettings(part.shifts, limit, batch_size, run.seed, device, part.precision, workers)
+        settings = EvalOptions(part.shifts, limit, batch_size, run.seed, device, part.precision, workers)
         subject = replace(subject, name=run.recipe, weights="trained")
         measured = run_evaluation(subject, source, find_protocols(list(part.protocols)), settings)
         kept = ("settings", "protocols", "measured")

@@ -26,7 +26,7 @@ from small_measure import PARTS, measure_run, parts_of, parts_there, result_path
 from small_runs import Run, hours, matching, needed_by, write_result
 from small_weights import keep_weights
 
-from trueshift.eval.runner.settings import inference_device
+from trueshift.eval.options import inference_device
 
 
 def main() -> int:

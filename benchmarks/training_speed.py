@@ -19,7 +19,7 @@ import record
 import torch
 from rich.console import Console
 
-from trueshift.eval.runner.settings import inference_device
+from trueshift.eval.options import inference_device
 from trueshift.train import parse_arguments
 from trueshift.train.preemption import StopRequest
 from trueshift.train.trainer import Trainer

@@ -8,7 +8,7 @@ import torch
 from trueshift.cli import main
 from trueshift.commands import command_line
 from trueshift.data.sample import FOLDER
-from trueshift.eval.runner.settings import inference_device
+from trueshift.eval.options import inference_device
 from trueshift.utils.files import writable_folder
 from trueshift.utils.locks import sole_writer
 

@@ -13,7 +13,7 @@ import torch
 from paper_tables import PAPER, caption_of, rows_of
 from rich.console import Console
 
-from trueshift.eval import Request, load_subject
+from trueshift.eval import EvalOptions, load_eval_model
 from trueshift.models import from_pretrained
 from trueshift.train import parse_arguments, train
 
@@ -109,8 +109,8 @@ def test_what_a_run_needs_and_what_is_asked_of_it(tools):
 @pytest.mark.parametrize("part", ["no_a_token", "no_a_wsa", "no_a_pmerge"])
 def test_one_module_switched_off(tools, part):
     """The same weights, which no longer stand still under every shift."""
-    subject = load_subject("a_swin_mini", Request())
-    twin = tools.small_measure.PARTS[part].twin(subject, Request())
+    subject = load_eval_model("a_swin_mini", EvalOptions())
+    twin = tools.small_measure.PARTS[part].twin(subject, EvalOptions())
     assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
     images = torch.randn(8, 3, 32, 32)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from PIL import Image
 from report_samples import Reader
 
 from trueshift.data import EmbeddedSample
-from trueshift.eval import AuditSettings, find_protocols, run_audit
+from trueshift.eval import AuditOptions, find_protocols, run_audit
 from trueshift.report.wording import number, percent, verdict
 
 
@@ -96,6 +96,6 @@ def test_the_verdict_counts_images_that_flip(written):
 @pytest.mark.parametrize(("protocol", "kind"), [("circular", "circular"), ("cifar-standard", "standard")])
 def test_the_verdict_names_the_kind_of_shift_it_is_about(protocol, kind):
     protocols = find_protocols([protocol])
-    settings = AuditSettings(limit=3, examples=0)
+    settings = AuditOptions(limit=3, examples=0)
     found = run_audit([subject(Constant(), "constant")], EmbeddedSample(), settings, protocols)
     assert verdict(found) == f"constant gives all 3 images the same answer under every {kind} shift tried, bit for bit."

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from report_samples import NastyScenes, audit_of_segmenters
 
-from trueshift.report.output import write_audit
+from trueshift.report.page import write_audit
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the PATH")

@@ -12,9 +12,9 @@ from PIL import Image
 from report_samples import NastyScenes, Reader, audit_of_segmenters
 from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
-from trueshift.eval import AuditSettings, run_audit
-from trueshift.report.flip_pictures import changes_picture, flip_pictures, labels_picture
-from trueshift.report.output import write_audit
+from trueshift.eval import AuditOptions, run_audit
+from trueshift.report.images import change_image, flip_images, label_image
+from trueshift.report.page import write_audit
 from trueshift.report.wording import remarks, table_rows, verdict
 
 
@@ -68,7 +68,7 @@ def test_the_files_are_there(written):
 def test_what_must_be_known_is_said(written):
     found, path = written
     text = path.read_text()
-    for words in ("mIoU", "mASCC", "mASSC", "pixel accuracy", "1 skipped", "whole pictures of at most 64 x 16"):
+    for words in ("mIoU", "mASCC", "mASSC", "pixel accuracy", "1 skipped", "whole images of at most 64 x 16"):
         assert words in text
     for protocol in found["protocols"].values():
         assert protocol["description"] in text
@@ -82,25 +82,25 @@ def test_an_audit_that_was_interrupted_at_once_still_ends_in_a_report(source, tm
     def interrupted(what, done, total):
         raise KeyboardInterrupt
 
-    found = run_audit([segmenter(ByPlace())], source, AuditSettings(shifts=2), progress=interrupted)
+    found = run_audit([segmenter(ByPlace())], source, AuditOptions(shifts=2), progress=interrupted)
     assert "Interrupted: 1 of 4" in write_audit(found, source, tmp_path).read_text()
 
 
 def test_nothing_measured_is_said(tmp_path):
     source = Scenes([(OSError("torn"), None)])
-    found = run_audit([segmenter(ByPlace())], source, AuditSettings(shifts=2))
+    found = run_audit([segmenter(ByPlace())], source, AuditOptions(shifts=2))
     assert "Nothing was measured" in write_audit(found, source, tmp_path).read_text()
 
 
 def test_pictures_of_a_flip_show_it(written, source):
     found, _ = written
     flip = max(found["models"][0]["flips"], key=lambda flip: flip["flipped"])
-    drawn = flip_pictures(flip, source)
+    drawn = flip_images(flip, source)
     assert {picture.shape for picture in drawn.values()} == {(16, 24, 3)}
     down, right = flip["shift"]
     assert (np.roll(drawn["image"], (down, right), (0, 1)) == drawn["shifted"]).all()
     assert (drawn["before"][0, 0] != drawn["before"][-1, 0]).any()
-    standard = flip_pictures({**flip, "wraps": False, "shift": [2, -3]}, source)["shifted"]
+    standard = flip_images({**flip, "wraps": False, "shift": [2, -3]}, source)["shifted"]
     assert (standard[:2] == standard[0, 0]).all()
     assert (standard[2:, :-3] == drawn["image"][:-2, 3:]).all()
 
@@ -108,7 +108,7 @@ def test_pictures_of_a_flip_show_it(written, source):
 def test_changed_pixels_are_marked_and_boxed():
     changed = np.zeros((20, 30), bool)
     changed[5:9, 10:14] = True
-    picture = changes_picture(np.zeros((20, 30, 3), np.uint8), changed, [{"box": [5, 10, 9, 14]}])
+    picture = change_image(np.zeros((20, 30, 3), np.uint8), changed, [{"box": [5, 10, 9, 14]}])
     marked, boxed, pale = picture[6, 11], picture[4, 9], picture[0, 0]
     assert (picture[changed] == marked).all()
     assert (picture[4, 9:15] == boxed).all()
@@ -117,12 +117,12 @@ def test_changed_pixels_are_marked_and_boxed():
 
 
 def test_more_classes_than_colours_are_drawn():
-    assert labels_picture(np.array([[0, 3, 256, 70000, -1]])).shape == (1, 5, 3)
+    assert label_image(np.array([[0, 3, 256, 70000, -1]])).shape == (1, 5, 3)
 
 
 def test_padded_inputs_have_an_iou_of_their_own():
     padded = replace(SMALL, fit="pad")
-    found = run_audit([segmenter(ByPixel(), scenes=padded)], Scenes(noise(2, (13, 21))), AuditSettings(shifts=2))
+    found = run_audit([segmenter(ByPixel(), scenes=padded)], Scenes(noise(2, (13, 21))), AuditOptions(shifts=2))
     titles = [title for title, _, _ in table_rows(found)]
     assert titles[0] == "mIoU"
     assert titles[-2:] == ["mIoU, input of mASSC", "mASSC"]

@@ -10,10 +10,10 @@ from known_models import Counting, ReadsOnePixel, subject
 
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample
-from trueshift.eval import EvalSettings, find_protocols, run_evaluation
+from trueshift.eval import EvalOptions, find_protocols, run_evaluation
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = EvalSettings(shifts=3, limit=30, batch_size=16, workers=2)
+SETTINGS = EvalOptions(shifts=3, limit=30, batch_size=16, workers=2)
 PROTOCOLS = ["cifar", "magnitude-8", "erased-28"]
 
 
