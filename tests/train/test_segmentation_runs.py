@@ -89,7 +89,8 @@ def test_what_a_run_leaves_behind(learned, scenes):
     assert subject.classes == ["ground", "disc", "square"]
     assert not subject.assumed
     assert isinstance(subject.preparation, ScenePreparation)
-    assert (subject.preparation.scale, subject.preparation.multiple, subject.preparation.fit) == ((64, 32), (16, 16), "resize")
+    wanted = subject.preparation
+    assert (wanted.scale, wanted.multiple, wanted.fit) == ((64, 32), (16, 16), "resize")
     assert model.pretrained_cfg["crop"] == [32, 32]
     best = max(max(entry["model_mean_iou"], entry["ema_mean_iou"]) for entry in measurements(learned))
     assert json.loads((learned / "best" / "measured.json").read_text())["mean_iou"] == best
