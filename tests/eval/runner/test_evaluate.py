@@ -37,6 +37,16 @@ def test_damaged_answers_are_told_by_their_file(tmp_path, written):
         evaluated(tmp_path)
 
 
+def test_answers_of_an_older_version_are_refused(tmp_path):
+    evaluated(tmp_path)
+    (file,) = (tmp_path / "answers").iterdir()
+    question, rest = file.read_text().split("\n", 1)
+    older = {key: value for key, value in json.loads(question).items() if key != "schema"}
+    file.write_text(json.dumps(older) + "\n" + rest)
+    with pytest.raises(ValueError, match="written by another version of trueshift: needs another --output"):
+        evaluated(tmp_path)
+
+
 def test_interrupted_it_goes_on_where_it_was(tmp_path):
     def interrupted(what, done, total):
         if done == 11:

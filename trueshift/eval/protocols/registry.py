@@ -90,7 +90,7 @@ class ShiftProtocol:
         return self.distortion(image, self._generator("distortion", index, seed))
 
     def unshifted(self) -> Hashable:
-        """What the image is before it moves: protocols of which this is equal show the same one."""
+        """A key of the image before it moves: protocols with equal keys show the same one."""
         drawn = self.distortion is not None and self.distortion.drawn
         return self.distortion, self.name if drawn else None
 

@@ -26,7 +26,7 @@ from .records import PixelAnswers, Record
 
 DenseForward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes H W"]]
 NOT_NUMBERS = "the model's logits are not numbers (NaN)"
-_CLASSES_AT_ONCE = 16  # of which further copies of the logits are held: those of all may take gigabytes
+_CLASSES_AT_ONCE = 16  # copies of the logits of all classes may take gigabytes
 
 
 def measure_segmentation(

@@ -59,7 +59,7 @@ class Task:
         raise NotImplementedError
 
     def reading(self) -> Hashable:
-        """Tasks of which this is equal can share one reading of the images."""
+        """Tasks with equal keys can share one reading of the images."""
         raise NotImplementedError
 
     def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
