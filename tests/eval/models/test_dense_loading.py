@@ -7,6 +7,7 @@ from PIL import Image
 import trueshift
 from trueshift.data.transforms import ScenePreparation
 from trueshift.eval import EvalOptions, adapted_twin, canonical_twin, load_eval_model
+from trueshift.eval.runner.tasks import open_source
 
 IMAGES = torch.randn(2, 3, 32, 32)
 MOVED = torch.roll(IMAGES, (5, -9), (2, 3))

@@ -52,7 +52,9 @@ def test_any_of_timms():
 
 
 def test_what_the_request_says_wins():
-    subject = load_eval_model("resnet10t", EvalOptions(True, img_size=96, crop_pct=0.5, mean=(0, 0, 0), std=(1, 1, 1)))
+    subject = load_eval_model(
+        "resnet10t", EvalOptions(random_weights=True, img_size=96, crop_pct=0.5, mean=(0, 0, 0), std=(1, 1, 1))
+    )
     assert subject.preparation == Preparation((96, 96), 0.5, (0, 0, 0), (1, 1, 1), subject.preparation.interpolation)
 
 
@@ -88,7 +90,8 @@ def test_a_folder_of_ours_has_its_trained_weights(tmp_path):
     subject = load_eval_model(str(tmp_path))
     assert torch.equal(subject.forward(IMAGES), model(IMAGES))
     assert not subject.random
-    assert not torch.equal(load_eval_model(str(tmp_path), EvalOptions(True, seed=5)).forward(IMAGES), model(IMAGES))
+    random = load_eval_model(str(tmp_path), EvalOptions(random_weights=True, seed=5))
+    assert not torch.equal(random.forward(IMAGES), model(IMAGES))
 
 
 def test_a_folder_of_timms(tmp_path):
