@@ -61,11 +61,12 @@ class PixelAnswers(Answers):
     exact: np.ndarray
     counts: np.ndarray | None = None  # [classes that occur, 4]: class, pixels right, in the mask, predicted
 
-    def __post_init__(self) -> None:
-        height, width = self.size
-        self.size = (int(height), int(width))
-        if self.counts is not None:
-            self.counts = self.counts.astype(np.int64).reshape(-1, 4)
+    @classmethod
+    def from_plain(cls, read: dict[str, Any]) -> Any:
+        """The inverse of :meth:`to_plain`."""
+        (height, width), counts = read["size"], read["counts"]
+        counts = None if counts is None else np.array(counts, np.int64).reshape(-1, 4)
+        return super().from_plain({**read, "size": (height, width), "counts": counts})
 
 
 @dataclass
