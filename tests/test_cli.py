@@ -1,6 +1,7 @@
 import io
 import json
 import os
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from trueshift.cli import main
 from trueshift.commands import command_line
 from trueshift.data.arrays import SAMPLE_FOLDER
-from trueshift.eval.runner.settings import inference_device
+from trueshift.eval.options import inference_device
 from trueshift.utils.files import writable_folder
 from trueshift.utils.locks import sole_writer
 
@@ -251,6 +252,49 @@ def test_an_argument_with_a_default_may_be_left_out(capsys):
     with pytest.raises(SystemExit):
         parser.parse_args(["paint", "dog", "cow"])
     assert "cow" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Brush:
+    """A brush.
+
+    Args:
+        width: in pixels.
+        colour: of its paint.
+    """
+
+    width: int = 3
+    colour: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Roller(Brush):
+    """A roller.
+
+    Args:
+        width: in hands.
+    """
+
+    width: int = 9
+
+
+def test_a_dataclass_stands_for_one_option_per_field(capsys):
+    def paint(image: str, *, tool: Brush = Roller(colour=(0.0, 0.5, 1.0))) -> str:  # noqa: B008
+        """Paint.
+
+        Args:
+            image: what to paint.
+        """
+        return f"{image} {tool}"
+
+    parser = command_line("p", "about", {"paint": paint})
+    given = parser.parse_args(["paint", "cat", "--width", "5"])
+    assert given.run(given) == "cat Roller(width=5, colour=(0.0, 0.5, 1.0))"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["paint", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "in hands. (default: 9)" in shown
+    assert "of its paint." in shown
 
 
 def test_recipes_are_listed_and_told(capsys):

@@ -10,9 +10,9 @@ from trueshift import UperNet
 from trueshift.cli import main
 from trueshift.data.masks import Labels, read_mask
 from trueshift.data.transforms import ScenePreparation
-from trueshift.eval.models.eval_model import Request, dense_subject_of, subject_of
-from trueshift.report.masks import class_colours, legend, mask_png, overlay, shares
-from trueshift.segment_command import PixelLabels, Sliding, find_pictures, usual_sliding
+from trueshift.eval.models.eval_model import EvalOptions, make_eval_model
+from trueshift.report.images import class_colours, legend, mask_png, overlay, shares
+from trueshift.segment_command import PixelLabels, Sliding, find_images, usual_sliding
 
 NAMES = ["red", "green", "blue"]
 
@@ -41,7 +41,9 @@ class StrongestColour(nn.Module):
 def colours(monkeypatch):
     """The model that the command finds under any name."""
     network = StrongestColour()
-    monkeypatch.setattr("trueshift.cli.load_subject", lambda name, request: subject_of(network, name, "none", request))
+    monkeypatch.setattr(
+        "trueshift.cli.load_eval_model", lambda name, options: make_eval_model(network, name, "none", options)
+    )
     return network
 
 
@@ -84,7 +86,7 @@ def test_label_files_and_overlays_are_written_at_the_size_of_the_picture(tmp_pat
     told = capsys.readouterr().out
     assert "a.png (40 x 60): " in told
     assert "red 33.3%" in told
-    assert "2 of 2 pictures: out" in told
+    assert "2 of 2 images: out" in told
 
 
 def test_windows_slide_by_the_crop_of_the_training(tmp_path, colours):
@@ -114,7 +116,7 @@ def test_unreadable_pictures_are_told_and_the_others_done(tmp_path, colours, cap
     assert "b.png could not be read: " in said.err
     assert "d.png could not be read: " in said.err
     assert "Traceback" not in said.err
-    assert "2 of 4 pictures" in said.out
+    assert "2 of 4 images" in said.out
     assert {file.name[0] for file in (tmp_path / "out").iterdir()} == {"a", "c"}
 
 
@@ -149,8 +151,8 @@ def test_results_of_the_last_time_are_not_pictures(tmp_path, colours):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nowhere.png"], "there is no picture at nowhere.png: needs a picture or a folder of them"),
-        (["empty"], "empty has no pictures: needs files ending in .jpg"),
+        (["nowhere.png"], "there is no image at nowhere.png: needs an image or a folder of them"),
+        (["empty"], "empty has no images: needs files ending in .jpg"),
         (["a.png", "in"], "a.png and in/a.png would both become a_mask.png: needs different names"),
         (["a.png", "--output", "a.png"], "a.png is a file: needs a folder"),
         (["a.png", "--window", "8", "8"], "needs --sliding as well"),
@@ -201,10 +203,10 @@ def test_a_model_of_whole_pictures_is_refused(tmp_path, monkeypatch, capsys):
             return images.mean((2, 3))
 
     monkeypatch.setattr(
-        "trueshift.cli.load_subject", lambda name, request: subject_of(Classifier(), name, "none", request)
+        "trueshift.cli.load_eval_model", lambda name, options: make_eval_model(Classifier(), name, "none", options)
     )
     assert main(["segment", "a.png", "--model", "cats"]) == 2
-    assert "cats gives one answer per picture: needs a segmentation model" in capsys.readouterr().err
+    assert "cats gives one answer per image: needs a segmentation model" in capsys.readouterr().err
 
 
 # the parts
@@ -212,7 +214,7 @@ def test_a_model_of_whole_pictures_is_refused(tmp_path, monkeypatch, capsys):
 
 def test_the_default_window_is_the_crop_or_the_shortest_side():
     network = StrongestColour()
-    subject = dense_subject_of(network, "any", "none", Request())
+    subject = make_eval_model(network, "any", "none", EvalOptions(), dense=True)
     assert usual_sliding(subject) == Sliding((24, 16), (16, 10))
     assert usual_sliding(subject, (9, 30)) == Sliding((9, 30), (6, 20))
     del network.pretrained_cfg["crop"]
@@ -227,8 +229,8 @@ def test_a_photograph_is_labelled_upright(tmp_path):
         image.transpose(Image.Transpose.ROTATE_180).save("a.png", exif=exif)
     from trueshift.segment_command import segment_files
 
-    model = PixelLabels(dense_subject_of(StrongestColour(), "any", "none", Request()))
-    list(segment_files(find_pictures(["a.png"], tmp_path / "out"), model, tmp_path))
+    model = PixelLabels(make_eval_model(StrongestColour(), "any", "none", EvalOptions()))
+    list(segment_files(find_images(["a.png"], tmp_path / "out"), model, tmp_path))
     assert np.array_equal(read(tmp_path / "a_mask.png"), labels)
 
 

@@ -17,7 +17,7 @@ from benchmarks.accuracy import cifar, measure, plots, store, tables
 from benchmarks.accuracy.runs import Run, matching, needed_by, write_result
 from benchmarks.common import record
 from benchmarks.common.job_queue import Job, JobQueue
-from benchmarks.common.package import Request, load_subject, parse_arguments, train
+from benchmarks.common.package import EvalOptions, load_eval_model, parse_arguments, train
 from benchmarks.manifest import TABLES
 from benchmarks.release.weights import keep_weights
 from trueshift.models import from_pretrained
@@ -91,8 +91,8 @@ def test_what_a_run_needs_and_what_is_asked_of_it():
 @pytest.mark.parametrize("part", ["no_a_token", "no_a_wsa", "no_a_pmerge"])
 def test_one_module_switched_off(part):
     """The same weights, which no longer stand still under every shift."""
-    subject = load_subject("a_swin_mini", Request())
-    twin = measure.PARTS[part].twin(subject, Request())
+    subject = load_eval_model("a_swin_mini", EvalOptions())
+    twin = measure.PARTS[part].twin(subject, EvalOptions())
     assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
     images = torch.randn(8, 3, 32, 32)
     with torch.no_grad():

@@ -5,16 +5,18 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-_TUPLES = {2: ("HEIGHT", "WIDTH"), 3: ("R", "G", "B")}  # what so many values of one option are called
+_TUPLES = {2: ("HEIGHT", "WIDTH"), 3: ("R", "G", "B")}  # names of the values of one option
 
 
 def command_line(program: str, about: str, commands: Mapping[str, Callable[..., Any]]) -> argparse.ArgumentParser:
     """A parser with one subcommand for each function; ``namespace.run(namespace)`` calls the one asked for.
 
-    Arguments before ``*`` are positional, the others options with dashes; without a default an option must be given.
-    A truth value is a flag, a list takes several words. A function of ``*arguments`` gets all words as they are.
+    Arguments before ``*`` are positional, the others options with dashes, required without a default. A bool is a
+    flag, a list takes several words. An argument with a dataclass as its default stands for one option per field.
+    A function of ``*arguments`` gets all words as they are.
     """
     parser = argparse.ArgumentParser(program, description=about)
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -22,37 +24,54 @@ def command_line(program: str, about: str, commands: Mapping[str, Callable[..., 
         summary, helps = _read_docstring(function)
         parameters = list(inspect.signature(function).parameters.values())
         if parameters and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
-            _add_untouched(subparsers, name, summary, function)
+            # no word begins with the prefix of an option, so that all are taken as they are, --help too
+            untouched = subparsers.add_parser(name, help=summary, add_help=False, prefix_chars="\0")
+            untouched.add_argument("arguments", nargs=argparse.REMAINDER)
+            untouched.set_defaults(run=lambda given, function=function: function(*given.arguments))
             continue
         subparser = subparsers.add_parser(name, help=summary, description=summary)
         hints = get_type_hints(function)
-        names = []
         for argument in parameters:
-            _add(subparser, argument, hints[argument.name], helps[argument.name])
-            names.append(argument.name)
-        subparser.set_defaults(run=_caller(function, names))
+            if is_dataclass(argument.default):
+                _add_fields(subparser, argument.default)
+            else:
+                positional = argument.kind is not inspect.Parameter.KEYWORD_ONLY
+                _add(subparser, argument.name, hints[argument.name], helps[argument.name], argument.default, positional)
+        subparser.set_defaults(run=_caller(function, parameters))
     return parser
 
 
-def _add_untouched(subparsers: Any, name: str, summary: str, function: Callable[..., Any]) -> None:
-    # no word begins with the prefix of an option, so that all are taken as they are, --help too
-    subparser = subparsers.add_parser(name, help=summary, add_help=False, prefix_chars="\0")
-    subparser.add_argument("arguments", nargs=argparse.REMAINDER)
-    subparser.set_defaults(run=lambda given: function(*given.arguments))
+def _caller(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[[argparse.Namespace], Any]:
+    def call(given: argparse.Namespace) -> Any:
+        values = {}
+        for argument in parameters:
+            if is_dataclass(argument.default):
+                kind: Any = type(argument.default)
+                values[argument.name] = kind(**{each.name: getattr(given, each.name) for each in fields(kind)})
+            else:
+                values[argument.name] = getattr(given, argument.name)
+        return function(**values)
+
+    return call
 
 
-def _caller(function: Callable[..., Any], names: list[str]) -> Callable[[argparse.Namespace], Any]:
-    return lambda given: function(**{name: getattr(given, name) for name in names})
+def _add_fields(parser: argparse.ArgumentParser, defaults: Any) -> None:
+    kind = type(defaults)
+    helps = {name: text for base in reversed(kind.__mro__) for name, text in _read_docstring(base)[1].items()}
+    hints = get_type_hints(kind)
+    for each in fields(defaults):
+        _add(parser, each.name, hints[each.name], helps[each.name], getattr(defaults, each.name))
 
 
-def _add(parser: argparse.ArgumentParser, argument: inspect.Parameter, hint: Any, told: str) -> None:
-    positional = argument.kind is not inspect.Parameter.KEYWORD_ONLY
-    required = argument.default is inspect.Parameter.empty
-    options: dict[str, Any] = {"help": told.replace("%", "%%")}
+def _add(
+    parser: argparse.ArgumentParser, name: str, hint: Any, text: str, default: Any, positional: bool = False
+) -> None:
+    required = default is inspect.Parameter.empty
+    options: dict[str, Any] = {"help": text.replace("%", "%%")}
     if not required:
-        options["default"] = argument.default
-        if argument.default not in (None, False, ""):
-            options["help"] += f" (default: {argument.default})"
+        options["default"] = default
+        if default not in (None, False, ""):
+            options["help"] += f" (default: {default})"
     hint = _without_none(hint)
     if hint is bool:
         options["action"] = "store_true"
@@ -62,17 +81,17 @@ def _add(parser: argparse.ArgumentParser, argument: inspect.Parameter, hint: Any
         words = _TUPLES[len(get_args(hint))]
         options.update(type=get_args(hint)[0], nargs=len(words), metavar=words, action=_Tuple)
     else:
-        options.update(type=hint, metavar=argument.name.upper())
+        options.update(type=hint, metavar=name.upper())
     if positional:
         if not required:
             options["nargs"] = "?"
-        parser.add_argument(argument.name, **options)
+        parser.add_argument(name, **options)
     else:
-        parser.add_argument(f"--{argument.name.replace('_', '-')}", dest=argument.name, required=required, **options)
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, required=required, **options)
 
 
 class _Tuple(argparse.Action):
-    """Several values of one option as the tuple that the function asks for: argparse itself makes lists."""
+    """Several values of one option as a tuple: argparse itself makes lists."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         setattr(namespace, self.dest, tuple(values))
@@ -84,10 +103,10 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The first paragraph, and what the ``Args`` section says of each argument."""
-    text = inspect.getdoc(function) or ""
+def _read_docstring(thing: Any) -> tuple[str, dict[str, str]]:
+    """The first paragraph, and the ``Args`` section by argument."""
+    text = inspect.getdoc(thing) or ""
     summary, _, rest = text.partition("\n\n")
     section = rest.partition("Args:\n")[2]
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return " ".join(summary.split()), {name: " ".join(told.split()) for name, told in entries}
+    return " ".join(summary.split()), {name: " ".join(found.split()) for name, found in entries}

@@ -7,16 +7,15 @@ from pathlib import Path
 
 from benchmarks.accuracy.runs import SMALL, Run, configuration, write_result
 from benchmarks.common.package import (
-    EvalSettings,
-    Request,
-    Subject,
+    EvalModel,
+    EvalOptions,
     adapted_twin,
     canonical_twin,
     find_protocols,
-    load_subject,
+    load_eval_model,
+    make_eval_model,
     open_data,
     run_evaluation,
-    subject_of,
 )
 from trueshift.models import create_model
 from trueshift.utils.provenance import circumstances
@@ -41,7 +40,7 @@ class Part:
 
     wanted: Callable[[str], bool]
     protocols: tuple[str, ...]
-    twin: Callable[[Subject, Request], Subject] | None = None
+    twin: Callable[[EvalModel, EvalOptions], EvalModel] | None = None
     precision: str = "float32"
     shifts: int = 2
 
@@ -62,15 +61,15 @@ def _ordinary(recipe: str) -> bool:
     return _main_tables(recipe) and not configuration(recipe).model.name.startswith("a_")
 
 
-def _without(module: str) -> Callable[[Subject, Request], Subject]:
+def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:
     """The same weights with one of the modules switched off, and the anchor, which would hide what the others do."""
 
-    def twin(subject: Subject, request: Request) -> Subject:
+    def twin(subject: EvalModel, request: EvalOptions) -> EvalModel:
         network = create_model(
             "a_swin_mini", num_classes=subject.num_classes, criterion={module: "fixed"}, anchor=False
         )
         network.load_state_dict(subject.module.state_dict())
-        made = subject_of(network, subject.name, subject.weights, request)
+        made = make_eval_model(network, subject.name, subject.weights, request)
         return replace(made, preparation=subject.preparation, classes=subject.classes)
 
     return twin
@@ -112,11 +111,11 @@ def measure_run(run: Run, data: str, device: str, parts: list[str], limit: int, 
         if name in done and done[name]["settings"]["limit"] == limit:  # a call that was stopped got as far
             continue
         part = PARTS[name]
-        request = Request(device=device, precision=part.precision)
-        subject = load_subject(str(folder), request)
+        request = EvalOptions(device=device, precision=part.precision)
+        subject = load_eval_model(str(folder), request)
         if part.twin is not None:
             subject = part.twin(subject, request)
-        settings = EvalSettings(part.shifts, limit, batch_size, run.seed, device, part.precision, workers)
+        settings = EvalOptions(part.shifts, limit, batch_size, run.seed, device, part.precision, workers)
         subject = replace(subject, name=run.recipe, weights="trained")
         measured = run_evaluation(subject, source, find_protocols(list(part.protocols)), settings)
         kept = {key: measured[key] for key in ("settings", "protocols", "measured")}

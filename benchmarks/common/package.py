@@ -3,9 +3,9 @@
 # ruff: noqa: F401
 
 from trueshift.data import EmbeddedSample, ImageFolder, Preparation, open_data
-from trueshift.eval import EvalSettings, Request, find_protocols, load_subject, run_evaluation
-from trueshift.eval.models.eval_model import Subject, adapted_twin, canonical_twin, subject_of
-from trueshift.eval.runner.settings import inference_device, on_gpu
+from trueshift.eval import EvalOptions, find_protocols, load_eval_model, run_evaluation
+from trueshift.eval.models.eval_model import EvalModel, adapted_twin, canonical_twin, make_eval_model
+from trueshift.eval.options import inference_device, on_gpu
 from trueshift.train import TrainConfig, list_recipes, parse_arguments, train
 from trueshift.train.compile_check import SAFE, compiled, otherwise_if_constant, weights_moved
 from trueshift.train.preemption import StopRequest

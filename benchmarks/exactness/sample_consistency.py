@@ -9,10 +9,9 @@ import torch
 
 from benchmarks.common import record
 from benchmarks.common.package import (
-    EvalSettings,
-    Request,
+    EvalOptions,
     find_protocols,
-    load_subject,
+    load_eval_model,
     open_data,
     run_evaluation,
 )
@@ -28,10 +27,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     source, protocols = open_data(), find_protocols(["circular"])
-    settings = EvalSettings(0, options.limit, options.batch, device=options.device)
+    settings = EvalOptions(0, options.limit, options.batch, device=options.device)
     rows = []
     for name in (name for family in FAMILIES for name in (family, f"a_{family}")):
-        subject = load_subject(name, Request(device=options.device))
+        subject = load_eval_model(name, EvalOptions(device=options.device))
         measured = run_evaluation(subject, source, protocols, settings)["measured"]["circular"]
         rows.append({"model": subject.name, **measured})
         print(rows[-1], flush=True)

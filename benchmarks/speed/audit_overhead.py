@@ -19,11 +19,10 @@ from PIL import Image
 
 from benchmarks.common import record
 from benchmarks.common.package import (
-    EvalSettings,
+    EvalOptions,
     ImageFolder,
-    Request,
     find_protocols,
-    load_subject,
+    load_eval_model,
     on_gpu,
     run_evaluation,
 )
@@ -65,11 +64,13 @@ def write_photographs(folder: Path, count: int) -> ImageFolder:
 
 
 def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict:
-    subject = load_subject(name, Request(random_weights=True, device=options.device, precision=options.precision))
+    subject = load_eval_model(
+        name, EvalOptions(random_weights=True, device=options.device, precision=options.precision)
+    )
     views = len(source) * (options.shifts + 1)
     batches = -(-views // options.batch)
     noise = torch.randn(options.batch, 3, *subject.preparation.size, device=options.device)
-    settings = EvalSettings(options.shifts, 0, options.batch, device=options.device, precision=options.precision)
+    settings = EvalOptions(options.shifts, 0, options.batch, device=options.device, precision=options.precision)
 
     def bare() -> float:
         with torch.inference_mode():

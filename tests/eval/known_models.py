@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from trueshift.data import EmbeddedSample, Preparation, read_ahead
-from trueshift.eval import Subject, find_protocols, margin_of
-from trueshift.eval.runner import classify as measure
+from trueshift.eval import EvalModel, find_protocols, margin_of
+from trueshift.eval.runner.classify import measure
 from trueshift.layers import CircularConv2d
 
 TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
@@ -14,7 +14,7 @@ TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 class Counting:
     """A model's forward pass that counts the images it is shown; the model stays the one it was."""
 
-    def __init__(self, model: Subject) -> None:
+    def __init__(self, model: EvalModel) -> None:
         self.forward, self.shown = model.forward, 0
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -52,9 +52,9 @@ class ConvolveAndPool(nn.Module):
         return self.second(self.first(images).relu()).amax((2, 3))
 
 
-def subject(module: nn.Module, name: str = "model", preparation: Preparation = TINY) -> Subject:
+def subject(module: nn.Module, name: str = "model", preparation: Preparation = TINY) -> EvalModel:
     classes = getattr(module, "num_classes", None)
-    return Subject(name, module.eval(), preparation, "made up", num_classes=classes, module=module)
+    return EvalModel(name, module.eval(), preparation, "made up", num_classes=classes, module=module)
 
 
 def answers_to(forward, names, shifts, images=range(4), preparation=TINY, source=None, seed=0, batch_size=32):

@@ -5,12 +5,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from trueshift.data import Preparation
 from trueshift.data.source import Sample
 from trueshift.data.transforms import ScenePreparation
-from trueshift.eval import Subject
+from trueshift.eval import EvalModel, EvalOptions
 from trueshift.eval.models.dense import PixelLogits
-from trueshift.eval.models.eval_model import Request, pixel_forward
+from trueshift.eval.models.eval_model import pixel_forward
 
 SMALL = ScenePreparation((64, 16), (8, 8), "resize", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
@@ -74,13 +73,12 @@ def noise(count=4, size=(16, 24), seed=0):
 
 def segmenter(module, name="model", scenes=SMALL, precision="float32"):
     module = module.eval()
-    return Subject(
+    return EvalModel(
         name,
-        pixel_forward(PixelLogits(module, module.size_multiple), Request(precision=precision)),
-        Preparation(),
+        pixel_forward(PixelLogits(module, module.size_multiple), EvalOptions(precision=precision)),
+        scenes,
         "made up",
         num_classes=module.num_classes,
         module=module,
         dense=True,
-        scenes=scenes,
     )

@@ -6,7 +6,7 @@ from known_models import TINY, Constant, ConvolveAndPool, ReadsOnePixel, answers
 
 import trueshift
 from trueshift.data import EmbeddedSample
-from trueshift.eval.metrics.aggregate import Tally
+from trueshift.eval.metrics.aggregate import LabelTally
 from trueshift.models.registry import CIFAR_MEAN, CIFAR_STD
 
 FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
@@ -16,7 +16,7 @@ def measured(forward, names, shifts, images, **options):
     records, protocols = answers_to(forward, names, shifts, images, **options)
     results = {}
     for protocol in protocols:
-        tally = Tally(protocol, labelled=True)
+        tally = LabelTally(protocol, labelled=True)
         for record in records:
             tally.add(record)
         results[protocol.name] = tally.summary()

@@ -20,7 +20,7 @@ import trueshift as ts
 from trueshift.cli import main
 from trueshift.data import Preparation
 from trueshift.data.arrays import CIFAR10_CLASSES
-from trueshift.eval import WeightsUnavailable, load_subject
+from trueshift.eval import WeightsUnavailable, load_eval_model
 from trueshift.models import bundled_weights as shipped
 from trueshift.models import from_pretrained
 from trueshift.models.bundled_weights import DamagedWeights, find_shipped, packed, tags_of, unpacked
@@ -108,7 +108,7 @@ def test_images_are_prepared_as_in_training(here):
     assert model.pretrained_cfg["tag"] == "cifar10"
     data = timm.data.resolve_data_config({}, model=model)
     assert (data["input_size"], data["mean"], data["crop_pct"]) == ((3, 32, 32), CIFAR_MEAN, 1.0)
-    subject = load_subject("a_swin_mini")
+    subject = load_eval_model("a_swin_mini")
     assert subject.preparation == Preparation.from_config(model.pretrained_cfg)
     assert subject.classes == list(CIFAR10_CLASSES)
     assert subject.weights == "pretrained, cifar10"
@@ -223,7 +223,7 @@ def test_an_empty_folder_offers_nothing(monkeypatch, tmp_path):
     assert find_shipped(FULL) is None
     assert find_shipped(FULL, "cifar10") is None
     with pytest.raises(WeightsUnavailable, match="--random-weights"):
-        load_subject("a_swin_mini.none")
+        load_eval_model("a_swin_mini.none")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from PIL import Image
 from small_segmenters import ByPixel, ByPlace, Scenes, noise, segmenter
 
 from trueshift.data import ImageFolder
-from trueshift.eval import AuditSettings, Request, adapted_twin, load_subject, run_audit
+from trueshift.eval import AuditOptions, EvalOptions, adapted_twin, load_eval_model, run_audit
 
 NASTY = "<script>alert(1)<script>&\"quoted\" 'name'"
 
@@ -25,9 +25,9 @@ def nasty_folder(folder):
 
 
 def audit_of_twins(source, limit=8):
-    request = Request(random_weights=True)
-    ordinary = load_subject("swin_mini", request)
-    settings = AuditSettings(limit=limit, shifts=4, examples=2, plane=8, batch_size=32)
+    request = EvalOptions(random_weights=True)
+    ordinary = load_eval_model("swin_mini", request)
+    settings = AuditOptions(limit=limit, shifts=4, examples=2, plane=8, batch_size=32)
     return run_audit([ordinary, adapted_twin(ordinary, request)], source, settings)
 
 
@@ -43,7 +43,7 @@ class NastyScenes(Scenes):
 
 def audit_of_segmenters(source):
     models = [segmenter(ByPlace(), "<img src=x onerror=alert(1)>"), segmenter(ByPixel(), "pixel $\\frac$")]
-    return run_audit(models, source, AuditSettings(shifts=3, examples=2, batch_size=4))
+    return run_audit(models, source, AuditOptions(shifts=3, examples=2, batch_size=4))
 
 
 class Reader(HTMLParser):

@@ -1,48 +1,57 @@
+"""The report: everything is there, drawn, named and escaped."""
+
 import base64
+import csv
 import io
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from known_models import Constant, subject
 from PIL import Image
-from report_samples import Reader
+from report_samples import NastyScenes, Reader
+from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
-from trueshift.report.wording import number, percent, verdict
+from trueshift.data import EmbeddedSample
+from trueshift.eval import AuditOptions, find_protocols, run_audit
+from trueshift.report.images import change_image, flip_images, label_image
+from trueshift.report.page import write_audit
+from trueshift.report.wording import number, percent, remarks, table_rows, verdict
 
 
-@pytest.fixture(scope="module")
-def page(written):
+@pytest.fixture(params=["written", "written_scenes"])
+def page(request):
+    """The page of each task, read."""
+    found, path = request.getfixturevalue(request.param)
     reader = Reader()
-    reader.feed(written[1].read_text())
+    reader.feed(path.read_text())
+    reader.found, reader.text = found, path.read_text()
     return reader
 
 
-def test_names_of_files_and_classes_are_escaped(written, page):
-    assert "script" not in page.tags
-    assert "b" not in page.tags  # from "torn <b>.png"
+def test_names_are_escaped_and_the_page_needs_nothing_else(page):
+    assert not {"script", "b"} & set(page.tags)  # "b" from "torn <b>"
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
-    assert "&lt;script&gt;alert(1)" in written[1].read_text()
-    assert "torn &lt;b&gt;.png" in written[1].read_text()
-
-
-def test_the_page_needs_nothing_else(page):
+    assert "&lt;script&gt;alert(1)" in page.text
+    assert "torn &lt;b&gt;" in page.text
     addresses = [value for _, name, value in page.attributes if name in ("src", "srcset", "href")]
     assert addresses
     assert all(address.startswith("data:") for address in addresses)
 
 
-def test_every_picture_is_one(page):
-    pictures = [value for tag, name, value in page.attributes if (tag, name) in (("img", "src"), ("source", "srcset"))]
-    assert len(pictures) > 20
-    for picture in pictures:
-        head, data = picture.split(",", 1)
+def test_every_image_is_one_and_says_what_it_shows(page):
+    images = [value for tag, name, value in page.attributes if (tag, name) in (("img", "src"), ("source", "srcset"))]
+    if page.found["task"] == "segmentation":
+        assert len(images) == 2 * (2 + 2 * 3) + sum(len(model["worst_images"]) for model in page.found["models"])
+    assert len(images) > (20 if page.found["task"] == "classification" else 15)
+    for image in images:
+        head, data = image.split(",", 1)
         assert head == "data:image/png;base64"
         assert min(Image.open(io.BytesIO(base64.b64decode(data))).size) > 0
-
-
-def test_pictures_say_what_they_show(page):
-    images = page.tags.count("img")
-    assert images == len([1 for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value])
+    described = [1 for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value]
+    assert page.tags.count("img") == len(described)
 
 
 def test_what_must_be_known_is_said(written):
@@ -73,7 +82,7 @@ def test_default_stands_beside_adapted(written):
     assert all(stage["largest"] > 0 for entry in ordinary["tokens"] for stage in entry["stages"])
     assert all(plane["different_answers"] == 1 for plane in adapted["planes"])
     text = re.sub(r"\s+", " ", path.read_text())
-    assert "under every shift tried, bit for bit" in text
+    assert "under every circular shift tried, bit for bit" in text
 
 
 def test_a_rate_below_one_is_never_shown_as_a_hundred():
@@ -88,3 +97,85 @@ def test_the_verdict_counts_images_that_flip(written):
     flipped = sum(agreed < 1 for _, agreed in found["models"][0]["consistency_of_images"])
     assert flipped > 0
     assert f"changes its answer for {flipped} of 6 images" in verdict(found)
+
+
+@pytest.mark.parametrize(("protocol", "kind"), [("circular", "circular"), ("cifar-standard", "standard")])
+def test_the_verdict_names_the_kind_of_shift_it_is_about(protocol, kind):
+    protocols = find_protocols([protocol])
+    settings = AuditOptions(limit=3, examples=0)
+    found = run_audit([subject(Constant(), "constant")], EmbeddedSample(), settings, protocols)
+    assert verdict(found) == f"constant gives all 3 images the same answer under every {kind} shift tried, bit for bit."
+
+
+def test_the_files_of_a_segmentation_audit_are_there(written_scenes):
+    found, path = written_scenes
+    assert json.loads((path.parent / "audit.json").read_text())["models"][0]["flips"] == found["models"][0]["flips"]
+    rows = list(csv.reader((path.parent / "images.csv").read_text().splitlines()))
+    assert len(rows) == 4
+    assert [float(row[3]) for row in rows[1:]] == [1, 1, 1]
+    assert [file.name for file in (path.parent / "figures").iterdir()] == ["flips.png"]
+    with Image.open(path.parent / "figures" / "flips.png") as figure:
+        assert min(figure.size) > 300
+
+
+def test_what_must_be_known_of_segmentation_is_said(written_scenes):
+    found, path = written_scenes
+    text = path.read_text()
+    for words in ("mIoU", "mASCC", "mASSC", "pixel accuracy", "1 skipped", "whole images of at most 64 x 16"):
+        assert words in text
+    for protocol in found["protocols"].values():
+        assert protocol["description"] in text
+    kept = "keeps the label of every pixel of all 3 images"
+    assert f"{kept} under every circular shift tried, bit for bit" in verdict(found)
+    assert "onerror=alert(1)> changes the label of" in verdict(found)
+    assert any("Skipped" in remark for remark in remarks(found))
+
+
+def test_an_audit_that_was_interrupted_at_once_still_ends_in_a_report(tmp_path):
+    def interrupted(what, done, total):
+        raise KeyboardInterrupt
+
+    found = run_audit([segmenter(ByPlace())], NastyScenes(), AuditOptions(shifts=2), progress=interrupted)
+    assert "Interrupted: 1 of 4" in write_audit(found, NastyScenes(), tmp_path).read_text()
+
+
+def test_nothing_measured_is_said(tmp_path):
+    source = Scenes([(OSError("torn"), None)])
+    found = run_audit([segmenter(ByPlace())], source, AuditOptions(shifts=2))
+    assert "Nothing was measured" in write_audit(found, source, tmp_path).read_text()
+
+
+def test_images_of_a_flip_show_it(written_scenes):
+    found, source = written_scenes[0], NastyScenes()
+    flip = max(found["models"][0]["flips"], key=lambda flip: flip["flipped"])
+    drawn = flip_images(flip, source)
+    assert {picture.shape for picture in drawn.values()} == {(16, 24, 3)}
+    down, right = flip["shift"]
+    assert (np.roll(drawn["image"], (down, right), (0, 1)) == drawn["shifted"]).all()
+    assert (drawn["before"][0, 0] != drawn["before"][-1, 0]).any()
+    standard = flip_images({**flip, "wraps": False, "shift": [2, -3]}, source)["shifted"]
+    assert (standard[:2] == standard[0, 0]).all()
+    assert (standard[2:, :-3] == drawn["image"][:-2, 3:]).all()
+
+
+def test_changed_pixels_are_marked_and_boxed():
+    changed = np.zeros((20, 30), bool)
+    changed[5:9, 10:14] = True
+    picture = change_image(np.zeros((20, 30, 3), np.uint8), changed, [{"box": [5, 10, 9, 14]}])
+    marked, boxed, pale = picture[6, 11], picture[4, 9], picture[0, 0]
+    assert (picture[changed] == marked).all()
+    assert (picture[4, 9:15] == boxed).all()
+    assert (picture[4:10, 14] == boxed).all()
+    assert len({tuple(colour) for colour in (marked, boxed, pale)}) == 3
+
+
+def test_more_classes_than_colours_are_drawn():
+    assert label_image(np.array([[0, 3, 256, 70000, -1]])).shape == (1, 5, 3)
+
+
+def test_padded_inputs_have_an_iou_of_their_own():
+    padded = replace(SMALL, fit="pad")
+    found = run_audit([segmenter(ByPixel(), scenes=padded)], Scenes(noise(2, (13, 21))), AuditOptions(shifts=2))
+    titles = [title for title, _, _ in table_rows(found)]
+    assert titles[0] == "mIoU"
+    assert titles[-2:] == ["mIoU, input of mASSC", "mASSC"]

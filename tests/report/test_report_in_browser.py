@@ -3,9 +3,6 @@
 import shutil
 
 import pytest
-from report_samples import NastyScenes, audit_of_segmenters
-
-from trueshift.report.output import write_audit
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the PATH")
@@ -24,12 +21,9 @@ CONTRASTS = """() => {
 }"""
 
 
-@pytest.fixture(scope="module", params=["pictures", pytest.param("scenes", marks=pytest.mark.slow)])
-def address(request, tmp_path_factory):
-    if request.param == "scenes":
-        folder = tmp_path_factory.mktemp("page")
-        return write_audit(audit_of_segmenters(NastyScenes()), NastyScenes(), folder).as_uri()
-    return request.getfixturevalue("written")[1].as_uri()
+@pytest.fixture(scope="module", params=["written", pytest.param("written_scenes", marks=pytest.mark.slow)])
+def address(request):
+    return request.getfixturevalue(request.param)[1].as_uri()
 
 
 @pytest.fixture(scope="module")

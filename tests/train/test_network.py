@@ -9,7 +9,7 @@ import torch
 
 import trueshift
 from trueshift.data import Preparation
-from trueshift.eval.models.load import load_subject
+from trueshift.eval.models.load import load_eval_model
 from trueshift.models.backbone import Backbone
 from trueshift.models.registry import name_of, resolve_name
 from trueshift.train.config import DataConfig, ModelConfig, TrainConfig
@@ -195,7 +195,7 @@ def test_ours_come_back_with_how_pictures_were_prepared(tmp_path, name):
     assert again.config.choices.padding_mode == "circular"
     assert again.config.drop_path_rate == 0.3
     assert Preparation.from_config(again.pretrained_cfg) == TOLD
-    subject = load_subject(str(tmp_path / "final"))
+    subject = load_eval_model(str(tmp_path / "final"))
     assert subject.preparation == TOLD
     assert subject.classes == CLASSES
     by_timm = timm.create_model(f"local-dir:{tmp_path / 'final'}", pretrained=True)
@@ -223,7 +223,7 @@ def test_timms_come_back_with_how_pictures_were_prepared(tmp_path, name, data, a
     assert Preparation.from_config(again.pretrained_cfg) == told
     config = json.loads((tmp_path / "final" / "config.json").read_text())
     assert (config["num_classes"], config["label_names"]) == (5, CLASSES)
-    subject = load_subject(str(tmp_path / "final"))
+    subject = load_eval_model(str(tmp_path / "final"))
     assert subject.preparation == told
     assert subject.classes == CLASSES
 

@@ -19,7 +19,7 @@ from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_w
 
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
-from trueshift.eval.models.load import load_subject
+from trueshift.eval.models.load import load_eval_model
 from trueshift.train import Diverged, classification, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
@@ -115,7 +115,7 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert circular["bit_exact"]["rate"] == 1
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["step_00000006", "step_00000012"]
     assert from_pretrained(tmp_path / "final").config.embed_dim == 16
-    subject = load_subject(str(tmp_path / "best"))
+    subject = load_eval_model(str(tmp_path / "best"))
     assert subject.classes is not None
     assert subject.classes[3] == "cat"
     assert not subject.assumed
@@ -283,7 +283,7 @@ def test_an_unwritable_output_and_empty_data_are_told(tmp_path, capsys):
 def test_a_network_of_timm_trains_too(tmp_path):
     config = tiny(tmp_path, max_steps=2, data__img_size=32)
     assert train(replace(config, model=replace(config.model, name="resnet10t", arguments={}))) == 0
-    assert load_subject(str(tmp_path / "final")).num_classes == 10
+    assert load_eval_model(str(tmp_path / "final")).num_classes == 10
 
 
 def test_pictures_that_cannot_be_measured_on_are_named(tmp_path):

@@ -18,7 +18,7 @@ from training_runs import Run, log, losses, run_here, same, tiny, tiny_words, we
 import trueshift
 from trueshift.cli import main
 from trueshift.data.transforms import ScenePreparation
-from trueshift.eval.models.load import load_subject
+from trueshift.eval.models.load import load_eval_model
 from trueshift.train import Diverged, segmentation, train
 from trueshift.train import trainer as loop
 from trueshift.train.network import build_segmenter
@@ -85,11 +85,12 @@ def test_what_a_run_leaves_behind(learned, scenes):
     assert model.config.channels == 8
     assert model.encoder.config.embed_dim == 16
     assert model.pretrained_cfg["label_names"] == ["ground", "disc", "square"]
-    subject = load_subject(str(learned / "best"))
+    subject = load_eval_model(str(learned / "best"))
     assert subject.classes == ["ground", "disc", "square"]
     assert not subject.assumed
-    assert isinstance(subject.scenes, ScenePreparation)
-    assert (subject.scenes.scale, subject.scenes.multiple, subject.scenes.fit) == ((64, 32), (16, 16), "resize")
+    assert isinstance(subject.preparation, ScenePreparation)
+    wanted = subject.preparation
+    assert (wanted.scale, wanted.multiple, wanted.fit) == ((64, 32), (16, 16), "resize")
     assert model.pretrained_cfg["crop"] == [32, 32]
     best = max(max(entry["model_mean_iou"], entry["ema_mean_iou"]) for entry in measurements(learned))
     assert json.loads((learned / "best" / "measured.json").read_text())["mean_iou"] == best
@@ -342,4 +343,4 @@ def test_padded_crops_and_pictures_are_learned_from_too(tmp_path, scenes, capsys
     asked = tiny(tmp_path, task="segmentation", data__path=scenes, **changes)
     assert train(asked, Console(width=500)) == 0
     assert "images of 40 x 24 padded to 48 x 32 (0 workers)" in capsys.readouterr().out
-    assert load_subject(str(tmp_path / "final")).scenes.fit == "pad"
+    assert load_eval_model(str(tmp_path / "final")).preparation.fit == "pad"

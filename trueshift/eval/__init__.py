@@ -1,7 +1,7 @@
 """Measure how much a model's answers depend on where the image lies."""
 
 from .audit.run import run_audit
-from .metrics.aggregate_dense import SceneTally
+from .metrics.aggregate import LabelTally, PixelTally
 from .metrics.consistency import (
     BitExactFraction,
     FlickerRate,
@@ -12,42 +12,42 @@ from .metrics.consistency import (
     TopOne,
     WorstCaseAccuracy,
     WorstCaseConsistency,
+    wilson_interval,
 )
-from .metrics.intervals import wilson_interval
-from .models.eval_model import Request, Subject, adapted_twin, canonical_twin, subject_of
+from .models.eval_model import EvalModel, adapted_twin, canonical_twin, make_eval_model
 from .models.feature_maps import token_errors
-from .models.load import WeightsUnavailable, load_subject
-from .protocols.registry import PROTOCOLS, SUITES, Protocol, find_protocols
+from .models.foreign import WeightsUnavailable
+from .models.load import load_eval_model
+from .options import AuditOptions, EvalOptions
+from .protocols.registry import PROTOCOLS, SUITES, ShiftProtocol, find_protocols
 from .protocols.shifts import Circular, Cropped, ZeroPadded
 from .runner.classify import measure
 from .runner.evaluate import run_evaluation
 from .runner.read_scenes import read_scenes
-from .runner.records import Answers, ImageRecord, PixelAnswers, SceneRecord
+from .runner.records import LabelAnswers, PixelAnswers, Record
 from .runner.segment import measure_segmentation
-from .runner.settings import AuditSettings, EvalSettings
 from .runner.view_batches import margin_of
 
 __all__ = [
     "PROTOCOLS",
     "SUITES",
-    "Answers",
-    "AuditSettings",
+    "AuditOptions",
     "BitExactFraction",
     "Circular",
     "Cropped",
-    "EvalSettings",
+    "EvalModel",
+    "EvalOptions",
     "FlickerRate",
-    "ImageRecord",
+    "LabelAnswers",
+    "LabelTally",
     "LargestLogitChange",
     "MeanIoU",
     "PixelAnswers",
-    "Protocol",
-    "Request",
-    "SceneRecord",
-    "SceneTally",
+    "PixelTally",
+    "Record",
     "SegmentationConsistency",
     "ShiftConsistency",
-    "Subject",
+    "ShiftProtocol",
     "TopOne",
     "WeightsUnavailable",
     "WorstCaseAccuracy",
@@ -56,14 +56,14 @@ __all__ = [
     "adapted_twin",
     "canonical_twin",
     "find_protocols",
-    "load_subject",
+    "load_eval_model",
+    "make_eval_model",
     "margin_of",
     "measure",
     "measure_segmentation",
     "read_scenes",
     "run_audit",
     "run_evaluation",
-    "subject_of",
     "token_errors",
     "wilson_interval",
 ]

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..eval.runner.settings import Progress as Report
+from ..eval.options import Progress as Report
 from .wording import assumption, cell, other_classes, percent, remarks, table_rows, verdict
 
 
@@ -38,9 +38,9 @@ def print_audit(console: Console, audit: dict[str, Any]) -> None:
     for model in audit["models"]:
         note = "\n[yellow]random weights[/]" if model["random"] else ""
         table.add_column(escape(model["name"]) + note, justify="right")
-    for title, told, cells in table_rows(audit):
+    for title, meaning, cells in table_rows(audit):
         shown = [f"{value}\n[dim]{between}[/]" if between else value for value, between in cells]
-        table.add_row(f"{escape(title)}\n[dim]{escape(told)}[/]", *shown)
+        table.add_row(f"{escape(title)}\n[dim]{escape(meaning)}[/]", *shown)
     console.print(table)
     for remark in remarks(audit):
         console.print(f"[yellow]{escape(remark)}[/]", highlight=False)
@@ -75,7 +75,9 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
         table.add_column(title, justify="right")
     for name, measured in result["measured"].items():
         cells = {key: cell(key, measured[key]) for key in columns}
-        shown = [f"{value}\n[dim]{told}[/]" if key == "consistency" else value for key, (value, told) in cells.items()]
+        shown = [
+            f"{value}\n[dim]{between}[/]" if key == "consistency" else value for key, (value, between) in cells.items()
+        ]
         table.add_row(f"{escape(result['protocols'][name]['title'])}\n[dim]{name}[/]", *shown)
     console.print(table)
     for name, protocol in result["protocols"].items():
@@ -102,9 +104,9 @@ def _print_classes(console: Console, result: dict[str, Any]) -> None:
         if names and len(names) != classes:
             console.print(f"[yellow]{escape(other_classes(result['model']['name'], classes, len(names)))}[/]")
         return
-    told = [
+    shares = [
         f"{names[label] if names else f'class {label}'} {percent({'rate': share})}"
         for label, share in enumerate(first["iou_by_class"])
         if share is not None
     ]
-    console.print(f"IoU by class: {escape(', '.join(told))}", highlight=False)
+    console.print(f"IoU by class: {escape(', '.join(shares))}", highlight=False)

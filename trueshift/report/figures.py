@@ -5,19 +5,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import matplotlib
+from matplotlib.figure import Figure  # without pyplot: no window system, nothing kept open
+
 from ..data import Source
 from ..eval.audit.run import answer_name
-from .flip_pictures import flip_pictures
-from .paper import CONSISTENCY_BY_MAGNITUDE, MAGNITUDES
-from .pictures import PALETTE, colours_of, error_picture, plane_picture, thumbnail
+from .images import PALETTE, colours_of, error_image, flip_images, plane_image, thumbnail
 
+# "Consistency under different shift magnitudes", CIFAR-10, in percent, for offsets up to 8, 16, 24 and 32 pixels of 32
+MAGNITUDES = (8, 16, 24, 32)
+CONSISTENCY_BY_MAGNITUDE = {
+    "Swin-T": (92.00, 89.65, 88.93, 88.13),
+    "SwinV2-T": (92.13, 90.43, 89.67, 88.75),
+    "CvT-13": (88.99, 87.42, 86.96, 86.84),
+    "MViTv2-T": (91.49, 90.57, 90.46, 90.22),
+    "adaptive (all four)": (100.0, 100.0, 100.0, 100.0),
+}
 _INK = {"light": ("#1f2328", "#d0d7de"), "dark": ("#e6edf3", "#3d444d")}
 
 
 @contextmanager
 def _style(theme: str) -> Iterator[Any]:
-    import matplotlib
-
     ink, faint = _INK[theme]
     settings: Any = {
         "text.color": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.edgecolor": faint,
@@ -34,19 +42,13 @@ def _drawn(figure: Any, transparent: bool) -> bytes:
     return file.getvalue()
 
 
-def _new_figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure  # without pyplot: no window system, nothing kept open
-
-    return Figure((width, height), layout="constrained")
-
-
 def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: bool = False) -> bytes | None:
     """Consistency against the largest shift, beside the paper's curves; None if magnitudes were not measured."""
     names = [f"magnitude-{pixels}" for pixels in MAGNITUDES]
     if any(name not in audit["protocols"] for name in names) or not audit["data"]["images"]:
         return None
     with _style(theme) as ink:
-        figure = _new_figure(4.4, 3.5)
+        figure = Figure((4.4, 3.5), layout="constrained")
         axes = figure.add_subplot()
         share = [100 * pixels / 32 for pixels in MAGNITUDES]
         for name, curve in CONSISTENCY_BY_MAGNITUDE.items():
@@ -72,12 +74,12 @@ def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: b
 
 def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
     """The answer over the plane of shifts, a row for each example and a column for each model."""
-    models = [model for model in audit["models"] if model["planes"]]
+    models = [model for model in audit["models"] if model.get("planes")]
     if not models:
         return None
     rows = min(len(model["planes"]) for model in models)
     with _style("light"):
-        figure = _new_figure(2.4 * (len(models) + 1), 2.5 * rows)
+        figure = Figure((2.4 * (len(models) + 1), 2.5 * rows), layout="constrained")
         grid = figure.subplots(rows, len(models) + 1, squeeze=False)
         for row in range(rows):
             planes = [model["planes"][row] for model in models]
@@ -87,7 +89,7 @@ def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
             for axes, model, plane in zip(grid[row][1:], models, planes, strict=True):
                 (top, bottom), (left, right) = plane["rows"], plane["columns"]
                 extent = (left - 0.5, right - 0.5, bottom - 0.5, top - 0.5)
-                axes.imshow(plane_picture(plane, colours), extent=extent, interpolation="nearest")
+                axes.imshow(plane_image(plane, colours), extent=extent, interpolation="nearest")
                 answers = plane["different_answers"]
                 axes.set_title(f"{model['name']}\n{answers} answer{'s' * (answers > 1)}", fontsize=9)
             for axes in grid[row]:
@@ -101,18 +103,18 @@ def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
 
 def tokens_figure(audit: dict[str, Any]) -> bytes | None:
     """The paper's figure on token stability: the change of each stage's tokens under a shift by one row and column."""
-    models = [model for model in audit["models"] if model["tokens"]]
+    models = [model for model in audit["models"] if model.get("tokens")]
     if not models:
         return None
     stages = max(len(model["tokens"][0]["stages"]) for model in models)
     with _style("light"):
-        figure = _new_figure(2.1 * stages, 2.4 * len(models))
+        figure = Figure((2.1 * stages, 2.4 * len(models)), layout="constrained")
         grid = figure.subplots(len(models), stages, squeeze=False)
         for row, model in zip(grid, models, strict=True):
             for axes in row:
                 axes.set_axis_off()
             for number, (axes, stage) in enumerate(zip(row, model["tokens"][0]["stages"], strict=False), 1):
-                axes.imshow(error_picture(stage["error"], stage["scale"]), interpolation="nearest")
+                axes.imshow(error_image(stage["error"], stage["scale"]), interpolation="nearest")
                 height, width = len(stage["error"]), len(stage["error"][0])
                 axes.set_title(f"stage {number}, {height} x {width}\nlargest {stage['largest']:.2g}", fontsize=8)
             row[0].text(0, -0.08, model["name"], transform=row[0].transAxes, fontsize=9, va="top")
@@ -123,14 +125,14 @@ def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
     """The paper's figure on segmentation: a row for each example and model, from the image to what changed."""
     rows = [
         (model["name"], model["flips"][position])
-        for position in range(min((len(model["flips"]) for model in audit["models"]), default=0))
+        for position in range(min((len(model.get("flips", ())) for model in audit["models"]), default=0))
         for model in audit["models"]
     ]
     if not rows:
         return None
     with _style("light"):
         heights = [2.5 * flip["size"][0] / flip["size"][1] + 0.3 for _, flip in rows]
-        figure = _new_figure(12.5, sum(heights))
+        figure = Figure((12.5, sum(heights)), layout="constrained")
         grid = figure.subplots(len(rows), 5, squeeze=False, height_ratios=heights)
         for line, (model, flip) in zip(grid, rows, strict=True):
             titles = {
@@ -140,9 +142,9 @@ def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
                 "after": "shifted, moved back",
                 "changes": f"{100 * flip['flipped']:.2g} % changed",
             }
-            pictures = flip_pictures(flip, source)
+            images = flip_images(flip, source)
             for axes, (which, title) in zip(line, titles.items(), strict=True):
-                axes.imshow(pictures[which], interpolation="nearest")
+                axes.imshow(images[which], interpolation="nearest")
                 axes.set_title(title, fontsize=8.5, parse_math=False)
                 axes.set_axis_off()
         return _drawn(figure, transparent=False)

@@ -12,7 +12,7 @@ ROWS = (
     ("bit_exact", "bit-identical", "shifted images whose logits have the very same bits"),
     ("largest_logit_change", "largest change of a logit", "over all images and shifts, against the unshifted image"),
 )
-SCENE_ROWS = (
+PIXEL_ROWS = (
     ("mean_iou", "mIoU", "intersection over union on the unshifted images, the mean over the classes that occur"),
     ("pixel_accuracy", "pixel accuracy", "pixels with the right label on the unshifted images"),
     ("consistency", "", "pixels with the same label under two shifts of an image"),
@@ -56,10 +56,10 @@ def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, st
     names = [name for name in protocols if not protocols[name]["against_unshifted"]]
     rows = []
     for name in names:
-        for key, title, told in SCENE_ROWS if audit["task"] == SEGMENTATION else ROWS:
+        for key, title, meaning in PIXEL_ROWS if audit["task"] == SEGMENTATION else ROWS:
             values = [model["measured"][name][key] for model in models]
             first = [model["measured"][names[0]][key] for model in models]
-            # pictures padded for standard shifts are others than those that fill their frame on a circle
+            # images padded for standard shifts differ from those that fill their frame for circular ones
             other_input = key == "mean_iou" and values != first
             if all(value is None for value in values) or (
                 name != names[0] and key != "consistency" and not other_input
@@ -69,12 +69,12 @@ def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, st
                 f"{title}, input of {protocols[name]['title']}" if other_input else title or protocols[name]["title"]
             )
             cells = [cell(key, value) for value in values]
-            rows.append((shown, told if title else protocols[name]["description"], cells))
+            rows.append((shown, meaning if title else protocols[name]["description"], cells))
     return rows
 
 
 def assumption(model: dict[str, Any]) -> str:
-    """How pictures were prepared for a model that does not say."""
+    """How images were prepared for a model that does not say."""
     wanted = model["preparation"]
     colours = f"mean {list(wanted['mean'])}, std {list(wanted['std'])}"
     if "scale" in wanted:
@@ -83,57 +83,59 @@ def assumption(model: dict[str, Any]) -> str:
     else:
         size = f"{' x '.join(map(str, wanted['size']))} pixels, crop_pct {wanted['crop_pct']}"
         options = "--img-size, --crop-pct, --mean, --std"
-    return f"{model['name']} does not say how it wants its pictures; assumed: {size}, {colours} ({options})."
+    return f"{model['name']} does not say how to prepare its images; assumed: {size}, {colours} ({options})."
 
 
 def other_classes(name: str, classes: int, of_data: int) -> str:
     """Why there is no mIoU."""
-    return f"mIoU is not told: {name} has {classes} classes, the data {of_data}."
+    return f"mIoU is not reported: {name} has {classes} classes, the data {of_data}."
 
 
 def verdict(audit: dict[str, Any]) -> str:
-    """One sentence for someone in a hurry."""
+    """One sentence on the first protocol alone; it says which kind of shift that is."""
     if not audit["data"]["images"]:
         return "Nothing was measured."
-    told = _steadiness_of_pixels if audit["task"] == SEGMENTATION else _steadiness
-    return "; ".join(told(model, audit["data"]["images"]) for model in audit["models"]) + "."
+    kind = next(iter(audit["protocols"].values()))["description"].partition(",")[0]  # circular or standard
+    describe = _steadiness_of_pixels if audit["task"] == SEGMENTATION else _steadiness
+    return "; ".join(describe(model, audit["data"]["images"], kind) for model in audit["models"]) + "."
 
 
-def _steadiness(model: dict[str, Any], images: int) -> str:
+def _steadiness(model: dict[str, Any], images: int, kind: str) -> str:
     first = next(iter(model["measured"].values()))
     flipped = round((1 - first["worst_case"]["rate"]) * images)
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
     if flipped:
-        return f"{model['name']} changes its answer for {flipped} of {images} images when the picture moves"
-    return f"{model['name']} gives all {images} images the same answer under every shift tried{exact}"
+        return f"{model['name']} changes its answer for {flipped} of {images} images when the image moves"
+    return f"{model['name']} gives all {images} images the same answer under every {kind} shift tried{exact}"
 
 
-def _steadiness_of_pixels(model: dict[str, Any], images: int) -> str:
+def _steadiness_of_pixels(model: dict[str, Any], images: int, kind: str) -> str:
     first = next(iter(model["measured"].values()))
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
     changed = 100 * (1 - first["consistency"]["rate"])
     if changed:
-        return f"{model['name']} changes the label of {changed:.2g} % of the pixels when the picture moves"
-    return f"{model['name']} keeps the label of every pixel of all {images} images under every shift tried{exact}"
+        return f"{model['name']} changes the label of {changed:.2g} % of the pixels when the image moves"
+    kept = f"keeps the label of every pixel of all {images} images"
+    return f"{model['name']} {kept} under every {kind} shift tried{exact}"
 
 
 def remarks(audit: dict[str, Any]) -> list[str]:
     """What a reader must know before the numbers."""
-    told = []
+    found = []
     if audit["partial"]:
         data = audit["data"]
-        told.append(f"Interrupted: {data['images']} of {data['asked']} images were measured.")
+        found.append(f"Interrupted: {data['images']} of {data['asked']} images were measured.")
     untrained = [model["name"] for model in audit["models"] if model["random"]]
     if untrained:
-        told.append(f"Weights are the random initialisation, nothing was learned: {' and '.join(untrained)}.")
-    told += [assumption(model) for model in audit["models"] if model["assumed"]]
+        found.append(f"Weights are the random initialisation, nothing was learned: {' and '.join(untrained)}.")
+    found += [assumption(model) for model in audit["models"] if model["assumed"]]
     if any(not model["labelled"] for model in audit["models"]) and audit["data"]["classes"]:
         measure = "mIoU" if audit["task"] == SEGMENTATION else "Top-1"
-        told.append(f"{measure} is not told where a model's classes are not those of the data.")
+        found.append(f"{measure} is not reported where a model's classes are not those of the data.")
     skipped = audit["data"]["skipped"]
     if skipped:
         first = f"{skipped[0]['name']} ({skipped[0]['reason']})"
-        told.append(
+        found.append(
             f"Skipped: {first}." if len(skipped) == 1 else f"{len(skipped)} images skipped, {first} among them."
         )
-    return told
+    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..eval.runner.settings import inference_device, on_gpu
+from ..eval.options import inference_device, on_gpu
 from ..models import create_model
 from ..models.registry import resolve_name
 from .config import SCENES, SegmentationConfig, TrainConfig

@@ -20,11 +20,10 @@ from rich.markup import escape
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
-from ..eval.models.eval_model import Request
-from ..eval.models.load import load_subject
-from ..eval.protocols.registry import Protocol, find_protocols
-from ..eval.runner.evaluate import EvalSettings, run_evaluation
-from ..eval.runner.settings import inference_device
+from ..eval.models.load import load_eval_model
+from ..eval.options import EvalOptions, inference_device
+from ..eval.protocols.registry import ShiftProtocol, find_protocols
+from ..eval.runner.evaluate import run_evaluation
 from ..report.console import print_evaluation, progress_bars
 from ..utils.determinism import only_deterministic
 from ..utils.distributed import joined_processes, sole_run
@@ -78,7 +77,7 @@ def open_task(config: TrainConfig, fetch: bool = True) -> Task:
     return kinds[config.task](config, fetch)
 
 
-def protocols_of(config: TrainConfig) -> list[Protocol]:
+def protocols_of(config: TrainConfig) -> list[ShiftProtocol]:
     """What the final weights are measured by; refused now if it is not for the task, not when all is trained."""
     dense = config.task == "segmentation"
     found = find_protocols(config.evaluate.protocols)
@@ -476,9 +475,9 @@ class Trainer:
         """The protocols of the recipe on the final weights as they were written, in float32 as the paper's."""
         if dist.is_initialized():
             dist.barrier()  # the weights are there
-        subject = load_subject(str(self.folder / "final"), Request(device=str(self.device)))
+        subject = load_eval_model(str(self.folder / "final"), EvalOptions(device=str(self.device)))
         subject = replace(subject, name=self.config.model.name, weights=f"trained, {self.step} steps")
-        settings = EvalSettings(
+        settings = EvalOptions(
             batch_size=self.config.evaluate.batch_size,
             seed=self.config.seed,
             device=str(self.device),

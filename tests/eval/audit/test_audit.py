@@ -14,12 +14,12 @@ import torch
 from known_models import TINY, Constant, ReadsOnePixel, subject
 from PIL import Image
 
-from trueshift.data import EmbeddedSample, ImageFolder
-from trueshift.eval import AuditSettings, find_protocols, run_audit
-from trueshift.eval.audit.classification import shifts_of, usual_protocols
-from trueshift.report.output import write_audit
+from trueshift.data import EmbeddedSample, ImageFolder, Preparation
+from trueshift.eval import AuditOptions, find_protocols, run_audit
+from trueshift.eval.audit.run import shifts_of, usual_protocols
+from trueshift.report.page import write_audit
 
-QUICK = AuditSettings(limit=12, shifts=4, examples=2, plane=6, batch_size=32)
+QUICK = AuditOptions(limit=12, shifts=4, examples=2, plane=6, batch_size=32)
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +98,12 @@ def test_consistency_by_class_adds_up(found):
 def test_the_protocol_follows_the_size_of_the_pictures(tmp_path):
     for index in range(3):
         Image.fromarray(np.full((300, 400, 3), 60 * index, np.uint8)).save(tmp_path / f"{index}.png")
-    names = {protocol.name for protocol in usual_protocols(ImageFolder(tmp_path), (224, 224))}
+    names = {
+        protocol.name
+        for protocol in usual_protocols(subject(Constant(), preparation=Preparation()), ImageFolder(tmp_path))
+    }
     assert "imagenet-standard" in names
-    assert "cifar-standard" in {protocol.name for protocol in usual_protocols(EmbeddedSample(), (32, 32))}
+    assert "cifar-standard" in {protocol.name for protocol in usual_protocols(subject(Constant()), EmbeddedSample())}
 
 
 def test_magnitudes_share_one_portion_of_the_shifts():
@@ -184,7 +187,7 @@ def test_ctrl_c_leaves_a_valid_partial_report(tmp_path):
     found = json.loads((tmp_path / "report" / "audit.json").read_text())
     assert found["partial"]
     assert found["models"][0]["assumed"]
-    assert "does not say how it wants its pictures" in " ".join(told.split())
+    assert "does not say how to prepare its images" in " ".join(told.split())
     assert 0 < found["data"]["images"] < 400
     assert "Interrupted" in (tmp_path / "report" / "report.html").read_text()
     assert "Interrupted" in told
@@ -195,10 +198,10 @@ import resource, sys, torch, trueshift
 sys.path.insert(0, "tests/eval")
 from known_models import Constant, subject
 from trueshift.data import ImageFolder, Preparation
-from trueshift.eval import AuditSettings, run_audit
+from trueshift.eval import AuditOptions, run_audit
 wanted = Preparation((96, 96), 1.0)
 models = [subject(Constant(), name, wanted) for name in ("one", "other")]
-settings = AuditSettings(limit=int(sys.argv[2]), shifts=16, examples=0, batch_size=32)
+settings = AuditOptions(limit=int(sys.argv[2]), shifts=16, examples=0, batch_size=32)
 found = run_audit(models, ImageFolder(sys.argv[1]), settings)
 assert found["data"]["images"] == int(sys.argv[2])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -227,4 +230,4 @@ def test_a_thousand_images_need_no_more_memory_than_fifty(tmp_path):
 )
 def test_settings_that_mean_nothing_are_refused(field, value):
     with pytest.raises(ValueError, match="needs"):
-        AuditSettings(**{field: value})
+        AuditOptions(**{field: value})

@@ -11,12 +11,17 @@ from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 from trueshift.data import EmbeddedSample
 from trueshift.data.source import WithoutTargets
 from trueshift.data.transforms import ScenePreparation
-from trueshift.eval import AuditSettings, find_protocols, run_audit
-from trueshift.eval.audit.label_flips import flip_map
-from trueshift.eval.audit.mask_png import NOT_SHOWN, packed_labels, unpacked_labels
-from trueshift.eval.audit.regions import label_regions, largest_regions
+from trueshift.eval import AuditOptions, find_protocols, run_audit
+from trueshift.eval.audit.segmentation import (
+    NOT_SHOWN,
+    flip_map,
+    label_regions,
+    largest_regions,
+    packed_labels,
+    unpacked_labels,
+)
 
-QUICK = AuditSettings(limit=5, shifts=3, examples=3, worst=2, batch_size=4)
+QUICK = AuditOptions(limit=5, shifts=3, examples=3, worst=2, batch_size=4)
 CIRCULAR, STANDARD = find_protocols(["ade20k"])
 
 

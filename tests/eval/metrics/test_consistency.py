@@ -25,8 +25,8 @@ from trueshift.eval.metrics.consistency import (
     bit_identical,
     logit_change,
     pixel_agreement,
+    wilson_interval,
 )
-from trueshift.eval.metrics.intervals import wilson_interval
 
 FIXED_POINT = 2**-32
 AgainstFirst = partial(ShiftConsistency, against_first=True)

@@ -6,8 +6,8 @@ from PIL import Image
 
 import trueshift
 from trueshift.data.transforms import ScenePreparation
-from trueshift.eval import Request, adapted_twin, canonical_twin, load_subject
-from trueshift.eval.scene_source import open_scenes_or_pictures
+from trueshift.eval import EvalOptions, adapted_twin, canonical_twin, load_eval_model
+from trueshift.eval.runner.tasks import open_source
 
 IMAGES = torch.randn(2, 3, 32, 32)
 MOVED = torch.roll(IMAGES, (5, -9), (2, 3))
@@ -42,27 +42,27 @@ def test_a_folder_of_ours_and_its_twins(tmp_path):
     wanted = ScenePreparation((128, 32), (32, 32), "pad", (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
     network.pretrained_cfg |= {"scene": wanted.to_dict(), "label_names": ["a", "b", "c"]}
     network.save_pretrained(tmp_path)
-    subject = load_subject(str(tmp_path))
+    subject = load_eval_model(str(tmp_path))
     assert (subject.dense, subject.assumed, subject.num_classes) == (True, False, 3)
-    assert subject.scenes == wanted
+    assert subject.preparation == wanted
     assert subject.classes == ["a", "b", "c"]
     with torch.inference_mode():
         assert torch.equal(subject.forward(IMAGES), network(IMAGES))
         assert subject.forward(IMAGES[..., :30]).shape == (2, 3, 32, 30)
         assert not torch.equal(torch.roll(subject.forward(IMAGES), (5, -9), (2, 3)), subject.forward(MOVED))
         for twin in (adapted_twin(subject), canonical_twin(subject)):
-            assert (twin.dense, twin.scenes, twin.classes) == (True, wanted, ["a", "b", "c"])
+            assert (twin.dense, twin.preparation, twin.classes) == (True, wanted, ["a", "b", "c"])
             assert torch.equal(torch.roll(twin.forward(IMAGES), (5, -9), (2, 3)), twin.forward(MOVED))
             assert twin.forward(IMAGES[..., :30]).shape == (2, 3, 32, 30)
     with pytest.raises(ValueError, match="needs no --random-weights"):
-        load_subject(str(tmp_path), Request(random_weights=True))
+        load_eval_model(str(tmp_path), EvalOptions(random_weights=True))
 
 
 def test_a_network_of_ones_own_is_known_by_its_answer(own):
-    subject = load_subject(f"{own}:Half")
+    subject = load_eval_model(f"{own}:Half")
     assert (subject.dense, subject.assumed, subject.num_classes) == (True, True, 5)
     assert subject.forward(IMAGES).shape == (2, 5, 32, 32)
-    assert not load_subject(f"{own}:classifier").dense
+    assert not load_eval_model(f"{own}:classifier").dense
     with pytest.raises(ValueError, match="adapt"):
         adapted_twin(subject)
     twin = canonical_twin(subject)
@@ -70,15 +70,15 @@ def test_a_network_of_ones_own_is_known_by_its_answer(own):
 
 
 def test_what_it_says_of_itself_counts_and_what_the_request_says_wins(own):
-    subject = load_subject(f"{own}:labelled")
+    subject = load_eval_model(f"{own}:labelled")
     assert not subject.assumed
-    assert subject.scenes == ScenePreparation((96, 48), (8, 8))
-    asked = load_subject(f"{own}:labelled", Request(img_size=40, mean=(0, 0, 0), std=(1, 1, 1))).scenes
+    assert subject.preparation == ScenePreparation((96, 48), (8, 8))
+    asked = load_eval_model(f"{own}:labelled", EvalOptions(img_size=40, mean=(0, 0, 0), std=(1, 1, 1))).preparation
     assert asked == ScenePreparation((160, 40), (8, 8), mean=(0, 0, 0), std=(1, 1, 1))
 
 
 def test_bf16_is_what_it_says(own):
-    whole, exact = (load_subject(f"{own}:whole", Request(precision=kind)) for kind in ("bf16", "float32"))
+    whole, exact = (load_eval_model(f"{own}:whole", EvalOptions(precision=kind)) for kind in ("bf16", "float32"))
     assert (whole.forward(IMAGES).dtype, exact.forward(IMAGES).dtype) == (torch.bfloat16, torch.float32)
 
 
@@ -95,9 +95,9 @@ def test_a_transformers_segmenter(tmp_path):
         '{"image_processor_type": "SegformerImageProcessor", "size": {"height": 64, "width": 64}, '
         '"image_mean": [0.5, 0.5, 0.5], "image_std": [0.25, 0.25, 0.25], "resample": 2}'
     )
-    subject = load_subject(str(tmp_path))
+    subject = load_eval_model(str(tmp_path))
     assert (subject.dense, subject.num_classes, subject.classes) == (True, 4, [f"LABEL_{label}" for label in range(4)])
-    assert subject.scenes == ScenePreparation((256, 64), (32, 32), "resize", (0.5,) * 3, (0.25,) * 3)
+    assert subject.preparation == ScenePreparation((256, 64), (32, 32), "resize", (0.5,) * 3, (0.25,) * 3)
     with torch.inference_mode():
         smaller = model(IMAGES).logits
         assert smaller.shape == (2, 4, 8, 8)
@@ -108,16 +108,16 @@ def test_a_transformers_segmenter(tmp_path):
 
 
 def test_pictures_stand_in_for_scenes_only_where_there_is_no_layout(tmp_path):
-    assert open_scenes_or_pictures("sample").classes is None
+    assert open_source("sample", dense=True).classes is None
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
-    assert open_scenes_or_pictures(tmp_path)[0].target is None
+    assert open_source(tmp_path, dense=True)[0].target is None
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
         Image.new("L", (8, 8)).save(tmp_path / kind / f"one of {kind}.png")
     with pytest.raises((ValueError, OSError), match="needs"):  # no label file, no names
-        open_scenes_or_pictures(tmp_path)
+        open_source(tmp_path, dense=True)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="nor are there pictures alone"):
-        open_scenes_or_pictures(tmp_path / "empty")
+    with pytest.raises(ValueError, match="nor are there images without masks"):
+        open_source(tmp_path / "empty", dense=True)
     with pytest.raises(FileNotFoundError):
-        open_scenes_or_pictures(tmp_path / "nothing")
+        open_source(tmp_path / "nothing", dense=True)

@@ -7,14 +7,14 @@ from PIL import Image
 
 import trueshift
 from trueshift.data import Preparation
-from trueshift.eval import Request, WeightsUnavailable, adapted_twin, canonical_twin, load_subject, token_errors
-from trueshift.eval.models.load import _from_processor
+from trueshift.eval import EvalOptions, WeightsUnavailable, adapted_twin, canonical_twin, load_eval_model, token_errors
+from trueshift.eval.models.foreign import _from_processor
 from trueshift.models import Backbone
 from trueshift.models.registry import CIFAR_MEAN, CIFAR_STD
 
 import timm  # isort: skip
 
-RANDOM = Request(random_weights=True)
+RANDOM = EvalOptions(random_weights=True)
 IMAGES = torch.randn(2, 3, 32, 32)
 
 
@@ -24,7 +24,7 @@ def _offline(monkeypatch):
 
 
 def test_one_of_ours():
-    subject = load_subject("a_swin_mini", RANDOM)
+    subject = load_eval_model("a_swin_mini", RANDOM)
     assert isinstance(subject.module, Backbone)
     assert subject.random
     assert subject.weights == "random, seed 0"
@@ -33,13 +33,15 @@ def test_one_of_ours():
 
 
 def test_random_weights_follow_the_seed():
-    one, again, other = (load_subject("swin_mini", Request(random_weights=True, seed=seed)) for seed in (3, 3, 4))
+    one, again, other = (
+        load_eval_model("swin_mini", EvalOptions(random_weights=True, seed=seed)) for seed in (3, 3, 4)
+    )
     assert torch.equal(one.forward(IMAGES), again.forward(IMAGES))
     assert not torch.equal(one.forward(IMAGES), other.forward(IMAGES))
 
 
 def test_any_of_timms():
-    subject = load_subject("resnet10t", RANDOM)
+    subject = load_eval_model("resnet10t", RANDOM)
     config = timm.create_model("resnet10t").pretrained_cfg
     assert subject.preparation.size == tuple(config["input_size"][1:])
     assert subject.preparation.mean == tuple(config["mean"])
@@ -50,19 +52,21 @@ def test_any_of_timms():
 
 
 def test_what_the_request_says_wins():
-    subject = load_subject("resnet10t", Request(True, img_size=96, crop_pct=0.5, mean=(0, 0, 0), std=(1, 1, 1)))
+    subject = load_eval_model(
+        "resnet10t", EvalOptions(random_weights=True, img_size=96, crop_pct=0.5, mean=(0, 0, 0), std=(1, 1, 1))
+    )
     assert subject.preparation == Preparation((96, 96), 0.5, (0, 0, 0), (1, 1, 1), subject.preparation.interpolation)
 
 
 @pytest.mark.parametrize("name", ["a_swin_mini.nowhere", "a_swin_tiny", "resnet10t"])
 def test_weights_that_cannot_be_had_name_the_way_out(name):
     with pytest.raises(WeightsUnavailable, match=r"--random-weights"):
-        load_subject(name)
+        load_eval_model(name)
 
 
 def test_a_repository_that_cannot_be_reached_is_told():
     with pytest.raises(WeightsUnavailable, match="local folder"):
-        load_subject("someone/some-model")
+        load_eval_model("someone/some-model")
 
 
 @pytest.mark.parametrize(
@@ -77,33 +81,34 @@ def test_a_repository_that_cannot_be_reached_is_told():
 )
 def test_names_that_mean_nothing_are_refused(name, told):
     with pytest.raises((ValueError, FileNotFoundError), match=told):
-        load_subject(name)
+        load_eval_model(name)
 
 
 def test_a_folder_of_ours_has_its_trained_weights(tmp_path):
     model = trueshift.create_model("a_swin_mini", num_classes=4).eval()
     model.save_pretrained(tmp_path)
-    subject = load_subject(str(tmp_path))
+    subject = load_eval_model(str(tmp_path))
     assert torch.equal(subject.forward(IMAGES), model(IMAGES))
     assert not subject.random
-    assert not torch.equal(load_subject(str(tmp_path), Request(True, seed=5)).forward(IMAGES), model(IMAGES))
+    random = load_eval_model(str(tmp_path), EvalOptions(random_weights=True, seed=5))
+    assert not torch.equal(random.forward(IMAGES), model(IMAGES))
 
 
 def test_a_folder_of_timms(tmp_path):
     model = timm.create_model("resnet10t", num_classes=5).eval()
     timm.models.save_for_hf(model, tmp_path, model_args={"num_classes": 5})
-    assert torch.equal(load_subject(str(tmp_path)).forward(IMAGES), model(IMAGES))
+    assert torch.equal(load_eval_model(str(tmp_path)).forward(IMAGES), model(IMAGES))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"config.json is missing"):
-        load_subject(str(tmp_path))
+        load_eval_model(str(tmp_path))
     (tmp_path / "config.json").write_text('{"architecture')
     with pytest.raises(ValueError, match="cannot be read"):
-        load_subject(str(tmp_path))
+        load_eval_model(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="names no architecture"):
-        load_subject(str(tmp_path))
+        load_eval_model(str(tmp_path))
 
 
 def test_a_transformers_classifier(tmp_path):
@@ -120,7 +125,7 @@ def test_a_transformers_classifier(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(
         json.dumps({**processor, "image_processor_type": "ViTImageProcessor"})
     )
-    subject = load_subject(str(tmp_path))
+    subject = load_eval_model(str(tmp_path))
     assert subject.classes == ["cat", "dog", "<b>"]
     assert subject.preparation == Preparation((32, 32), 1.0, (0.5,) * 3, (0.25,) * 3, "bilinear")
     assert torch.equal(subject.forward(IMAGES), model(IMAGES).logits)
@@ -131,8 +136,10 @@ def test_a_transformers_classifier(tmp_path):
 
 @pytest.mark.parametrize("name", ["a_swin_mini", "swinv2_tiny_window16_256"])
 def test_the_size_a_model_has_changes_nothing(name):
-    own = load_subject(name, Request(random_weights=True)).preparation.size
-    networks = [load_subject(name, Request(random_weights=True, img_size=size)).module for size in (None, own[0])]
+    own = load_eval_model(name, EvalOptions(random_weights=True)).preparation.size
+    networks = [
+        load_eval_model(name, EvalOptions(random_weights=True, img_size=size)).module for size in (None, own[0])
+    ]
     images = torch.randn(1, 3, *own)
     with torch.no_grad():
         assert torch.equal(*[network.eval()(images) for network in networks])
@@ -149,7 +156,7 @@ def test_the_size_a_model_has_changes_nothing(name):
 def test_a_checkpoint_with_its_architecture(tmp_path, wrapped):
     model = trueshift.create_model("swin_mini", num_classes=7).eval()
     torch.save(wrapped({f"module.{key}": value for key, value in model.state_dict().items()}), tmp_path / "w.pth")
-    subject = load_subject(str(tmp_path / "w.pth"), Request(architecture="swin_mini"))
+    subject = load_eval_model(str(tmp_path / "w.pth"), EvalOptions(architecture="swin_mini"))
     assert torch.equal(subject.forward(IMAGES), model(IMAGES))
     assert "w.pth" in subject.weights
     assert ("its state_dict" in subject.weights) == ("epoch" in torch.load(tmp_path / "w.pth", weights_only=True))
@@ -158,16 +165,16 @@ def test_a_checkpoint_with_its_architecture(tmp_path, wrapped):
 def test_a_checkpoint_that_does_not_fit_is_told(tmp_path):
     torch.save(trueshift.create_model("cvt_mini").state_dict(), tmp_path / "w.pth")
     with pytest.raises(ValueError, match="name their network with --architecture"):
-        load_subject(str(tmp_path / "w.pth"))
+        load_eval_model(str(tmp_path / "w.pth"))
     with pytest.raises(ValueError, match=r"w.pth does not fit swin_mini: missing layers.* more; unknown") as told:
-        load_subject(str(tmp_path / "w.pth"), Request(architecture="swin_mini"))
+        load_eval_model(str(tmp_path / "w.pth"), EvalOptions(architecture="swin_mini"))
     assert len(str(told.value)) < 1000
     (tmp_path / "torn.pth").write_bytes(b"PK torn")
     with pytest.raises(ValueError, match="cannot be read as weights"):
-        load_subject(str(tmp_path / "torn.pth"), Request(architecture="swin_mini"))
+        load_eval_model(str(tmp_path / "torn.pth"), EvalOptions(architecture="swin_mini"))
     torch.save({"epoch": 3}, tmp_path / "none.pth")
     with pytest.raises(ValueError, match="holds no weights"):
-        load_subject(str(tmp_path / "none.pth"), Request(architecture="swin_mini"))
+        load_eval_model(str(tmp_path / "none.pth"), EvalOptions(architecture="swin_mini"))
 
 
 def test_an_onnx_file(tmp_path):
@@ -181,16 +188,16 @@ def test_an_onnx_file(tmp_path):
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [4, 3])],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), tmp_path / "m.onnx")
-    subject = load_subject(str(tmp_path / "m.onnx"))
+    subject = load_eval_model(str(tmp_path / "m.onnx"))
     assert subject.preparation.size == (32, 32)
     assert (subject.num_classes, subject.batch_size) == (3, 4)
     images = torch.randn(4, 3, 32, 32)
     torch.testing.assert_close(subject.forward(images), images.mean((2, 3)))
     with pytest.raises(ValueError, match="needs a network in torch"):
-        load_subject(str(tmp_path / "m.onnx"), Request(precision="bf16"))
+        load_eval_model(str(tmp_path / "m.onnx"), EvalOptions(precision="bf16"))
     (tmp_path / "torn.onnx").write_bytes(b"torn")
     with pytest.raises(ValueError, match="cannot be run by onnxruntime"):
-        load_subject(str(tmp_path / "torn.onnx"))
+        load_eval_model(str(tmp_path / "torn.onnx"))
     with pytest.raises(ValueError, match="has no twin"):
         adapted_twin(subject)
 
@@ -204,34 +211,34 @@ def test_a_factory_beside_the_command(tmp_path, monkeypatch):
         "def scaled(scale):\n    return lambda images: scale * images\n"
     )
     monkeypatch.chdir(tmp_path)
-    request = Request(img_size=16)
-    network = load_subject("own_models:network", request)
+    request = EvalOptions(img_size=16)
+    network = load_eval_model("own_models:network", request)
     assert network.preparation.size == (16, 16)
     assert network.num_classes == canonical_twin(network).num_classes == 2
-    assert load_subject("own_models:network").num_classes is None  # it takes no image that is tried
-    function = load_subject("own_models:function", request)
+    assert load_eval_model("own_models:network").num_classes is None  # it takes no image that is tried
+    function = load_eval_model("own_models:function", request)
     assert function.forward(torch.ones(2, 3, 4, 4)).shape == (2, 3)
     assert function.num_classes == 3
     with pytest.raises(TypeError, match="gave a int"):
-        load_subject("own_models:number")
+        load_eval_model("own_models:number")
     with pytest.raises(TypeError, match="own_models:scaled takes arguments: needs a function without any that gives a"):
-        load_subject("own_models:scaled")
+        load_eval_model("own_models:scaled")
 
 
 def test_no_name_is_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="no model is called ''"):
-        load_subject("")
+        load_eval_model("")
 
 
 @pytest.mark.parametrize("name", ["mixer_s32_224", "levit_128s"])
 def test_a_size_that_a_network_does_not_take_is_refused(name):
     with pytest.raises(ValueError, match=rf"{name} does not take images of 64 x 64 \(.*\): needs no --img-size"):
-        load_subject(name, Request(random_weights=True, img_size=64))
+        load_eval_model(name, EvalOptions(random_weights=True, img_size=64))
 
 
 def test_twins_do_not_change_their_answer_and_keep_the_rest():
-    ordinary = load_subject("swin_mini", RANDOM)
+    ordinary = load_eval_model("swin_mini", RANDOM)
     moved = torch.roll(IMAGES, (3, 5), (2, 3))
     assert not torch.equal(ordinary.forward(IMAGES), ordinary.forward(moved))
     for twin in (adapted_twin(ordinary, RANDOM), canonical_twin(ordinary, RANDOM)):
@@ -244,17 +251,17 @@ def test_twins_do_not_change_their_answer_and_keep_the_rest():
 
 def test_a_model_that_cannot_be_adapted_names_the_other_way():
     with pytest.raises(ValueError, match="--against canonical"):
-        adapted_twin(load_subject("resnet10t", RANDOM))
+        adapted_twin(load_eval_model("resnet10t", RANDOM))
 
 
 def test_a_model_that_does_not_say_how_it_wants_its_pictures_is_told_apart(tmp_path, monkeypatch):
     (tmp_path / "silent_models.py").write_text("import torch\nmake = torch.nn.Flatten\n")
     monkeypatch.chdir(tmp_path)
-    silent = load_subject("silent_models:make")
+    silent = load_eval_model("silent_models:make")
     assert silent.assumed
     assert canonical_twin(silent).assumed
-    assert not load_subject("silent_models:make", Request(mean=(0, 0, 0), std=(1, 1, 1))).assumed
-    ordinary = load_subject("swin_mini", RANDOM)
+    assert not load_eval_model("silent_models:make", EvalOptions(mean=(0, 0, 0), std=(1, 1, 1))).assumed
+    ordinary = load_eval_model("swin_mini", RANDOM)
     assert not ordinary.assumed
     assert not canonical_twin(ordinary).assumed
 
@@ -266,11 +273,11 @@ def test_transformers_resampling_is_read(number, name):
 
 def test_an_unknown_precision_is_refused():
     with pytest.raises(ValueError, match="needs one of float32, bf16"):
-        Request(precision="float8")
+        EvalOptions(precision="float8")
 
 
 def test_pictures_reach_the_model_as_its_own_transform_would_bring_them():
-    subject = load_subject("resnet10t", RANDOM)
+    subject = load_eval_model("resnet10t", RANDOM)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 260, 3), dtype=np.uint8))
     config = timm.data.resolve_data_config(model=subject.module)
     expected = timm.data.create_transform(**config)(picture)

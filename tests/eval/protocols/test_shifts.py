@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trueshift.eval.protocols.distortions import EraseSquare, VerticalFlip
+from trueshift.eval.protocols.registry import EraseSquare, VerticalFlip
 from trueshift.eval.protocols.shifts import Circular, Cropped, Neighbourhood, ZeroPadded
 
 SIZE = (6, 5)

@@ -8,8 +8,8 @@ from known_models import Constant, subject
 from small_segmenters import ByPixel, Scenes, noise, segmenter
 
 from trueshift.data import EmbeddedSample
-from trueshift.eval import AuditSettings, EvalSettings, find_protocols, load_subject, run_audit, run_evaluation
-from trueshift.eval.models.eval_model import subject_of
+from trueshift.eval import AuditOptions, EvalOptions, find_protocols, load_eval_model, run_audit, run_evaluation
+from trueshift.eval.models.eval_model import make_eval_model
 
 CIRCULAR = find_protocols(["circular"])
 
@@ -28,11 +28,11 @@ class Reversed(EmbeddedSample):
 
 @pytest.fixture(scope="module")
 def model():
-    return load_subject("swin_mini")
+    return load_eval_model("swin_mini")
 
 
 def test_an_evaluation_goes_by_the_names_of_classes(model, tmp_path):
-    settings = EvalSettings(limit=60, batch_size=60, workers=1)
+    settings = EvalOptions(limit=60, batch_size=60, workers=1)
     wanted = run_evaluation(model, EmbeddedSample(), CIRCULAR, settings)["measured"]
     assert wanted["circular"]["top1"]["rate"] > 0.5
     for _ in range(2):  # also from the answers on disk
@@ -40,7 +40,7 @@ def test_an_evaluation_goes_by_the_names_of_classes(model, tmp_path):
 
 
 def test_an_audit_goes_by_the_names_of_classes(model):
-    settings = AuditSettings(limit=20, shifts=2, examples=0)
+    settings = AuditOptions(limit=20, shifts=2, examples=0)
     (wanted,), (found,) = (
         run_audit([model], source, settings, CIRCULAR)["models"] for source in (EmbeddedSample(), Reversed())
     )
@@ -51,7 +51,7 @@ def test_an_audit_goes_by_the_names_of_classes(model):
 
 def test_other_names_go_by_their_order():
     constant = replace(subject(Constant()), classes=[f"class {number}" for number in range(10)])
-    settings = EvalSettings(limit=60, batch_size=60, workers=1)
+    settings = EvalOptions(limit=60, batch_size=60, workers=1)
     found = run_evaluation(constant, Reversed(), CIRCULAR, settings)["measured"]["circular"]["top1"]
     source = Reversed()
     assert found["rate"] * 60 == pytest.approx(sum(source[index].target == 3 for index in range(60)), abs=1e-6)
@@ -64,15 +64,15 @@ def test_masks_in_another_order_are_refused():
     message = rf"class 0 is {source.classes[0]} to the data, {source.classes[-1]} to the model\): needs masks"
     protocols = find_protocols(["ade20k"])
     with pytest.raises(ValueError, match=message):
-        run_evaluation(turned, source, protocols, EvalSettings(batch_size=2, workers=1))
+        run_evaluation(turned, source, protocols, EvalOptions(batch_size=2, workers=1))
     with pytest.raises(ValueError, match=message):
-        run_audit([turned], source, AuditSettings(examples=0, batch_size=2), protocols)
+        run_audit([turned], source, AuditOptions(examples=0, batch_size=2), protocols)
 
 
 def test_names_of_other_classes_are_not_shown(tmp_path):
     """A classifier of timm's with fewer answers keeps the names of those that it had."""
     network = timm.create_model("resnet18", num_classes=3)
     network.pretrained_cfg["label_names"] = ["ant", "bee", "cat"]
-    assert subject_of(network, "three", "random").classes == ["ant", "bee", "cat"]
+    assert make_eval_model(network, "three", "random").classes == ["ant", "bee", "cat"]
     network.reset_classifier(2)
-    assert subject_of(network, "two", "random").classes is None
+    assert make_eval_model(network, "two", "random").classes is None

@@ -8,8 +8,8 @@ from known_models import TINY, Constant, ReadsOnePixel, answers_to
 
 from trueshift.data import EmbeddedSample, Preparation, Prepared, Unreadable
 from trueshift.eval import find_protocols
-from trueshift.eval.metrics.aggregate import is_answered
-from trueshift.eval.runner import classify as measure
+from trueshift.eval.runner.classify import measure
+from trueshift.eval.runner.tasks import is_answered
 
 PROTOCOLS = ("circular", "cifar-standard", "imagenet-standard", "magnitude-8", "erased-70", "flipped")
 

@@ -10,10 +10,10 @@ from known_models import Counting, ReadsOnePixel, subject
 
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample
-from trueshift.eval import EvalSettings, find_protocols, run_evaluation
+from trueshift.eval import EvalOptions, find_protocols, run_evaluation
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = EvalSettings(shifts=3, limit=30, batch_size=16, workers=2)
+SETTINGS = EvalOptions(shifts=3, limit=30, batch_size=16, workers=2)
 PROTOCOLS = ["cifar", "magnitude-8", "erased-28"]
 
 
@@ -34,6 +34,16 @@ def test_damaged_answers_are_told_by_their_file(tmp_path, written):
     (tmp_path / "answers").mkdir()
     (tmp_path / "answers" / "process-0-of-1.jsonl").write_bytes(written)
     with pytest.raises(ValueError, match=r"process-0-of-1.jsonl.*: needs another --output"):
+        evaluated(tmp_path)
+
+
+def test_answers_of_an_older_version_are_refused(tmp_path):
+    evaluated(tmp_path)
+    (file,) = (tmp_path / "answers").iterdir()
+    question, rest = file.read_text().split("\n", 1)
+    older = {key: value for key, value in json.loads(question).items() if key != "schema"}
+    file.write_text(json.dumps(older) + "\n" + rest)
+    with pytest.raises(ValueError, match="written by another version of trueshift: needs another --output"):
         evaluated(tmp_path)
 
 

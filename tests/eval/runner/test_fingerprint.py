@@ -10,9 +10,9 @@ from known_models import TINY, ReadsOnePixel, subject
 
 import trueshift
 from trueshift.data import EmbeddedSample
-from trueshift.eval import EvalSettings, Subject, find_protocols, load_subject, run_evaluation
+from trueshift.eval import EvalModel, EvalOptions, find_protocols, load_eval_model, run_evaluation
 
-SETTINGS = EvalSettings(limit=8, batch_size=16, workers=1)
+SETTINGS = EvalOptions(limit=8, batch_size=16, workers=1)
 
 
 def evaluated(model, output, settings=SETTINGS):
@@ -38,7 +38,7 @@ def save_onnx(path, pixel, external=None):
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     onnx.save(made, path, save_as_external_data=external is not None, location=external)
-    return load_subject(str(path))
+    return load_eval_model(str(path))
 
 
 @pytest.mark.parametrize("external", [None, "model.onnx.data"])
@@ -47,7 +47,7 @@ def test_another_onnx_file_of_the_same_name_is_another_model(tmp_path, external)
     pytest.importorskip("onnxruntime")
     path, output = tmp_path / "model.onnx", tmp_path / "out"
     first = evaluated(save_onnx(path, 0, external), output)
-    assert evaluated(load_subject(str(path)), output) == first
+    assert evaluated(load_eval_model(str(path)), output) == first
     if external:
         (tmp_path / external).unlink()
     other = save_onnx(path, 1000, external)
@@ -63,10 +63,10 @@ def test_another_configuration_with_the_same_weights_is_another_model(tmp_path, 
     for name, model in (("first", first), ("other", other)):
         model.save_pretrained(tmp_path / name / "final")
     output = tmp_path / "out"
-    measured = evaluated(load_subject(str(tmp_path / "first" / "final")), output)
-    assert evaluated(load_subject(str(tmp_path / "first" / "final")), output) == measured  # made anew, and the same
+    measured = evaluated(load_eval_model(str(tmp_path / "first" / "final")), output)
+    assert evaluated(load_eval_model(str(tmp_path / "first" / "final")), output) == measured  # made anew, and the same
     with pytest.raises(ValueError, match=r"\(network was \w+, is \w+\): needs another --output"):
-        evaluated(load_subject(str(tmp_path / "other" / "final")), output)
+        evaluated(load_eval_model(str(tmp_path / "other" / "final")), output)
 
 
 CODE = """
@@ -125,7 +125,7 @@ def test_a_question_that_nothing_was_answered_to_may_be_asked_otherwise(tmp_path
 
 
 def test_a_function_never_goes_on(tmp_path):
-    function = Subject("mine:make", lambda images: ReadsOnePixel()(images), TINY, "made up", num_classes=2)
+    function = EvalModel("mine:make", lambda images: ReadsOnePixel()(images), TINY, "made up", num_classes=2)
     evaluated(function, tmp_path)
     with pytest.raises(ValueError, match=r"holds answers, and mine:make is a function.*needs another --output"):
         evaluated(function, tmp_path)

@@ -10,18 +10,17 @@ from known_models import TINY, ReadsOnePixel, subject
 
 from trueshift.data import EmbeddedSample, read_ahead
 from trueshift.eval import (
-    AuditSettings,
+    AuditOptions,
     Circular,
-    EvalSettings,
-    Protocol,
+    EvalOptions,
+    ShiftProtocol,
     ZeroPadded,
     find_protocols,
     run_audit,
     run_evaluation,
 )
-from trueshift.eval.protocols.distortions import EraseSquare, VerticalFlip
-from trueshift.eval.runner import classify as measure
-from trueshift.eval.runner.scales import canvas_groups
+from trueshift.eval.protocols.registry import EraseSquare, VerticalFlip
+from trueshift.eval.runner.classify import canvas_groups, measure
 
 ALL = find_protocols(["circular", "cifar-standard", "imagenet-standard", "magnitude-8", "erased-28", "flipped"])
 
@@ -29,7 +28,7 @@ ALL = find_protocols(["circular", "cifar-standard", "imagenet-standard", "magnit
 @pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.875])
 def test_an_evaluation_of_each_protocol_alone_is_that_of_all(crop_pct):
     model = subject(ReadsOnePixel(), preparation=replace(TINY, crop_pct=crop_pct))
-    settings = EvalSettings(limit=20, batch_size=16, workers=1)
+    settings = EvalOptions(limit=20, batch_size=16, workers=1)
     together = run_evaluation(model, EmbeddedSample(), ALL, settings)["measured"]
     assert list(together) == [protocol.name for protocol in ALL]
     for protocol in ALL:
@@ -39,7 +38,7 @@ def test_an_evaluation_of_each_protocol_alone_is_that_of_all(crop_pct):
 
 def test_an_audit_of_each_protocol_alone_is_that_of_all():
     models = [subject(ReadsOnePixel()), subject(ReadsOnePixel(), preparation=replace(TINY, crop_pct=0.9))]
-    settings = AuditSettings(limit=12, shifts=3, examples=0, batch_size=16)
+    settings = AuditOptions(limit=12, shifts=3, examples=0, batch_size=16)
 
     def audited(protocols):
         return [each["measured"] for each in run_audit(models, EmbeddedSample(), settings, protocols)["models"]]
@@ -68,7 +67,7 @@ def test_a_picture_that_can_be_read_only_once_is_left_out():
                 raise OSError("connection reset")
             return super().__getitem__(index)
 
-    settings = EvalSettings(limit=6, batch_size=16, workers=1)
+    settings = EvalOptions(limit=6, batch_size=16, workers=1)
     found = run_evaluation(subject(ReadsOnePixel()), Once(), ALL, settings)
     assert [entry["reason"] for entry in found["data"]["skipped"]] == ["OSError: connection reset"]
     assert {said["consistency"]["images"] for said in found["measured"].values()} == {5}
@@ -77,8 +76,8 @@ def test_a_picture_that_can_be_read_only_once_is_left_out():
 @pytest.mark.parametrize("distortion", [EraseSquare(0.5), VerticalFlip(), None])
 @pytest.mark.parametrize("motion", [Circular(), Circular(0.25), ZeroPadded(0.125)])
 def test_protocols_with_one_distortion_each_see_their_own_picture(distortion, motion):
-    first = Protocol("first", "first", Circular(), distortion)
-    second = Protocol("second", "second", motion, distortion, against_unshifted=True)
+    first = ShiftProtocol("first", "first", Circular(), distortion)
+    second = ShiftProtocol("second", "second", motion, distortion, against_unshifted=True)
     pixels = torch.nn.Flatten()
 
     def answers(protocols):

@@ -18,10 +18,10 @@ import trueshift
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample
 from trueshift.data.source import WithoutTargets
-from trueshift.eval import EvalSettings, find_protocols, run_evaluation, subject_of
+from trueshift.eval import EvalOptions, find_protocols, make_eval_model, run_evaluation
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = EvalSettings(shifts=3, batch_size=3, workers=2)
+SETTINGS = EvalOptions(shifts=3, batch_size=3, workers=2)
 ADE20K = find_protocols(["ade20k"])
 
 
@@ -126,8 +126,8 @@ def test_all_shifts_are_too_many():
 def test_the_equivariant_network_keeps_every_label_and_every_bit(backbone):
     network = trueshift.UperNet(backbone, 3, channels=16, auxiliary=False)
     network.pretrained_cfg["scene"] = {"scale": [64, 32]}
-    model = subject_of(network, backbone, "random")
-    assert model.scenes.multiple == network.size_multiple
+    model = make_eval_model(network, backbone, "random")
+    assert model.preparation.multiple == network.size_multiple
     found = evaluated(model, Scenes(noise(1, (24, 40))), shifts=2)["measured"]["ade20k-circular"]
     assert found["consistency"]["rate"] == found["bit_exact"]["rate"] == 1
     assert found["largest_logit_change"] == 0
@@ -169,7 +169,7 @@ def test_the_command_prints_a_table_and_writes_everything(folder, capsys, monkey
     assert found["settings"]["batch_size"] == 2
     assert found["measured"]["ade20k-circular"]["consistency"]["images"] == 4
     assert main(["eval", "by_place:Place", *OPTIONS, "again", "--crop-pct", "1"]) == 2
-    assert "shown whole pictures" in capsys.readouterr().err
+    assert "shown whole images" in capsys.readouterr().err
     assert main(["eval", "by_place:Place", "--data", "by_place.py", *OPTIONS[2:], "again"]) == 2
 
 

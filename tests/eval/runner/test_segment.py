@@ -7,7 +7,7 @@ from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 from trueshift.data import Unreadable
 from trueshift.data.source import IGNORED
 from trueshift.data.transforms import ScenePreparation
-from trueshift.eval import Cropped, Protocol, SceneTally, find_protocols, measure_segmentation, read_scenes
+from trueshift.eval import Cropped, PixelTally, ShiftProtocol, find_protocols, measure_segmentation, read_scenes
 from trueshift.eval.runner.segment import labels_at
 
 CIRCULAR, STANDARD = find_protocols(["ade20k"])
@@ -23,7 +23,7 @@ def measured(model, scenes=None, protocols=BOTH, shifts=2, batch_size=8, prepara
 
 def summaries(*arguments, **options):
     protocols = options.get("protocols", BOTH)
-    tallies = {protocol.name: SceneTally(protocol, 3) for protocol in protocols}
+    tallies = {protocol.name: PixelTally(protocol, 3) for protocol in protocols}
     for record in measured(*arguments, **options):
         for tally in tallies.values():
             tally.add(record)
@@ -54,7 +54,7 @@ def test_labels_that_stay_in_place_have_the_rate_of_their_shifts():
 
 def test_flipped_pixels_are_those_that_differ_from_the_unshifted_image():
     (record,) = measured(ByPlace(), noise(1), [CIRCULAR], shifts=3)
-    said = record.pixels["ade20k-circular"]
+    said = record.answers["ade20k-circular"]
     down = said.shifts[:, 0] % 16
     np.testing.assert_allclose(said.flipped, 2 * np.minimum(down, 16 - down) / 16)
 
@@ -128,16 +128,16 @@ def test_the_unshifted_image_is_shown_once_for_all_protocols():
 
 def test_images_may_have_any_sizes():
     found = measured(ByPixel(), [*noise(1), *noise(1, (32, 16)), *noise(1, (13, 21))])
-    assert [record.pixels["ade20k-circular"].size for record in found] == [(16, 24), (32, 16), (16, 32)]
+    assert [record.answers["ade20k-circular"].size for record in found] == [(16, 24), (32, 16), (16, 32)]
 
 
 def test_a_network_that_pads_is_shown_full_frames_on_the_circle_only():
     padded = ScenePreparation((64, 16), (8, 8), "pad", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     (record,) = measured(ByPixel(), noise(1, (16, 21)), preparation=padded)
-    assert record.pixels["ade20k-circular"].size == (16, 24)
-    assert record.pixels["ade20k-standard"].size == (16, 21)
-    assert record.pixels["ade20k-standard"].counts is not None
-    assert record.pixels["ade20k-standard"].agreement == 1
+    assert record.answers["ade20k-circular"].size == (16, 24)
+    assert record.answers["ade20k-standard"].size == (16, 21)
+    assert record.answers["ade20k-standard"].counts is not None
+    assert record.answers["ade20k-standard"].agreement == 1
 
 
 def test_without_masks_there_is_consistency_alone():
@@ -154,7 +154,7 @@ def test_what_cannot_be_measured_is_named():
     assert isinstance(torn, Unreadable)
     assert (torn.name, torn.reason) == ("scene 1", "OSError: torn")
     assert unknown.reason == "its mask has labels 0 to 7: needs 0 to 2, or -100 to ignore"
-    assert one.pixels.keys() == {"ade20k-circular", "ade20k-standard"}
+    assert one.answers.keys() == {"ade20k-circular", "ade20k-standard"}
 
 
 @pytest.mark.parametrize("view", [0, 1, 4])
@@ -178,7 +178,7 @@ def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ValueError, match="one answer per image"):
         measured(ByPixel(), protocols=find_protocols(["circular"]))
     with pytest.raises(ValueError, match="cannot be done pixel by pixel"):
-        measured(ByPixel(), protocols=[Protocol("crops", "", Cropped(1 / 8), dense=True)])
+        measured(ByPixel(), protocols=[ShiftProtocol("crops", "", Cropped(1 / 8), dense=True)])
     with pytest.raises(ValueError, match="at least 2"):
         measured(ByPixel(), shifts=1)
     with pytest.raises(ValueError, match=r"answered with \(8, 12\) pixels"):

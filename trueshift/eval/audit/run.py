@@ -1,58 +1,113 @@
-"""How often does a model change its answer when the picture moves? Everything a report shows, as plain data."""
+"""How often does a model change its answer when the image moves? Everything a report shows, as plain data."""
 
-from dataclasses import asdict
+import itertools
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...data import Source
+from ...data import Sample, Source
 from ...utils.provenance import circumstances
-from ..models.eval_model import Subject
-from ..protocols.registry import Protocol, find_protocols
-from ..runner.settings import AuditSettings, Progress
-from .classification import PictureAudit, usual_protocols
-from .examples import spread
-from .segmentation import SceneAudit
+from ..models.eval_model import EvalModel
+from ..options import AuditOptions, Progress
+from ..protocols.registry import ShiftProtocol, find_protocols
+from ..runner.evaluate import model_facts
+from ..runner.records import Record
+from ..runner.tasks import Task, problem_of, task_of
+from .classification import ClassifierDetails
+from .segmentation import SegmenterDetails
 
 SCHEMA = 1
 
 
+@dataclass
+class _Findings:
+    """What is known about one model so far."""
+
+    task: Task
+    details: ClassifierDetails | SegmenterDetails
+    tallies: list[Any]
+    consistency: dict[int, float] = field(default_factory=dict)  # of each image, under the first protocol
+    worst: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self, record: Record, worst: int) -> None:
+        """Add one image; keep the ``worst`` least consistent ones."""
+        for tally in self.tallies:
+            tally.add(record)
+        agreed = self.details.count(record)
+        self.consistency[record.index] = agreed
+        if agreed == 1:
+            return
+        entry = {"index": record.index, "name": record.name, "consistency": agreed}
+        self.worst.append({**entry, **self.details.worst_entry(record)})
+        self.worst.sort(key=lambda entry: (entry["consistency"], -entry["largest_logit_change"], entry["index"]))
+        del self.worst[worst:]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The findings as plain data."""
+        task = self.task
+        return {
+            **model_facts(task.model),
+            "classes": task.model.classes or (task.source.classes if task.labelled else None),
+            "labelled": task.labelled,
+            "measured": {tally.protocol.name: tally.summary() for tally in self.tallies},
+            "consistency_of_images": [[index, agreed] for index, agreed in self.consistency.items()],
+            "worst_images": self.worst,
+            **self.details.to_dict(),
+        }
+
+
 def run_audit(
-    subjects: list[Subject],
+    models: list[EvalModel],
     source: Source,
-    settings: AuditSettings | None = None,
-    protocols: list[Protocol] | None = None,
+    options: AuditOptions | None = None,
+    protocols: list[ShiftProtocol] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Measure models on the same images and shifts.
 
-    An interrupt (Ctrl-C) ends it early: what is known by then comes back, marked as partial.
+    An interrupt (Ctrl-C) ends it early: what is known by then is returned, marked as partial.
 
     Args:
-        subjects: all classifiers, or all segmentation models.
-        source: pictures; for segmentation scenes, or :class:`~trueshift.data.source.WithoutTargets` without masks.
+        models: all classifiers, or all segmentation models.
+        source: images; for segmentation with masks, or :class:`~trueshift.data.source.WithoutTargets`.
 
     Returns:
         plain data, the content of ``audit.json``.
     """
-    settings = settings or AuditSettings()
+    options = options or AuditOptions()
     progress = progress or (lambda what, done, total: None)
+    if len({model.dense for model in models}) > 1:
+        pixels = next(model.name for model in models if model.dense)
+        whole = next(model.name for model in models if not model.dense)
+        raise ValueError(
+            f"{pixels} gives a label for each pixel, {whole} one answer for each image: needs models of one kind"
+        )
+    protocols = protocols or usual_protocols(models[0], source)
+    shifts = shifts_of(protocols, options.shifts)
+    findings = []
+    for model in models:
+        task = task_of(model, source, protocols, options, shifts)
+        details = (SegmenterDetails if model.dense else ClassifierDetails)(task)
+        findings.append(_Findings(task, details, task.tallies()))
     skipped: list[dict[str, str]] = []
-    audit = _begin(subjects, source, settings, protocols, skipped)
-    indices = spread(len(source), settings.limit)
+    indices = spread(len(source), options.limit)
     partial = False
     try:
-        audit.measure(indices, progress)
-        audit.look_closer(progress)
+        _measure(findings, indices, skipped, options.worst, progress)
+        _look_closer(findings, options, progress)
     except KeyboardInterrupt:
         partial = True
+    first = findings[0]
     return {
         "schema": SCHEMA,
-        **circumstances(settings.seed),
-        "task": audit.task,
+        **circumstances(options.seed),
+        "task": first.task.name,
         "partial": partial,
-        "settings": {**asdict(settings), "shifts": settings.shifts or "all"},
+        "settings": options.to_dict(models[0].dense),
         "data": {
             "title": source.title,
-            "images": audit.images,
+            "images": first.tallies[0].images,
             "asked": len(indices),
             "skipped": skipped,
             "classes": source.classes,
@@ -60,37 +115,95 @@ def run_audit(
         "protocols": {
             protocol.name: {
                 "title": protocol.title,
-                "description": audit.describe(protocol),
+                "description": first.task.describe(protocol),
                 "against_unshifted": protocol.against_unshifted,
             }
-            for protocol in audit.protocols
+            for protocol in protocols
         },
-        "models": audit.conclude(),
+        "models": [finding.to_dict() for finding in findings],
     }
 
 
-def _begin(
-    subjects: list[Subject],
-    source: Source,
-    settings: AuditSettings,
-    protocols: list[Protocol] | None,
-    skipped: list[dict[str, str]],
-) -> PictureAudit | SceneAudit:
-    if len({subject.dense for subject in subjects}) > 1:
-        pixels = next(subject.name for subject in subjects if subject.dense)
-        whole = next(subject.name for subject in subjects if not subject.dense)
-        raise ValueError(
-            f"{pixels} tells a label for each pixel, {whole} one answer for each image: needs models of one kind"
-        )
-    if subjects[0].dense:
-        usual = protocols or find_protocols(["ade20k"])
-        return SceneAudit(subjects, source, usual, settings, skipped)
-    pictures = source
-    usual = protocols or usual_protocols(pictures, subjects[0].preparation.size)
-    return PictureAudit(subjects, pictures, usual, settings, skipped)
+def _measure(
+    findings: list[_Findings], indices: list[int], skipped: list[dict[str, str]], worst: int, progress: Progress
+) -> None:
+    """All models side by side, an image at a time, so that an interrupt finds them equally far."""
+    for done, records in enumerate(zip(*_streams([each.task for each in findings], indices), strict=True)):
+        problem = next(filter(None, map(problem_of, records)), None)
+        if problem:
+            skipped.append({"name": records[0].name, "reason": problem})
+        else:
+            for finding, record in zip(findings, records, strict=True):
+                finding.count(record, worst)
+        progress("shifting images", done + 1, len(indices))
+
+
+def _streams(tasks: list[Task], indices: list[int]) -> list[Iterator[Any]]:
+    """The records of each model. Models that take their images alike share one reading of them."""
+    shared: dict[Hashable, Iterator[Any]] = {}
+    wanted = [task.reading() for task in tasks]
+    for task, how in zip(tasks, wanted, strict=True):
+        if how not in shared:
+            copies = [itertools.tee(stream, wanted.count(how)) for stream in task.read(indices)]
+            shared[how] = zip(*copies, strict=True)
+    return [task.measure(next(shared[how])) for task, how in zip(tasks, wanted, strict=True)]
+
+
+def _look_closer(findings: list[_Findings], options: AuditOptions, progress: Progress) -> None:
+    """Details of a few images."""
+    # classifiers are compared with the first one's weak spots; pixels may flip anywhere, in any model
+    considered = findings if findings[0].task.model.dense else findings[:1]
+    least = {index: min(each.consistency[index] for each in considered) for index in findings[0].consistency}
+    work = [(index, finding) for index in choose_examples(least, options.examples) for finding in findings]
+    for done, (index, finding) in enumerate(work):
+        finding.details.look_closer(index, [each.details for each in findings])
+        progress("looking at examples", done + 1, len(work))
+
+
+def usual_protocols(model: EvalModel, source: Source) -> list[ShiftProtocol]:
+    """ADE20K's for segmentation; else circular and standard shifts and magnitudes.
+
+    Small images move against zeros, others under a crop.
+    """
+    if model.dense:
+        return find_protocols(["ade20k"])
+    (cropped,) = find_protocols(["imagenet-standard"])
+    size = model.preparation.size
+    needed = max(size) + 2 * max(cropped.motion.margin(size))
+    small = any(min(sample.image.size) < needed for sample in _first_samples(source))
+    return find_protocols(["circular", "cifar-standard" if small else cropped.name, "magnitude"])
+
+
+def _first_samples(source: Source, count: int = 8) -> Iterator[Sample]:
+    for index in range(min(len(source), count)):
+        with suppress(Exception):  # it is counted and reported when it is measured
+            yield source[index]
+
+
+def shifts_of(protocols: list[ShiftProtocol], shifts: int) -> dict[str, int | None]:
+    """How many shifts each protocol gets: those of the magnitude curve share one portion."""
+    several = sum(protocol.against_unshifted for protocol in protocols)
+    return {
+        protocol.name: (max(1, shifts // several) if protocol.against_unshifted else shifts) if shifts else None
+        for protocol in protocols
+    }
+
+
+def spread(count: int, limit: int) -> list[int]:
+    """At most ``limit`` indices, evenly spread: the first images of a folder may all be of one class."""
+    if not limit or limit >= count:
+        return list(range(count))
+    return [index * count // limit for index in range(limit)]
+
+
+def choose_examples(consistency: dict[int, float], count: int) -> list[int]:
+    """Half of them the least consistent images, half evenly spread over the others."""
+    worst = sorted(consistency, key=lambda index: (consistency[index], index))[: (count + 1) // 2]
+    rest = [index for index in consistency if index not in worst]
+    return worst + [rest[position] for position in spread(len(rest), count - len(worst))][: count - len(worst)]
 
 
 def answer_name(model: dict[str, Any], label: int) -> str:
-    """What a model's answer is called."""
+    """The name of a model's class."""
     names = model["classes"]
     return names[label] if names and 0 <= label < len(names) else f"class {label}"

@@ -1,173 +1,159 @@
-"""How many pixels change their label when the picture moves? Everything a report on segmentation shows, as data."""
+"""Details of a segmentation model: its worst images, and maps of the labels that flip when the image moves."""
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import base64
+import io
+from dataclasses import replace
 from typing import Any
 
-from ...data import Unreadable
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from PIL import Image
+
 from ...data.source import Source
-from ...data.transforms import ScenePreparation
-from ..metrics.aggregate_dense import SceneTally
-from ..models.eval_model import Subject
-from ..protocols.registry import Protocol
-from ..runner.read_scenes import PreparedScene, read_scenes
-from ..runner.records import PixelAnswers, SceneRecord
-from ..runner.segment import check_dense, measure_segmentation
-from ..runner.settings import AuditSettings, Progress
-from ..runner.tasks import check_protocols, classes_of, masks_agree, scenes_of
-from .examples import choose_examples
-from .label_flips import flip_map
+from ..models.eval_model import EvalModel
+from ..protocols.registry import ShiftProtocol
+from ..protocols.shifts import Circular
+from ..runner.read_scenes import fit_for
+from ..runner.records import PixelAnswers, Record
+from ..runner.tasks import Task
+
+NOT_SHOWN = -1  # a pixel that a shifted image does not show
+_NEIGHBOURS = ((0, 1), (1, -1), (1, 0), (1, 1))  # the other four are these seen from the other side
 
 
-@dataclass
-class _Findings:
-    """What has been found out about one model so far."""
+class SegmenterDetails:
+    """What an audit adds to the metrics of a segmentation model."""
 
-    subject: Subject
-    tallies: list[SceneTally]
-    labelled: bool
-    answers: dict[int, PixelAnswers] = field(default_factory=dict)  # to each image, under the first protocol
-    worst: list[dict[str, Any]] = field(default_factory=list)
-    flips: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, task: Task) -> None:
+        self.task, self.protocol = task, task.protocols[0]
+        self.answers: dict[int, PixelAnswers] = {}
+        self.flips: list[dict[str, Any]] = []
+
+    def count(self, record: Record) -> float:
+        """Add one image; returns how far the labels of its pixels agree."""
+        self.answers[record.index] = record.answers[self.protocol.name]
+        return self.answers[record.index].agreement
+
+    def worst_entry(self, record: Record) -> dict[str, Any]:
+        """The shift that changes most pixels."""
+        answers = self.answers[record.index]
+        return {
+            "shift": _worst_shift(answers),
+            "flipped": float(answers.flipped.max()),
+            "largest_logit_change": float(answers.change.max()),
+        }
+
+    def look_closer(self, index: int, everyone: list[Any]) -> None:
+        """The flip map of one image.
+
+        The shift that changes most pixels in any model is shown for all models that see the image at that size.
+        """
+        worst = max((each.answers[index] for each in everyone), key=lambda answers: answers.flipped.max())
+        mine = self.answers[index]
+        shift = _worst_shift(worst if worst.size == mine.size else mine)
+        task = self.task
+        self.flips.append(flip_map(task.model, task.source, index, self.protocol, shift, task.options.device))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The details as plain data."""
+        return {"flips": self.flips}
 
 
-class SceneAudit:
-    """Measures segmentation models on the same scenes and shifts, as far as it gets.
+def _worst_shift(answers: PixelAnswers) -> list[int]:
+    return answers.shifts[int(answers.flipped.argmax())].tolist()
+
+
+def flip_map(
+    model: EvalModel, source: Source, index: int, protocol: ShiftProtocol, shift: list[int], device: str
+) -> dict[str, Any]:
+    """The paper's figure on segmentation: labels before and after one shift, and the regions that changed."""
+    sample = source[index]
+    preparation = replace(model.preparation, fit=fit_for(protocol, model.preparation))
+    image = preparation.normalise(preparation.canvas(sample.image).to(device))
+    size = (image.shape[1], image.shape[2])
+    moved = protocol.motion.view(image, torch.tensor([shift]), size)
+    copies = image.expand((model.batch_size or 2) - 2, *image.shape)  # for a model of one batch size
+    with torch.inference_mode():
+        labels = model.forward(torch.cat([image[None], moved, copies])).argmax(1)[:2]
+    back, covered = protocol.motion.undo(labels[1:], torch.tensor([shift]))
+    before, after, shown = (part.cpu().numpy() for part in (labels[0], back[0], covered[0]))
+    changed = (before != after) & shown
+    return {
+        "index": index,
+        "name": sample.name,
+        "protocol": protocol.name,
+        "shift": shift,
+        "wraps": isinstance(protocol.motion, Circular),
+        "size": list(size),
+        "flipped": float(changed.sum() / shown.sum()),
+        "regions": largest_regions(changed),
+        "before": packed_labels(before),
+        "after": packed_labels(np.where(shown, after, NOT_SHOWN)),
+    }
+
+
+def packed_labels(labels: Int[np.ndarray, "H W"]) -> str:
+    """Labels from -1 to 65534 as the text of a PNG."""
+    raised = labels + 1
+    kind = np.uint8 if raised.max(initial=0) < 256 else np.uint16
+    file = io.BytesIO()
+    Image.fromarray(raised.astype(kind)).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def unpacked_labels(text: str) -> Int[np.ndarray, "H W"]:
+    """The inverse of :func:`packed_labels`."""
+    with Image.open(io.BytesIO(base64.b64decode(text))) as image:
+        return np.asarray(image).astype(np.int64) - 1
+
+
+def label_regions(mask: Bool[np.ndarray, "H W"]) -> Int[np.ndarray, "H W"]:
+    """A number from 1 on for each region of pixels that touch, also by a corner; 0 outside.
+
+    Pairs of neighbours are joined all at once: each pixel points to the first one of its region known so far, and
+    pointers are followed until neighbours agree.
+    """
+    places = np.full(mask.shape, -1)
+    places[mask] = np.arange(mask.sum())
+    one, other = _pairs_of_neighbours(places)
+    first = np.arange(mask.sum())
+    while (first[one] != first[other]).any():
+        lower = np.minimum(first[one], first[other])
+        np.minimum.at(first, first[one], lower)
+        np.minimum.at(first, first[other], lower)
+        while (first != first[first]).any():
+            first = first[first]
+    numbers = np.zeros(mask.shape, np.int64)
+    numbers[mask] = np.unique(first, return_inverse=True)[1] + 1
+    return numbers
+
+
+def _pairs_of_neighbours(places: Int[np.ndarray, "H W"]) -> tuple[np.ndarray, np.ndarray]:
+    height, width = places.shape
+    found = []
+    for down, right in _NEIGHBOURS:
+        columns, shifted = slice(max(-right, 0), width - max(right, 0)), slice(max(right, 0), width - max(-right, 0))
+        pairs = np.stack([places[: height - down, columns].ravel(), places[down:, shifted].ravel()])
+        found.append(pairs[:, (pairs >= 0).all(0)])
+    one, other = np.concatenate(found, 1)
+    return one, other
+
+
+def largest_regions(mask: Bool[np.ndarray, "H W"], most: int = 8, smallest: float = 0.0005) -> list[dict[str, Any]]:
+    """The largest regions with their bounding boxes, the largest first.
 
     Args:
-        skipped: to which scenes are added that could not be measured.
+        most: regions at most.
+        smallest: the least part of all pixels that a region has: single pixels along an edge are no region.
     """
-
-    task = "segmentation"
-
-    def __init__(
-        self,
-        subjects: list[Subject],
-        source: Source,
-        protocols: list[Protocol],
-        settings: AuditSettings,
-        skipped: list[dict[str, str]],
-    ) -> None:
-        for subject in subjects:
-            check_protocols(subject, protocols)
-        check_dense(protocols, settings.shifts)
-        self.source, self.protocols, self.settings, self.skipped = source, protocols, settings, skipped
-        self.findings = [
-            _Findings(
-                subject,
-                [SceneTally(protocol, classes_of(subject)) for protocol in protocols],
-                masks_agree(subject, source),
-            )
-            for subject in subjects
-        ]
-
-    @property
-    def images(self) -> int:
-        """How many were measured."""
-        return self.findings[0].tallies[0].images
-
-    def describe(self, protocol: Protocol) -> str:
-        """A protocol in words; sizes differ from scene to scene."""
-        return protocol.describe(None)
-
-    def measure(self, indices: list[int], progress: Progress) -> None:
-        """All models side by side, a scene at a time, so that an interrupt finds them equally far."""
-        for done, records in enumerate(zip(*self._streams(indices), strict=True)):
-            unread = [record for record in records if isinstance(record, Unreadable)]
-            if unread:
-                self.skipped.append({"name": unread[0].name, "reason": unread[0].reason})
-            for finding, record in zip(self.findings, records, strict=True):
-                if not unread and isinstance(record, SceneRecord):
-                    self._count(finding, record)
-            progress("shifting images", done + 1, len(indices))
-
-    def _streams(self, indices: list[int]) -> list[Iterator[SceneRecord | Unreadable]]:
-        """The records of each model. Models that want their pictures alike share one reading of them."""
-        wanted = [(scenes_of(finding.subject), finding.labelled) for finding in self.findings]
-        read: dict[tuple[ScenePreparation, bool], Iterator[Iterator[PreparedScene | Unreadable]]] = {
-            each: iter(
-                itertools.tee(read_scenes(self.source, indices, each[0], self.protocols, each[1]), wanted.count(each))
-            )
-            for each in dict.fromkeys(wanted)
-        }
-        settings = self.settings
-        return [
-            measure_segmentation(
-                finding.subject.forward,
-                next(read[each]),
-                self.protocols,
-                each[0],
-                settings.shifts,
-                settings.seed,
-                finding.subject.batch_size or settings.batch_size,
-                settings.device,
-                fixed_batch=finding.subject.batch_size is not None,
-            )
-            for finding, each in zip(self.findings, wanted, strict=True)
-        ]
-
-    def _count(self, finding: _Findings, record: SceneRecord) -> None:
-        for tally in finding.tallies:
-            tally.add(record)
-        said = record.pixels[self.protocols[0].name]
-        finding.answers[record.index] = said
-        if said.agreement == 1:
-            return
-        finding.worst.append(
-            {
-                "index": record.index,
-                "name": record.name,
-                "consistency": said.agreement,
-                "shift": _turning_shift(said),
-                "flipped": float(said.flipped.max()),
-                "largest_logit_change": float(said.change.max()),
-            }
-        )
-        finding.worst.sort(key=lambda entry: (entry["consistency"], -entry["largest_logit_change"], entry["index"]))
-        del finding.worst[self.settings.worst :]
-
-    def look_closer(self, progress: Progress) -> None:
-        """Maps of labels that flip, for a few images: those on which any model is least consistent come first."""
-        least = {
-            index: min(finding.answers[index].agreement for finding in self.findings)
-            for index in self.findings[0].answers
-        }
-        examples = choose_examples(least, self.settings.examples)
-        work = [(index, finding) for index in examples for finding in self.findings]
-        for done, (index, finding) in enumerate(work):
-            # the shift that turns most pixels over in any model is shown of all that see the image at that size
-            said = max((each.answers[index] for each in self.findings), key=lambda answers: answers.flipped.max())
-            mine = finding.answers[index]
-            shift = _turning_shift(said if said.size == mine.size else mine)
-            finding.flips.append(
-                flip_map(finding.subject, self.source, index, self.protocols[0], shift, self.settings.device)
-            )
-            progress("looking at examples", done + 1, len(work))
-
-    def conclude(self) -> list[dict[str, Any]]:
-        """What is known of each model."""
-        return [self._conclude(finding) for finding in self.findings]
-
-    def _conclude(self, finding: _Findings) -> dict[str, Any]:
-        subject = finding.subject
-        own = self.source.classes if self.source.classes and finding.labelled else None
-        return {
-            "name": subject.name,
-            "weights": subject.weights,
-            "random": subject.random,
-            "assumed": subject.assumed,
-            "num_classes": subject.num_classes,
-            "classes": subject.classes or own,
-            "labelled": finding.labelled,
-            "preparation": scenes_of(subject).to_dict(),
-            "measured": {tally.protocol.name: tally.summary() for tally in finding.tallies},
-            "consistency_of_images": [[index, said.agreement] for index, said in finding.answers.items()],
-            "worst_images": finding.worst,
-            "flips": finding.flips,
-        }
-
-
-def _turning_shift(said: PixelAnswers) -> list[int]:
-    """The shift that turns over the labels of most pixels."""
-    return said.shifts[int(said.flipped.argmax())].tolist()
+    numbers = label_regions(mask)
+    pixels = np.bincount(numbers.ravel())[1:]
+    enough = np.flatnonzero(pixels >= max(2, smallest * mask.size))
+    chosen = enough[np.argsort(-pixels[enough], kind="stable")][:most]
+    found = []
+    for number in chosen.tolist():
+        rows, columns = np.nonzero(numbers == number + 1)
+        box = [int(rows.min()), int(columns.min()), int(rows.max()) + 1, int(columns.max()) + 1]
+        found.append({"box": box, "pixels": int(pixels[number])})
+    return found

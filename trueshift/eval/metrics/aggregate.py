@@ -1,115 +1,167 @@
-"""Count a model's answers: every measure of one protocol, over all images and by class."""
+"""Count a model's answers: every metric of one protocol, over all images and by class."""
 
+from math import isnan
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..protocols.registry import Protocol
-from ..runner.records import Answers, ImageRecord
+from ...data.source import IGNORED
+from ..protocols.registry import ShiftProtocol
+from ..runner.records import LabelAnswers, PixelAnswers, Record
 from .consistency import (
     BitExactFraction,
     LargestLogitChange,
+    MeanIoU,
+    SegmentationConsistency,
     ShiftConsistency,
     TopOne,
     WorstCaseAccuracy,
     WorstCaseConsistency,
     agreement_with_first,
     pair_agreement,
+    wilson_interval,
 )
-from .intervals import wilson_interval
 
-_AT_ONCE = 64
+_AT_ONCE = 64  # images: a metric's update costs as much for one as for a hundred
 
 
-def compared(protocol: Protocol) -> slice:
+def compared(protocol: ShiftProtocol) -> slice:
     """The views that a protocol compares: the shifted ones, or all, the unshifted one first."""
     return slice(None) if protocol.against_unshifted else slice(1, None)
 
 
-def _labels(answers: Answers, protocol: Protocol) -> Tensor:
-    """What is compared, ``[1, K]``."""
+def _labels(answers: LabelAnswers, protocol: ShiftProtocol) -> Tensor:
+    """The labels that are compared, ``[1, K]``."""
     return torch.from_numpy(answers.labels[compared(protocol)])[None]
 
 
-def agreement(answers: Answers, protocol: Protocol) -> float:
+def agreement(answers: LabelAnswers, protocol: ShiftProtocol) -> float:
     """How far the answers to one image agree, 0 to 1."""
     labels = _labels(answers, protocol)
     return float((agreement_with_first if protocol.against_unshifted else pair_agreement)(labels))
 
 
-def is_answered(record: ImageRecord) -> bool:
-    """Whether all logits were numbers."""
-    return all((answers.labels >= 0).all() for answers in record.answers.values())
-
-
 class Tally:
-    """All measures of one protocol.
+    """All metrics of one protocol; subclasses add those of their task."""
 
-    Args:
-        protocol: which answers of a record are counted.
-        labelled: whether labels of the images are the model's own classes, so that right and wrong can be told.
-        numbers: the model's number of each label; without them, the label itself.
-    """
+    consistency: ShiftConsistency | SegmentationConsistency
 
-    def __init__(self, protocol: Protocol, labelled: bool, numbers: list[int] | None = None) -> None:
-        self.protocol, self.labelled, self.numbers = protocol, labelled, numbers
-        self.top_one = TopOne()
-        self.consistency = ShiftConsistency(against_first=protocol.against_unshifted)
-        self.worst_case = WorstCaseConsistency()
-        self.worst_case_accuracy = WorstCaseAccuracy()
+    def __init__(self, protocol: ShiftProtocol) -> None:
+        self.protocol = protocol
         self.bit_exact = BitExactFraction()
         self.largest_change = LargestLogitChange()
         self.images = 0
-        self.waiting: list[tuple[Answers, int | None]] = []
+        self.waiting: list[tuple[Any, int | None]] = []
 
-    def add(self, record: ImageRecord) -> None:
+    def add(self, record: Record) -> None:
         """Count one image."""
         self.images += 1
         self.waiting.append((record.answers[self.protocol.name], record.label))
         if len(self.waiting) == _AT_ONCE:
-            self._count()
+            self._flush()
 
-    def _count(self) -> None:
-        """Many images at once: a metric's update costs as much for one as for a hundred."""
+    def _flush(self) -> None:
         if not self.waiting:
             return
-        answers = [each for each, _ in self.waiting]
-        labels = torch.cat([_labels(each, self.protocol) for each in answers])
-        self.consistency.update(labels)
-        self.worst_case.update(labels)
-        self.bit_exact.update(torch.from_numpy(np.stack([each.exact[1:] for each in answers])))
-        self.largest_change.update(torch.from_numpy(np.stack([each.change[1:] for each in answers])))
-        wanted = {
-            at: _number(label, self.numbers)
-            for at, (_, label) in enumerate(self.waiting)
-            if self.labelled and label is not None
-        }
-        if wanted:
-            known, target = list(wanted), torch.tensor(list(wanted.values()))
-            self.top_one.update(torch.tensor([int(answers[at].labels[0]) for at in known]), target)
-            self.worst_case_accuracy.update(labels[known], target)
+        answers, labels = [each for each, _ in self.waiting], [label for _, label in self.waiting]
+        self.bit_exact.update(torch.from_numpy(np.stack([each.exact[each.first_shifted :] for each in answers])))
+        self.largest_change.update(torch.from_numpy(np.stack([each.change[each.first_shifted :] for each in answers])))
+        self.count(answers, labels)
         self.waiting.clear()
 
+    def count(self, answers: list[Any], labels: list[int | None]) -> None:
+        """Add answers to the metrics of the task."""
+        raise NotImplementedError
+
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the task; None where there is nothing to report."""
+        raise NotImplementedError
+
     def summary(self) -> dict[str, Any]:
-        """All measures with their intervals; None where there is nothing to tell. Processes meet here."""
-        self._count()
-        rates = {
-            "top1": self.top_one,
-            "consistency": self.consistency,
-            "worst_case": self.worst_case,
-            "worst_case_accuracy": self.worst_case_accuracy,
-            "bit_exact": self.bit_exact,
+        """All metrics, over all processes."""
+        self._flush()
+        result = {
+            **self.metrics(),
+            "consistency": rate_of(self.consistency),
+            "bit_exact": rate_of(self.bit_exact),
         }
-        result: dict[str, Any] = {name: rate_of(metric) for name, metric in rates.items()}
         with self.largest_change.sync_context(dist_sync_fn=self.largest_change.dist_sync_fn):
             result["largest_logit_change"] = float(self.largest_change.largest)
         return result
 
 
+class LabelTally(Tally):
+    """Metrics of a classifier.
+
+    Args:
+        labelled: whether labels of the images are the model's own classes, so that accuracy has a meaning.
+        numbers: the model's number of each label; without them, the label itself.
+    """
+
+    def __init__(self, protocol: ShiftProtocol, labelled: bool, numbers: list[int] | None = None) -> None:
+        super().__init__(protocol)
+        self.labelled, self.numbers = labelled, numbers
+        self.top_one = TopOne()
+        self.consistency = ShiftConsistency(against_first=protocol.against_unshifted)
+        self.worst_case = WorstCaseConsistency()
+        self.worst_case_accuracy = WorstCaseAccuracy()
+
+    def count(self, answers: list[Any], labels: list[int | None]) -> None:
+        """Add labels of images."""
+        views = torch.cat([_labels(each, self.protocol) for each in answers])
+        self.consistency.update(views)
+        self.worst_case.update(views)
+        known = [at for at, label in enumerate(labels) if self.labelled and label is not None]
+        if known:
+            target = torch.tensor([_number(labels[at], self.numbers) for at in known])
+            self.top_one.update(torch.tensor([int(answers[at].labels[0]) for at in known]), target)
+            self.worst_case_accuracy.update(views[known], target)
+
+    def metrics(self) -> dict[str, Any]:
+        """Accuracy and the worst case."""
+        return {
+            "top1": rate_of(self.top_one),
+            "worst_case": rate_of(self.worst_case),
+            "worst_case_accuracy": rate_of(self.worst_case_accuracy),
+        }
+
+
+class PixelTally(Tally):
+    """Metrics of a segmentation model.
+
+    Args:
+        num_classes: labels that a pixel can get.
+    """
+
+    def __init__(self, protocol: ShiftProtocol, num_classes: int) -> None:
+        super().__init__(protocol)
+        self.iou = MeanIoU(num_classes, IGNORED)
+        self.consistency = SegmentationConsistency()
+
+    def count(self, answers: list[PixelAnswers], labels: list[int | None]) -> None:
+        """Add what was compared pixel by pixel."""
+        self.consistency.update(torch.tensor([each.agreement for each in answers], dtype=torch.float64))
+        for each in answers:
+            if each.counts is not None:
+                counts = np.zeros((self.iou.num_classes, 3), np.int64)
+                counts[each.counts[:, 0]] = each.counts[:, 1:]
+                self.iou.add(torch.from_numpy(counts))
+
+    def metrics(self) -> dict[str, Any]:
+        """Intersection over union and accuracy of pixels."""
+        by_class = [_known(share) for share in self.iou.by_class().tolist()]
+        occurring = [share for share in by_class if share is not None]
+        return {
+            "mean_iou": sum(occurring) / len(occurring) if occurring else None,
+            "pixel_accuracy": _known(self.iou.pixel_accuracy()),
+            "iou_by_class": by_class if occurring else None,
+        }
+
+
 def rate_of(metric: Any) -> dict[str, float] | None:
-    """A rate with its interval, over all processes; None if there was no image."""
+    """A rate with its interval, over all processes; None without any image."""
     rate, images = metric.seen()
     if not images:
         return None
@@ -117,19 +169,23 @@ def rate_of(metric: Any) -> dict[str, float] | None:
     return {"rate": rate, "low": low, "high": high, "images": images}
 
 
-def _number(label: int, numbers: list[int] | None) -> int:
-    """What the model must answer to be right."""
-    return label if numbers is None else numbers[label]
+def _known(share: float) -> float | None:
+    return None if isnan(share) else share
+
+
+def _number(label: int | None, numbers: list[int] | None) -> int | None:
+    """The model's number for a label of the data."""
+    return label if numbers is None or label is None else numbers[label]
 
 
 class ClassTally:
     """Consistency and accuracy by class of the data."""
 
-    def __init__(self, protocol: Protocol, labelled: bool, numbers: list[int] | None = None) -> None:
+    def __init__(self, protocol: ShiftProtocol, labelled: bool, numbers: list[int] | None = None) -> None:
         self.protocol, self.labelled, self.numbers = protocol, labelled, numbers
         self.sums: dict[int, np.ndarray] = {}  # images, agreement, right
 
-    def add(self, record: ImageRecord) -> None:
+    def add(self, record: Record) -> None:
         """Count one image, if its class is known."""
         if record.label is None:
             return

@@ -12,7 +12,7 @@ from ...canonical import Canonicalize
 from ...ops.geometry.shift import Pair, pair
 from ...tasks import UperNet
 
-_TRIED = (64, 224)  # pixels along each side of the image that tells what a network answers
+_TRIED = (64, 224)  # sides of the blank images that are tried
 
 
 class PixelLogits(nn.Module):
@@ -59,7 +59,7 @@ def is_segmenter(module: nn.Module) -> bool:
 
 
 def answer_to_blank(model: Any, device: torch.device | str, side: int | None = None) -> Tensor | None:
-    """A model's logits for a blank image, which tell of what kind they are; None if it takes none that is tried.
+    """A model's logits for a blank image; None if it takes none of the sizes tried.
 
     Args:
         model: a network, or a function of images.
@@ -71,7 +71,7 @@ def answer_to_blank(model: Any, device: torch.device | str, side: int | None = N
         try:
             with torch.inference_mode():
                 answer = logits_in(model(torch.zeros(1, 3, *size, device=device)))
-        except Exception:  # it may want another size; if there is more to it, measuring tells
+        except Exception:  # it may need another size; any other fault shows when it is measured
             continue
         return answer if isinstance(answer, Tensor) else None
     return None

@@ -1,4 +1,4 @@
-"""The model under examination: something that turns normalised images into logits, and its twins."""
+"""The model under evaluation: a function from normalised images to logits, what is known of it, and its twins."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,38 +16,36 @@ from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
 from ...tasks import adapt
 from ...tasks.inference import segment_whole
-from ...utils.checks import check_at_least, check_seed
+from ..options import EvalOptions
 from .dense import PixelLogits, is_segmenter, logits_in, size_multiple_of
 from .feature_maps import StageMaps, stage_maps
 
-PRECISIONS = ("float32", "bf16")
 Forward = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model to measure.
+class EvalModel:
+    """A model to evaluate.
 
     Args:
         name: as tables show it.
         forward: normalised images ``[B, 3, H, W]`` to logits ``[B, classes]``; if dense, ``[B, classes, H, W]``.
-        preparation: how it wants its pictures.
+        preparation: how its images are prepared: a ScenePreparation if dense, a Preparation otherwise.
         weights: where its weights come from, in words.
-        classes: names of what it answers, if known.
-        num_classes: how many answers it has, if known.
+        classes: names of its classes, if known.
+        num_classes: how many there are, if known.
         module: the network itself, where there is one.
-        fingerprint: what tells it from any other, where there is no network to look at.
-        maps: the feature maps of its stages, where they can be had.
+        fingerprint: identifies a model without a network to look at.
+        maps: the feature maps of its stages, where available.
         batch_size: the only one it takes, if there is only one.
         random: whether its weights were never trained.
-        assumed: whether it does not say how it wants its pictures, so that the usual values stand in.
-        dense: whether it tells a label for each pixel.
-        scenes: how it wants its pictures, if it is dense.
+        assumed: whether it does not say how images are prepared, so that the usual values stand in.
+        dense: whether it gives a label for each pixel.
     """
 
     name: str
     forward: Forward
-    preparation: Preparation
+    preparation: Any
     weights: str
     classes: list[str] | None = None
     num_classes: int | None = None
@@ -58,143 +56,71 @@ class Subject:
     random: bool = False
     assumed: bool = False
     dense: bool = False
-    scenes: ScenePreparation | None = None
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked for beside the model's name.
-
-    Args:
-        random_weights: measure the initialisation, where weights cannot be had.
-        architecture: name of the network that a checkpoint belongs to.
-        img_size: height and width, where the model does not say or another is wanted; for segmentation the shortest
-            side.
-        crop_pct: how much of the resized picture is kept, where the model does not say or another is wanted.
-        mean: of each colour, where the model does not say.
-        std: of each colour, where the model does not say.
-    """
-
-    random_weights: bool = False
-    architecture: str | None = None
-    img_size: int | None = None
-    crop_pct: float | None = None
-    mean: tuple[float, float, float] | None = None
-    std: tuple[float, float, float] | None = None
-    seed: int = 0
-    device: str = "cpu"
-    precision: str = "float32"
-
-    def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision {self.precision!r}: needs one of {', '.join(PRECISIONS)}")
-        check_at_least("img_size", self.img_size, 1)
-        check_seed(self.seed)
-
-
-def subject_of(
+def make_eval_model(
     module: nn.Module,
     name: str,
     weights: str,
-    request: Request | None = None,
+    options: EvalOptions | None = None,
     random: bool = False,
     num_classes: int | None = None,
-) -> Subject:
-    """A network as a subject: timm's, ours, transformers', or any other that gives logits.
+    dense: bool | None = None,
+) -> EvalModel:
+    """Wrap a network: timm's, ours, transformers', or any other that gives logits.
 
     Args:
         num_classes: where the network itself does not say.
+        dense: whether it gives a label for each pixel, where the network itself does not say.
     """
-    request = request or Request()
-    module = module.to(request.device).eval()
-    if is_segmenter(module):
-        return dense_subject_of(module, name, weights, request, random)
-    config = _config_of(module)
-    preparation = Preparation.from_config(config)
-    num_classes = getattr(module, "num_classes", None) or num_classes
-    names = _names_in(config, num_classes)
-    if num_classes == 1000 and not names:
-        names = imagenet_names()
-    return Subject(
-        name,
-        _logits_of(module, request),
-        preparation,
-        weights,
-        classes=names or None,
-        num_classes=num_classes,
-        module=module,
-        maps=stage_maps(module),
-        random=random,
-        assumed=not config,
-    )
-
-
-def dense_subject_of(
-    module: nn.Module,
-    name: str,
-    weights: str,
-    request: Request | None = None,
-    random: bool = False,
-    num_classes: int | None = None,
-) -> Subject:
-    """A network as a subject that tells a label for each pixel.
-
-    Args:
-        num_classes: where the network itself does not say.
-    """
-    request = request or Request()
-    module = module.to(request.device).eval()
-    config, multiple = _config_of(module), size_multiple_of(module)
-    num_classes = getattr(module, "num_classes", None) or num_classes
-    return Subject(
-        name,
-        pixel_forward(PixelLogits(module, multiple), request),
-        Preparation.from_config(config),
-        weights,
-        classes=_names_in(config, num_classes) or None,
-        num_classes=num_classes,
-        module=module,
-        random=random,
-        assumed=not config.get("scene"),
-        dense=True,
-        scenes=_scenes_in(config, multiple),
-    )
-
-
-def _config_of(module: nn.Module) -> dict[str, Any]:
+    options = options or EvalOptions()
+    module = module.to(options.device).eval()
+    dense = is_segmenter(module) if dense is None else dense
     config: Any = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
-    return config if isinstance(config, dict) else config.to_dict()
-
-
-def _names_in(config: dict[str, Any], num_classes: int | None) -> list[str]:
-    """Names of the classes; none where they are those of another classifier, which the network had before."""
+    config = config if isinstance(config, dict) else config.to_dict()
+    num_classes = getattr(module, "num_classes", None) or num_classes
+    # names of another number of classes belong to a classifier that the network had before
     names = list(config.get("label_names") or [])
-    return names if num_classes in (None, len(names)) else []
+    names = names if num_classes in (None, len(names)) else []
+    multiple = size_multiple_of(module) if dense else (1, 1)
+    return EvalModel(
+        name,
+        pixel_forward(PixelLogits(module, multiple), options) if dense else _label_forward(module, options),
+        _scene_preparation(config, multiple) if dense else Preparation.from_config(config),
+        weights,
+        classes=names or (imagenet_names() if num_classes == 1000 and not dense else None),
+        num_classes=num_classes,
+        module=module,
+        maps=None if dense else stage_maps(module),
+        random=random,
+        assumed=not (config.get("scene") if dense else config),
+        dense=dense,
+    )
 
 
-def _scenes_in(config: dict[str, Any], multiple: Pair) -> ScenePreparation:
-    """How a segmentation network wants its pictures: as it says, at sizes that it takes."""
+def _scene_preparation(config: dict[str, Any], multiple: Pair) -> ScenePreparation:
+    """As the network's configuration says, at sizes that it takes."""
     colours = {key: tuple(config[key]) for key in ("mean", "std") if config.get(key)}
-    said = ScenePreparation.from_dict({**colours, **(config.get("scene") or {})})
-    rows, columns = (lcm(mine, needed) for mine, needed in zip(said.multiple, multiple, strict=True))
-    return replace(said, multiple=(rows, columns))
+    given = ScenePreparation.from_dict({**colours, **(config.get("scene") or {})})
+    rows, columns = (lcm(mine, needed) for mine, needed in zip(given.multiple, multiple, strict=True))
+    return replace(given, multiple=(rows, columns))
 
 
-def pixel_forward(model: PixelLogits, request: Request) -> Forward:
+def pixel_forward(model: PixelLogits, options: EvalOptions) -> Forward:
     """Images of any size to logits of their pixels, in the precision asked for."""
-    return _precisely(lambda images: segment_whole(model, images), request)
+    return _in_precision(lambda images: segment_whole(model, images), options)
 
 
-def _logits_of(module: nn.Module, request: Request) -> Forward:
-    return _precisely(lambda images: logits_in(module(images)), request)
+def _label_forward(module: nn.Module, options: EvalOptions) -> Forward:
+    return _in_precision(lambda images: logits_in(module(images)), options)
 
 
-def _precisely(forward: Forward, request: Request) -> Forward:
-    kind = torch.device(request.device).type
-    precise = nullcontext() if request.precision == "float32" else torch.autocast(kind, torch.bfloat16)
+def _in_precision(forward: Forward, options: EvalOptions) -> Forward:
+    kind = torch.device(options.device).type
+    precision = nullcontext() if options.precision == "float32" else torch.autocast(kind, torch.bfloat16)
 
     def in_precision(images: Tensor) -> Tensor:
-        with precise:
+        with precision:
             return forward(images)
 
     return in_precision
@@ -206,40 +132,39 @@ def imagenet_names() -> list[str]:
     return [info.index_to_description(index).split(",")[0] for index in range(1000)]
 
 
-def adapted_twin(subject: Subject, request: Request | None = None) -> Subject:
-    """The shift-equivariant twin of a subject, with its weights."""
+def adapted_twin(model: EvalModel, options: EvalOptions | None = None) -> EvalModel:
+    """The shift-equivariant twin of a model, with its weights."""
     try:
-        twin = adapt(_network_of(subject))
+        twin = adapt(_network_of(model))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{error}. --against canonical wraps any model instead") from error
-    return _beside(subject, twin, "adapted", request)
+    return _beside(model, twin, "adapted", options)
 
 
-def canonical_twin(subject: Subject, request: Request | None = None) -> Subject:
-    """The same network, shown each image in a frame that does not move."""
-    network = _network_of(subject)
-    if not subject.dense:
-        return _beside(subject, canonicalize(network), "canonical", request)
+def canonical_twin(model: EvalModel, options: EvalOptions | None = None) -> EvalModel:
+    """The same network, shown each image in a frame that moves with its content."""
+    network = _network_of(model)
+    if not model.dense:
+        return _beside(model, canonicalize(network), "canonical", options)
     multiple = size_multiple_of(network)
     canonical = canonicalize(PixelLogits(network, multiple), dense=True)
-    twin = _beside(subject, canonical, "canonical", request)
+    twin = _beside(model, canonical, "canonical", options)
     # padded before it is rolled: a frame found on fewer pixels would not be the network's
-    return replace(twin, forward=pixel_forward(PixelLogits(canonical, multiple), request or Request()))
+    return replace(twin, forward=pixel_forward(PixelLogits(canonical, multiple), options or EvalOptions()))
 
 
-def _network_of(subject: Subject) -> nn.Module:
-    if subject.module is None:
-        raise ValueError(f"{subject.name} has no twin: needs a network in torch, not a file or a function")
-    return subject.module
+def _network_of(model: EvalModel) -> nn.Module:
+    if model.module is None:
+        raise ValueError(f"{model.name} has no twin: needs a network in torch, not a file or a function")
+    return model.module
 
 
-def _beside(subject: Subject, module: nn.Module, how: str, request: Request | None) -> Subject:
-    twin = subject_of(module, f"{subject.name}, {how}", subject.weights, request, subject.random)
+def _beside(model: EvalModel, module: nn.Module, how: str, options: EvalOptions | None) -> EvalModel:
+    twin = make_eval_model(module, f"{model.name}, {how}", model.weights, options, model.random)
     return replace(
         twin,
-        preparation=subject.preparation,
-        classes=subject.classes,
-        num_classes=subject.num_classes,
-        assumed=subject.assumed,
-        scenes=subject.scenes,
+        preparation=model.preparation,
+        classes=model.classes,
+        num_classes=model.num_classes,
+        assumed=model.assumed,
     )

@@ -1,4 +1,4 @@
-"""Models by what a user calls them: names, folders, checkpoints, ONNX files, functions."""
+"""Load models by name: registries, folders, checkpoints, factories, and files of other libraries."""
 
 import importlib
 import inspect
@@ -12,21 +12,22 @@ from typing import Any
 
 import timm
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ...data import Preparation
-from ...data.transforms import ScenePreparation
 from ...models import create_model
 from ...models.bundled_weights import DamagedWeights
 from ...models.hub import misfits
-from ...models.registry import CIFAR_MEAN, CIFAR_STD, is_ours, list_models
+from ...models.registry import is_ours, list_models
 from ...ops.geometry.shift import pair
 from ...tasks import from_pretrained
 from ...tasks.upernet import ARCHITECTURE
 from ...utils.evaluation_mode import in_evaluation
-from ..runner.fingerprint import onnx_fingerprint
+from ..options import EvalOptions
 from .dense import answer_to_blank, is_segmenter
-from .eval_model import Request, Subject, dense_subject_of, imagenet_names, subject_of
+from .eval_model import EvalModel, imagenet_names, make_eval_model
+from .foreign import from_onnx, from_transformers, only_float32, unavailable
 
 _WHERE = (
     "one of trueshift.list_models(), a timm name, a transformers repository or folder, a folder of save_pretrained, a "
@@ -34,45 +35,28 @@ _WHERE = (
 )
 
 
-_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # Pillow's numbers
+def load_eval_model(model: str, options: EvalOptions | None = None) -> EvalModel:
+    """Load a model by name; see :data:`_WHERE` for what a name can be."""
+    options = options or EvalOptions()
+    torch.manual_seed(options.seed)
+    found = _loader(model)(model, options)
+    assumed = found.assumed and (options.mean is None or options.std is None)
+    changes: dict[str, Any] = {"mean": options.mean, "std": options.std, "crop_pct": options.crop_pct}
+    if found.dense and options.crop_pct is not None:
+        raise ValueError("crop_pct: a segmentation model is shown whole images; needs img_size, mean and std alone")
+    if options.img_size and found.dense:  # the ratio of the paper's scales
+        changes["scale"] = (4 * options.img_size, options.img_size)
+    elif options.img_size:
+        changes["size"] = (options.img_size, options.img_size)
+    given = {key: value for key, value in changes.items() if value is not None}
+    return replace(found, preparation=replace(found.preparation, **given), assumed=assumed)
 
 
-class WeightsUnavailable(RuntimeError):
-    """Weights that could not be had, and what can be done instead."""
-
-
-def load_subject(model: str, request: Request | None = None) -> Subject:
-    """The model that a user names; see :data:`_WHERE` for what a name can be."""
-    request = request or Request()
-    torch.manual_seed(request.seed)
-    subject = _loader(model, request)(model, request)
-    assumed = subject.assumed and (request.mean is None or request.std is None)
-    if subject.scenes is not None:
-        return replace(subject, scenes=_scenes_asked_for(subject.scenes, request), assumed=assumed)
-    return replace(subject, preparation=_asked_for(subject.preparation, request), assumed=assumed)
-
-
-def _asked_for(preparation: Preparation, request: Request) -> Preparation:
-    changes: dict[str, Any] = {"crop_pct": request.crop_pct, "mean": request.mean, "std": request.std}
-    if request.img_size:
-        changes["size"] = (request.img_size, request.img_size)
-    return replace(preparation, **{key: value for key, value in changes.items() if value is not None})
-
-
-def _scenes_asked_for(scenes: ScenePreparation, request: Request) -> ScenePreparation:
-    if request.crop_pct is not None:
-        raise ValueError("crop_pct: a segmentation model is shown whole pictures; needs img_size, mean and std alone")
-    changes: dict[str, Any] = {"mean": request.mean, "std": request.std}
-    if request.img_size:  # as long and as short as the scales of the paper
-        changes["scale"] = (4 * request.img_size, request.img_size)
-    return replace(scenes, **{key: value for key, value in changes.items() if value is not None})
-
-
-def _loader(model: str, request: Request) -> Callable[[str, Request], Subject]:
-    """By what a name is read."""
+def _loader(model: str) -> Callable[[str, EvalOptions], EvalModel]:
+    """The function that loads models with such a name."""
     path = Path(model)
     if path.suffix == ".onnx":
-        return _from_onnx
+        return from_onnx
     if model and path.is_dir():
         return _from_folder
     if path.is_file() or path.suffix in (".pt", ".pth", ".bin", ".safetensors"):
@@ -82,7 +66,7 @@ def _loader(model: str, request: Request) -> Callable[[str, Request], Subject]:
     if ":" in model:
         return _from_factory
     if "/" in model:
-        return _from_transformers
+        return from_transformers
     close = get_close_matches(model, [*list_models(), *timm.list_models()], n=3)
     meant = f"did you mean {', '.join(close)}? " if close else ""
     raise ValueError(f"no model is called {model!r}: {meant}Needs {_WHERE}")
@@ -92,58 +76,50 @@ def _is_registered(model: str) -> bool:
     return is_ours(model) or timm.is_model(model.split(".")[0])
 
 
-def _from_registry(model: str, request: Request) -> Subject:
+def _from_registry(model: str, options: EvalOptions) -> EvalModel:
     create = _creator(model)
-    if request.random_weights:
-        module = _resized(create(model), request, model)
-        return subject_of(module, model, f"random, seed {request.seed}", request, random=True)
+    if options.random_weights:
+        module = _resized(create(model), options, model)
+        return make_eval_model(module, model, f"random, seed {options.seed}", options, random=True)
     try:
         module = create(model, pretrained=True)
-    except DamagedWeights:  # no network would help: it says what does
+    except DamagedWeights:  # says itself what helps
         raise
-    except Exception as error:  # no weights published, no network, a hub that refuses: many kinds, one remedy
-        raise _unavailable(model, error) from error
+    except Exception as error:  # no weights, no network, a hub that refuses: one remedy
+        raise unavailable(model, error) from error
     tag = module.pretrained_cfg.get("tag")
     weights = f"pretrained, {tag}" if tag else "pretrained"
-    return subject_of(_resized(module, request, model), model, weights, request)
+    return make_eval_model(_resized(module, options, model), model, weights, options)
 
 
 def _creator(model: str) -> Callable[..., Any]:
     return create_model if is_ours(model) else timm.create_model
 
 
-def _resized(module: Any, request: Request, name: str) -> nn.Module:
-    """Networks with tables or windows of a size must be told of another; told of their own, timm's change windows."""
-    if request.img_size and hasattr(module, "set_input_size"):
+def _resized(module: Any, options: EvalOptions, name: str) -> nn.Module:
+    """Resize size-dependent tables; skip if unchanged, since timm would pick a new window."""
+    if options.img_size and hasattr(module, "set_input_size"):
         own = getattr(getattr(module, "patch_embed", None), "img_size", None)
-        if own is None or pair(own) != pair(request.img_size):
-            module.set_input_size(img_size=request.img_size)
-    elif request.img_size:
-        _try_size(module, request.img_size, name)
+        if own is None or pair(own) != pair(options.img_size):
+            module.set_input_size(img_size=options.img_size)
+    elif options.img_size:
+        _try_size(module, options.img_size, name)
     return module
 
 
 def _try_size(module: nn.Module, side: int, name: str) -> None:
-    """Refuse a size that a network cannot be told of and does not take; only trying tells."""
+    """Refuse a size that a network without ``set_input_size`` does not take."""
     try:
         with in_evaluation(module), torch.inference_mode():
             module(torch.zeros(1, 3, side, side))
-    except Exception as error:  # whatever comes from within a network of someone else's
+    except Exception as error:  # any exception, from anyone's code
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
             f"{name} does not take images of {side} x {side} ({reason[:200]}): needs no --img-size"
         ) from error
 
 
-def _unavailable(model: str, error: Exception) -> WeightsUnavailable:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    return WeightsUnavailable(
-        f"the weights of {model} could not be had ({type(error).__name__}: {reason[:200]}): needs a network "
-        "connection, a local checkpoint or folder in place of the name, or --random-weights for the initialisation"
-    )
-
-
-def _from_folder(model: str, request: Request) -> Subject:
+def _from_folder(model: str, options: EvalOptions) -> EvalModel:
     folder = Path(model)
     config = folder / "config.json"
     if not config.is_file():
@@ -153,52 +129,50 @@ def _from_folder(model: str, request: Request) -> Subject:
     except ValueError as error:
         raise ValueError(f"{config} cannot be read ({error}): save the model again") from error
     if "model_type" in read:
-        return _from_transformers(model, request)
+        return from_transformers(model, options)
     if "architecture" not in read:
         raise ValueError(f"{config} names no architecture: needs a folder written by save_pretrained")
     name = folder.resolve().name
     if read["architecture"] == ARCHITECTURE:
-        if request.random_weights:
+        if options.random_weights:
             raise ValueError(
                 f"{name} is a folder of a segmentation network with its weights: needs no --random-weights"
             )
-        return subject_of(from_pretrained(folder), name, f"folder {name}", request)
+        return make_eval_model(from_pretrained(folder), name, f"folder {name}", options)
     where = f"local-dir:{folder}"
-    if request.random_weights:
-        made = _resized(timm.create_model(where, pretrained=False), request, name)
-        return subject_of(made, name, f"random, seed {request.seed}", request, random=True)
+    if options.random_weights:
+        made = _resized(timm.create_model(where, pretrained=False), options, name)
+        return make_eval_model(made, name, f"random, seed {options.seed}", options, random=True)
     module: Any = from_pretrained(folder) if is_ours(read["architecture"]) else timm.create_model(where, True)
-    return subject_of(_resized(module, request, name), name, f"folder {name}", request)
+    return make_eval_model(_resized(module, options, name), name, f"folder {name}", options)
 
 
-def _from_checkpoint(model: str, request: Request) -> Subject:
+def _from_checkpoint(model: str, options: EvalOptions) -> EvalModel:
     path = Path(model)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    if not request.architecture:
+    if not options.architecture:
         raise ValueError(f"{path.name} holds weights only: name their network with --architecture, e.g. a_swin_tiny")
-    if not _is_registered(request.architecture):
-        raise ValueError(f"--architecture {request.architecture}: needs a name of trueshift's or timm's")
+    if not _is_registered(options.architecture):
+        raise ValueError(f"--architecture {options.architecture}: needs a name of trueshift's or timm's")
     state, part = _read_weights(path)
-    module = _creator(request.architecture)(request.architecture)
+    module = _creator(options.architecture)(options.architecture)
     classifier = state.get(f"{module.pretrained_cfg.get('classifier', 'head')}.weight")
     if classifier is not None and len(classifier) != module.num_classes:
         module.reset_classifier(len(classifier))
     try:
         module.load_state_dict(state, strict=True)
     except RuntimeError as error:
-        told = misfits(module.state_dict(), state) or [str(error)]
-        raise ValueError(f"{path.name} does not fit {request.architecture}: {'; '.join(told)}") from error
-    name = f"{request.architecture}, {path.stem}"
-    return subject_of(_resized(module, request, name), name, f"file {path.name}{part}", request)
+        problems = misfits(module.state_dict(), state) or [str(error)]
+        raise ValueError(f"{path.name} does not fit {options.architecture}: {'; '.join(problems)}") from error
+    name = f"{options.architecture}, {path.stem}"
+    return make_eval_model(_resized(module, options, name), name, f"file {path.name}{part}", options)
 
 
 def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
     """The tensors of a checkpoint, and which part of what training scripts wrap around them; averages first."""
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
             found: Any = load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
@@ -216,9 +190,9 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
     return {key.replace("_orig_mod.", "").removeprefix("module."): value for key, value in found.items()}, part
 
 
-def _from_factory(model: str, request: Request) -> Subject:
+def _from_factory(model: str, options: EvalOptions) -> EvalModel:
     module_name, _, name = model.partition(":")
-    sys.path.insert(0, "")  # the user's own file, beside which the command is given
+    sys.path.insert(0, "")  # modules in the current folder
     try:
         factory = getattr(importlib.import_module(module_name), name)
     except (ImportError, ValueError) as error:
@@ -232,13 +206,13 @@ def _from_factory(model: str, request: Request) -> Subject:
     made = _called(factory, model) if not isinstance(factory, nn.Module) else factory
     weights = f"as {model} makes them"
     if isinstance(made, nn.Module):
-        return _made_by_hand(made, model, weights, request)
+        return _made_by_hand(made, model, weights, options)
     if not callable(made):
         raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
-    _only_float32(model, request)
-    classes = _classes_in(answer_to_blank(made, request.device, request.img_size), dimensions=2)
+    only_float32(model, options)
+    classes = _classes_in(answer_to_blank(made, options.device, options.img_size), dimensions=2)
     names = imagenet_names() if classes == 1000 else None
-    return Subject(model, made, Preparation(), weights, classes=names, num_classes=classes, assumed=True)
+    return EvalModel(model, made, Preparation(), weights, classes=names, num_classes=classes, assumed=True)
 
 
 def _called(factory: Any, model: str) -> Any:
@@ -251,139 +225,17 @@ def _called(factory: Any, model: str) -> Any:
     return factory()
 
 
-def _made_by_hand(module: nn.Module, name: str, weights: str, request: Request) -> Subject:
-    """Of a network that says nothing of itself, its answer to a blank image tells its classes, and for what."""
-    module = module.to(request.device).eval()
+def _made_by_hand(module: nn.Module, name: str, weights: str, options: EvalOptions) -> EvalModel:
+    """A network without a configuration: its answer to a blank image shows its classes and whether it is dense."""
+    module = module.to(options.device).eval()
     if is_segmenter(module):
-        return subject_of(module, name, weights, request)
-    answer = answer_to_blank(module, request.device, request.img_size)
+        return make_eval_model(module, name, weights, options)
+    answer = answer_to_blank(module, options.device, options.img_size)
     of_pixels = _classes_in(answer, dimensions=4)
     if of_pixels is not None:
-        return dense_subject_of(module, name, weights, request, num_classes=of_pixels)
-    return subject_of(module, name, weights, request, num_classes=_classes_in(answer, dimensions=2))
+        return make_eval_model(module, name, weights, options, num_classes=of_pixels, dense=True)
+    return make_eval_model(module, name, weights, options, num_classes=_classes_in(answer, dimensions=2))
 
 
 def _classes_in(answer: Tensor | None, dimensions: int) -> int | None:
     return answer.shape[1] if answer is not None and answer.dim() == dimensions else None
-
-
-def _only_float32(model: str, request: Request) -> None:
-    if request.precision != "float32":
-        raise ValueError(f"{model} runs as it is: --precision {request.precision} needs a network in torch")
-
-
-def _from_transformers(model: str, request: Request) -> Subject:
-    try:
-        from transformers import (
-            AutoConfig,
-            AutoImageProcessor,
-            AutoModelForImageClassification,
-            AutoModelForSemanticSegmentation,
-        )
-    except ImportError as error:
-        raise ImportError(f"{model} needs transformers: pip install transformers") from error
-    try:
-        config = AutoConfig.from_pretrained(model)
-    except Exception as error:  # not there, not readable, or no network to ask
-        reason = str(error).strip().splitlines()[0]
-        raise WeightsUnavailable(
-            f"{model} could not be had from the Hub ({reason[:200]}): needs a network connection, or a local folder"
-        ) from error
-    dense = any(name.endswith("ForSemanticSegmentation") for name in config.architectures or ())
-    kind: Any = AutoModelForSemanticSegmentation if dense else AutoModelForImageClassification
-    try:
-        module = kind.from_config(config) if request.random_weights else kind.from_pretrained(model)
-    except Exception as error:  # of another kind, or weights that are not there
-        raise _unavailable(model, error) from error
-    try:
-        wanted = AutoImageProcessor.from_pretrained(model).to_dict()
-    except (OSError, ValueError):  # a model without one: said in every table
-        wanted = {}
-    weights = f"random, seed {request.seed}" if request.random_weights else "pretrained"
-    name = Path(model).name if Path(model).is_dir() else model
-    labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
-    if dense:
-        subject = dense_subject_of(module, name, weights, request, request.random_weights, config.num_labels)
-        return replace(subject, classes=labels, scenes=_scenes_from_processor(wanted, config), assumed=not wanted)
-    subject = subject_of(module, name, weights, request, random=request.random_weights)
-    preparation = _from_processor(wanted, config)
-    return replace(subject, preparation=preparation, classes=labels, num_classes=config.num_labels, assumed=not wanted)
-
-
-def _from_processor(wanted: dict[str, Any], config: Any) -> Preparation:
-    """transformers' image processor in timm's terms."""
-    size, crop = wanted.get("size") or {}, wanted.get("crop_size") or {}
-    side = size.get("shortest_edge") or size.get("height") or getattr(config, "image_size", None) or 224
-    side = side if isinstance(side, int) else side[0]
-    keep = float(wanted.get("crop_pct") or 1.0)
-    if wanted.get("do_center_crop") and crop:
-        shown = (crop["height"], crop["width"])
-        keep = min(1.0, shown[0] / side)
-    else:
-        shown = (side, side)
-    resample = wanted.get("resample")
-    return Preparation.from_config(
-        {
-            "input_size": (3, *shown),
-            "crop_pct": keep,
-            "mean": wanted.get("image_mean"),
-            "std": wanted.get("image_std"),
-            "interpolation": _RESAMPLING[3 if resample is None else int(resample)],
-        }
-    )
-
-
-_COARSEST = 32  # pixels to a token in the last stage of the networks for segmentation there are
-
-
-def _scenes_from_processor(wanted: dict[str, Any], config: Any) -> ScenePreparation:
-    """The same for segmentation: the size is that of the shortest side, at a multiple that all stages divide."""
-    same = _from_processor(wanted, config)
-    shortest = min(same.size)
-    return ScenePreparation(
-        (4 * shortest, shortest), (_COARSEST, _COARSEST), "resize", same.mean, same.std, same.interpolation
-    )
-
-
-def _from_onnx(model: str, request: Request) -> Subject:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ImportError("an .onnx file needs onnxruntime: pip install onnxruntime") from error
-    _only_float32(model, request)
-    path = Path(model)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    try:
-        session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
-    except Exception as error:  # onnxruntime's own kinds are not public
-        raise ValueError(f"{path} cannot be run by onnxruntime: {str(error).splitlines()[0]}") from error
-    entry, answer = session.get_inputs()[0], session.get_outputs()[0]
-    if len(entry.shape) != 4 or (isinstance(entry.shape[1], int) and entry.shape[1] != 3):
-        raise ValueError(f"{path.name} takes {entry.shape}: needs images of shape [batch, 3, height, width]")
-    batch, _, height, width = (side if isinstance(side, int) else None for side in entry.shape)
-    size = (height or request.img_size or 224, width or request.img_size or 224)
-    small = max(size) <= 64
-    kind = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16}.get(entry.type)
-    if kind is None:
-        raise ValueError(f"{path.name} takes {entry.type}: needs normalised images as float or float16")
-
-    def forward(images: Tensor) -> Tensor:
-        (logits,) = session.run([answer.name], {entry.name: images.to("cpu", kind).numpy()})
-        return torch.from_numpy(logits)
-
-    preparation = Preparation(
-        size, 1.0 if small else 0.875, *((CIFAR_MEAN, CIFAR_STD) if small else (Preparation.mean, Preparation.std))
-    )
-    classes = answer.shape[-1] if isinstance(answer.shape[-1], int) else None
-    return Subject(
-        path.name,
-        forward,
-        preparation,
-        f"file {path.name}",
-        classes=imagenet_names() if classes == 1000 else None,
-        num_classes=classes,
-        fingerprint=onnx_fingerprint(path),
-        batch_size=batch,
-        assumed=True,
-    )

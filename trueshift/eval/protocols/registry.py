@@ -7,6 +7,7 @@ size, the order or the number of processes.
 from collections.abc import Hashable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -14,12 +15,52 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...ops.geometry.shift import Pair
-from .distortions import EraseSquare, VerticalFlip
 from .shifts import Circular, Cropped, Motion, Shifts, ZeroPadded
 
 
 @dataclass(frozen=True)
-class Protocol:
+class EraseSquare:
+    """A square of random size and place becomes zero (the mean colour, after normalising).
+
+    Args:
+        largest: the largest side as a part of the image's; the side is drawn uniformly from 0 pixels up to it.
+    """
+
+    largest: float
+    drawn: ClassVar[bool] = True  # by chance, anew for each protocol
+
+    def __call__(self, image: Float[Tensor, "C H W"], generator: np.random.Generator) -> Float[Tensor, "C H W"]:
+        """The image with its square erased; the square lies inside the image."""
+        height, width = image.shape[1:]
+        side = int(generator.integers(0, round(min(height, width) * self.largest) + 1))
+        top = int(generator.integers(0, height - side + 1))
+        left = int(generator.integers(0, width - side + 1))
+        image = image.clone()
+        image[:, top : top + side, left : left + side] = 0
+        return image
+
+    def describe(self, size: tuple[int, int]) -> str:
+        """In words."""
+        return f"a square of side 0 to {round(min(size) * self.largest)} erased"
+
+
+@dataclass(frozen=True)
+class VerticalFlip:
+    """The image upside down."""
+
+    drawn: ClassVar[bool] = False
+
+    def __call__(self, image: Float[Tensor, "C H W"], generator: np.random.Generator) -> Float[Tensor, "C H W"]:
+        """The image with its rows in reverse order."""
+        return image.flip(1)
+
+    def describe(self, size: tuple[int, int]) -> str:
+        """In words."""
+        return "upside down"
+
+
+@dataclass(frozen=True)
+class ShiftProtocol:
     """One way of measuring consistency.
 
     Args:
@@ -49,7 +90,7 @@ class Protocol:
         return self.distortion(image, self._generator("distortion", index, seed))
 
     def unshifted(self) -> Hashable:
-        """What the image is before it moves: protocols of which this is equal show the same one."""
+        """A key of the image before it moves: protocols with equal keys show the same one."""
         drawn = self.distortion is not None and self.distortion.drawn
         return self.distortion, self.name if drawn else None
 
@@ -69,20 +110,22 @@ class Protocol:
 
 CIFAR_SIDE = 32  # the paper counts magnitudes in CIFAR's original pixels, and erased patches at 224
 _PROTOCOLS = (
-    Protocol("circular", "C-Cons.", Circular()),
-    Protocol("cifar-standard", "S-Cons.", ZeroPadded(28 / 224)),
-    Protocol("imagenet-standard", "S-Cons.", Cropped(16 / 224)),
+    ShiftProtocol("circular", "C-Cons.", Circular()),
+    ShiftProtocol("cifar-standard", "S-Cons.", ZeroPadded(28 / 224)),
+    ShiftProtocol("imagenet-standard", "S-Cons.", Cropped(16 / 224)),
     *(
-        Protocol(f"magnitude-{pixels}", f"0..{pixels} of 32", Circular(pixels / CIFAR_SIDE), against_unshifted=True)
+        ShiftProtocol(
+            f"magnitude-{pixels}", f"0..{pixels} of 32", Circular(pixels / CIFAR_SIDE), against_unshifted=True
+        )
         for pixels in (8, 16, 24, 32)
     ),
     *(
-        Protocol(f"erased-{pixels}", f"erased, max {pixels}", Circular(), EraseSquare(pixels / 224))
+        ShiftProtocol(f"erased-{pixels}", f"erased, max {pixels}", Circular(), EraseSquare(pixels / 224))
         for pixels in (0, 28, 42, 56, 70)
     ),
-    Protocol("flipped", "upside down", Circular(), VerticalFlip()),
-    Protocol("ade20k-circular", "mASCC", Circular(), dense=True),
-    Protocol("ade20k-standard", "mASSC", ZeroPadded(1 / 8), dense=True),
+    ShiftProtocol("flipped", "upside down", Circular(), VerticalFlip()),
+    ShiftProtocol("ade20k-circular", "mASCC", Circular(), dense=True),
+    ShiftProtocol("ade20k-standard", "mASSC", ZeroPadded(1 / 8), dense=True),
 )
 PROTOCOLS = {protocol.name: protocol for protocol in _PROTOCOLS}
 # the paper's tables
@@ -96,9 +139,9 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 
 
-def find_protocols(names: list[str] | tuple[str, ...]) -> list[Protocol]:
+def find_protocols(names: list[str] | tuple[str, ...]) -> list[ShiftProtocol]:
     """Protocols by their names or by the name of a suite, each once."""
-    found: dict[str, Protocol] = {}
+    found: dict[str, ShiftProtocol] = {}
     for name in names:
         if name not in PROTOCOLS and name not in SUITES:
             close = get_close_matches(name, [*PROTOCOLS, *SUITES], n=1)

@@ -1,13 +1,13 @@
-"""Show a model every view of every image, in batches of one size, and keep what it answered.
+"""Show a classifier every view of every image, in batches of one size, and record its answers.
 
 One size, because kernels round differently at another: a last, smaller batch would make an exact model look inexact.
-Some round differently at another place of a batch, too: where single views differ from the first of their image, that
-one is shown once more, in their places.
-Views are dropped once answered, so that memory holds a few batches whatever the number of images and shifts.
+Some also round differently at another place in a batch: where single views differ from the first of their image, that
+one is shown again in their places.
+Views are dropped once answered, so memory holds a few batches whatever the number of images and shifts.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...data import Preparation, Prepared, Unreadable
+from ...ops.geometry.shift import Pair
 from ...utils.async_copy import Arriving
 from ..metrics.consistency import bit_identical, logit_change
-from ..protocols.registry import Protocol
-from .records import ImageRecord
+from ..protocols.registry import ShiftProtocol
+from .records import Record
 from .view_batches import Pending, Segment, ViewMaker
 
 MOSTLY = 0.5  # of the shifted views of a batch: where fewer are exact, it is the model and not the place
@@ -41,21 +42,21 @@ class _Shown:
 def measure(
     forward: Forward,
     images: Iterable[Prepared | Unreadable],
-    protocols: list[Protocol],
+    protocols: list[ShiftProtocol],
     preparation: Preparation,
     shifts: Mapping[str, int | None],
     seed: int = 0,
     batch_size: int = 64,
     device: torch.device | str = "cpu",
-) -> Iterator[ImageRecord | Unreadable]:
+) -> Iterator[Record | Unreadable]:
     """The answers to each image, in order, as soon as they are complete.
 
     Args:
         forward: normalised images to logits.
-        images: from :func:`~trueshift.data.read_ahead`, with the margin that :func:`~trueshift.eval.margin_of` names;
-            where it is more than the preparation has room for, all protocols see the picture larger.
+        images: from :func:`~trueshift.data.read_ahead`, with the margin of :func:`~trueshift.eval.margin_of`; where the
+            preparation has no room for it, all protocols see the image larger (see :func:`canvas_groups`).
         protocols: what is done to each image.
-        shifts: how many of each protocol, by its name; every shift there is for None.
+        shifts: how many of each protocol, by its name; every shift for None.
     """
     waiting: deque[Pending | Unreadable] = deque()
     unread: deque[_Shown] = deque()
@@ -65,11 +66,11 @@ def measure(
             if isinstance(image, Unreadable):
                 waiting.append(image)
             else:
-                pending = Pending(ImageRecord(image.index, image.name, image.label))
+                pending = Pending(Record(image.index, image.name, image.label))
                 waiting.append(pending)
                 yield image, pending
 
-    def finished() -> Iterator[ImageRecord | Unreadable]:
+    def finished() -> Iterator[Record | Unreadable]:
         while waiting:
             first = waiting[0]
             if isinstance(first, Pending):
@@ -116,19 +117,19 @@ def _compare(views: Tensor, logits: Tensor, segments: list[Segment]) -> Tensor:
 
 
 def _keep(shown: _Shown, forward: Forward) -> None:
-    """Write a batch's answers to the records they belong to."""
+    """Write the answers of a batch to their records."""
     values, row = _in_their_places(shown, forward), 0
     for segment in shown.segments:
         here = values[row : row + segment.count]
         there = slice(segment.first, segment.first + segment.count)
-        said = segment.image.record.answers[segment.protocol]
-        said.labels[there], said.change[there], said.exact[there] = here[:, 0], here[:, 1], here[:, 2]
+        answers = segment.image.record.answers[segment.protocol]
+        answers.labels[there], answers.change[there], answers.exact[there] = here[:, 0], here[:, 1], here[:, 2]
         segment.image.unanswered -= segment.count
         row += segment.count
 
 
 def _in_their_places(shown: _Shown, forward: Forward) -> np.ndarray:
-    """The answers; of single views that differ, against the first view in the same place of the same batch."""
+    """The answers; single views that differ are compared with the first view in the same place of the same batch."""
     values = shown.answers.numpy().copy()
     shifted = np.concatenate([np.arange(each.first, each.first + each.count) > 0 for each in shown.segments])
     differ = np.flatnonzero(values[:, 2] == 0)
@@ -148,5 +149,26 @@ def _in_their_places(shown: _Shown, forward: Forward) -> np.ndarray:
 def _share_first_views(image: Pending) -> None:
     """Protocols that did not show the unshifted image again take the answer of the one that did."""
     for name, source in image.shown_by.items():
-        said, first = image.record.answers[name], image.record.answers[source]
-        said.labels[0], said.change[0], said.exact[0] = first.labels[0], first.change[0], first.exact[0]
+        answers, first = image.record.answers[name], image.record.answers[source]
+        answers.labels[0], answers.change[0], answers.exact[0] = first.labels[0], first.change[0], first.exact[0]
+
+
+def canvas_groups(protocols: list[ShiftProtocol], preparation: Preparation) -> list[list[ShiftProtocol]]:
+    """Protocols that can share a canvas: all that fit into the image as the model wants it; each other margin apart."""
+    groups: dict[Pair, list[ShiftProtocol]] = {}
+    for protocol in protocols:
+        margin = protocol.motion.margin(preparation.size)
+        groups.setdefault((0, 0) if preparation.has_room(margin) else margin, []).append(protocol)
+    return list(groups.values())
+
+
+def joined(records: Sequence[Record | Unreadable]) -> Record | Unreadable:
+    """The answers of all canvas groups to one image, if it could be read each time."""
+    first, *others = records
+    for other in others:
+        if isinstance(first, Unreadable):
+            break
+        if isinstance(other, Unreadable):
+            return other
+        first.answers.update(other.answers)
+    return first

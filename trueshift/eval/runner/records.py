@@ -1,110 +1,160 @@
-"""What a model answered, and how that is written down as plain data."""
+"""What a model answered to an image, and the journal that keeps answers on disk so that a run can resume."""
 
+import json
+import os
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 
 from ...ops.geometry.shift import Pair
 
+SCHEMA = 2  # of the journal
 
-@dataclass
+
 class Answers:
-    """What a model said to one image under one protocol. The first view is the unshifted image."""
+    """The answers to one image under one protocol, to and from plain data."""
 
-    shifts: np.ndarray  # [views, 2]; the first is (0, 0)
-    labels: np.ndarray  # [views]
-    change: np.ndarray  # [views], the largest change of a logit against the first view
-    exact: np.ndarray  # [views], whether all bits of the logits are the first view's
+    first_shifted: ClassVar[int]  # index of the first shifted view
+    shifts: np.ndarray  # [views, 2]
+    change: np.ndarray  # [views], the largest change of a logit from the unshifted image
+    exact: np.ndarray  # [views], whether all bits of the logits are the unshifted image's
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {key: each.tolist() if isinstance(each, np.ndarray) else each for key, each in vars(self).items()}
 
     @classmethod
-    def blank(cls, shifts: np.ndarray) -> "Answers":
-        """Nothing said yet."""
+    def from_plain(cls, read: dict[str, Any]) -> Any:
+        """The inverse of :meth:`to_plain`."""
+        return cls(**{key: np.array(each) if isinstance(each, list) else each for key, each in read.items()})
+
+
+@dataclass
+class LabelAnswers(Answers):
+    """A label for each view; the first view is the unshifted image."""
+
+    first_shifted: ClassVar[int] = 1
+    shifts: np.ndarray
+    labels: np.ndarray  # [views]
+    change: np.ndarray
+    exact: np.ndarray
+
+    @classmethod
+    def blank(cls, shifts: np.ndarray) -> "LabelAnswers":
+        """No answer yet."""
         count = len(shifts)
         return cls(shifts, np.full(count, -1), np.full(count, np.nan), np.zeros(count, bool))
 
 
 @dataclass
-class ImageRecord:
-    """All answers to one image."""
+class PixelAnswers(Answers):
+    """Labels of pixels under each shift, moved back and compared; the unshifted image is not among the views."""
+
+    first_shifted: ClassVar[int] = 0
+    size: Pair  # of the network's input
+    shifts: np.ndarray
+    agreement: float  # pixels with one label in two views, the mean over all pairs of them
+    flipped: np.ndarray  # [views], visible pixels with another label than in the unshifted image
+    change: np.ndarray
+    exact: np.ndarray
+    counts: np.ndarray | None = None  # [classes that occur, 4]: class, pixels right, in the mask, predicted
+
+    @classmethod
+    def from_plain(cls, read: dict[str, Any]) -> Any:
+        """The inverse of :meth:`to_plain`."""
+        (height, width), counts = read["size"], read["counts"]
+        counts = None if counts is None else np.array(counts, np.int64).reshape(-1, 4)
+        return super().from_plain({**read, "size": (height, width), "counts": counts})
+
+
+@dataclass
+class Record:
+    """All answers to one image, by protocol; ``label`` is its class, where it has one."""
 
     index: int
     name: str
-    label: int | None
-    answers: dict[str, Answers] = field(default_factory=dict)
+    label: int | None = None
+    answers: dict[str, Any] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        answers = {
-            name: [said.shifts.tolist(), said.labels.tolist(), said.change.tolist(), said.exact.astype(int).tolist()]
-            for name, said in self.answers.items()
-        }
-        return {"index": self.index, "name": self.name, "label": self.label, "answers": answers}
+        return {**vars(self), "answers": {name: each.to_plain() for name, each in self.answers.items()}}
 
     @classmethod
-    def from_plain(cls, read: dict[str, Any]) -> "ImageRecord":
-        """The same read back."""
+    def from_plain(cls, read: dict[str, Any]) -> "Record":
+        """The inverse of :meth:`to_plain`."""
         answers = {
-            name: Answers(np.array(shifts), np.array(labels), np.array(change, float), np.array(exact, bool))
-            for name, (shifts, labels, change, exact) in read["answers"].items()
+            name: (PixelAnswers if "agreement" in each else LabelAnswers).from_plain(each)
+            for name, each in read["answers"].items()
         }
         return cls(read["index"], read["name"], read["label"], answers)
 
 
-@dataclass
-class PixelAnswers:
-    """What became of a label for each pixel when one image moved under one protocol; all views are moved back."""
+class Journal:
+    """Answers on disk, a line per image, written as they come.
 
-    size: Pair  # of the network's input
-    shifts: np.ndarray  # [views, 2], without the unshifted image
-    agreement: float  # pixels with one label in two views, the mean over all pairs of them
-    flipped: np.ndarray  # [views], pixels with another label than in the unshifted image, of those that are shown
-    change: np.ndarray  # [views], the largest change of a logit against the unshifted image
-    exact: np.ndarray  # [views], whether all bits of the logits are the unshifted image's
-    counts: np.ndarray | None = None  # [classes that occur, 4]: class, pixels right, in the mask, predicted
+    Every process writes its own file and reads all of them. A line that a killed process left unfinished is dropped.
+    Images that could not be read have no line: the next run tries them again.
+    """
 
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "size": list(self.size),
-            "shifts": self.shifts.tolist(),
-            "agreement": self.agreement,
-            "flipped": self.flipped.tolist(),
-            "change": self.change.tolist(),
-            "exact": self.exact.astype(int).tolist(),
-            "counts": None if self.counts is None else self.counts.tolist(),
-        }
+    def __init__(self, folder: Path, identity: dict[str, Any], rank: int, world: int) -> None:
+        self.folder, self.identity = folder / "answers", {"schema": SCHEMA, **identity}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.folder / f"process-{rank}-of-{world}.jsonl"
 
-    @classmethod
-    def from_plain(cls, read: dict[str, Any]) -> "PixelAnswers":
-        """The same read back."""
-        height, width = read["size"]
-        return cls(
-            (height, width),
-            np.array(read["shifts"]),
-            read["agreement"],
-            np.array(read["flipped"], float),
-            np.array(read["change"], float),
-            np.array(read["exact"], bool),
-            None if read["counts"] is None else np.array(read["counts"], np.int64).reshape(-1, 4),
-        )
+    def read(self) -> dict[int, Record]:
+        """All answers of earlier runs, by the index of the image; refused if they are to another question."""
+        known: dict[int, Record] = {}
+        for path in sorted(self.folder.glob("process-*.jsonl")):
+            try:
+                question, answers = _lines(path)
+                if not answers:
+                    continue
+                self._compare(dict(json.loads(question)), path)
+                records = [Record.from_plain(json.loads(line)) for line in answers]
+            except _Refused:
+                raise
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    f"{path} is damaged ({error}): needs another --output, or that file removed"
+                ) from error
+            known.update((record.index, record) for record in records)
+        return known
+
+    def _compare(self, other: dict[str, Any], path: Path) -> None:
+        if other.get("schema") != SCHEMA:
+            raise _Refused(f"{path} was written by another version of trueshift: needs another --output")
+        different = [key for key in self.identity if other.get(key) != self.identity[key]]
+        if different:
+            changes = "; ".join(f"{key} was {other.get(key)}, is {self.identity[key]}" for key in different)
+            raise _Refused(f"{path.parent} holds answers to another question ({changes}): needs another --output")
+
+    def open(self) -> TextIO:
+        """The file of this process, positioned after its last complete line; started anew if it has no answers."""
+        question, answers = _lines(self.path) if self.path.exists() else ("", [])
+        if not answers:
+            file = self.path.open("w", encoding="utf-8")
+            file.write(json.dumps(self.identity) + "\n")
+            file.flush()
+            return file
+        file = self.path.open("r+", encoding="utf-8")
+        file.truncate(sum(len(line.encode()) + 1 for line in (question, *answers)))
+        file.seek(0, os.SEEK_END)
+        return file
+
+    def write(self, file: TextIO, record: Record) -> None:
+        """Add one image."""
+        file.write(json.dumps(record.to_plain()) + "\n")
+        file.flush()
 
 
-@dataclass
-class SceneRecord:
-    """All answers to one image with a label for each pixel."""
+class _Refused(ValueError):
+    """Answers to another question."""
 
-    index: int
-    name: str
-    pixels: dict[str, PixelAnswers] = field(default_factory=dict)
 
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        pixels = {name: said.to_plain() for name, said in self.pixels.items()}
-        return {"index": self.index, "name": self.name, "pixels": pixels}
-
-    @classmethod
-    def from_plain(cls, read: dict[str, Any]) -> "SceneRecord":
-        """The same read back."""
-        pixels = {name: PixelAnswers.from_plain(said) for name, said in read["pixels"].items()}
-        return cls(read["index"], read["name"], pixels)
+def _lines(path: Path) -> tuple[str, list[str]]:
+    """The question and the answers, as far as their lines are complete."""
+    question, *answers = path.read_text(encoding="utf-8").split("\n")
+    return question, answers[:-1]

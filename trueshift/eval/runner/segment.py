@@ -1,7 +1,6 @@
-"""Show a segmentation model every view of every scene: what becomes of the label of each pixel when the image moves.
+"""Show a segmentation model every view of every image, and compare the labels of pixels once moved back.
 
-Sizes differ from scene to scene, so each has batches of its own. These have one shape: kernels round differently at
-another.
+Sizes differ from image to image, so each has its own batches, all of one shape: kernels round differently at another.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,63 +19,63 @@ from ...data.source import IGNORED
 from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
 from ..metrics.consistency import bit_identical, class_counts, pixel_agreement
-from ..protocols.registry import Protocol
+from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular, Motion, Shifts, ZeroPadded
 from .read_scenes import PreparedScene, fit_for
-from .records import PixelAnswers, SceneRecord
+from .records import PixelAnswers, Record
 
 DenseForward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes H W"]]
 NOT_NUMBERS = "the model's logits are not numbers (NaN)"
-_CLASSES_AT_ONCE = 16  # of which further copies of the logits are held: those of all may take gigabytes
+_CLASSES_AT_ONCE = 16  # copies of the logits of all classes may take gigabytes
 
 
 def measure_segmentation(
     forward: DenseForward,
     scenes: Iterable[PreparedScene | Unreadable],
-    protocols: list[Protocol],
+    protocols: list[ShiftProtocol],
     preparation: ScenePreparation,
     shifts: int = 2,
     seed: int = 0,
     batch_size: int = 8,
     device: torch.device | str = "cpu",
     fixed_batch: bool = False,
-) -> Iterator[SceneRecord | Unreadable]:
-    """The answers to each scene, in order: right and wrong unshifted, and how many pixels keep their label.
+) -> Iterator[Record | Unreadable]:
+    """The answers to each image, in order: right and wrong unshifted, and how many pixels keep their label.
 
     Args:
         forward: normalised images to logits of their pixels.
         scenes: from :func:`~trueshift.eval.runner.read_scenes.read_scenes` for the same protocols, of any sizes.
         protocols: ``ade20k-circular`` (mASCC), ``ade20k-standard`` (mASSC), or others that are dense.
-        shifts: of each scene and protocol, at least 2.
-        batch_size: views of a scene shown together, at most.
+        shifts: of each image and protocol, at least 2.
+        batch_size: views of an image shown together, at most.
         fixed_batch: the model takes no other batch size than this one.
     """
     check_dense(protocols, shifts)
     normalise = preparation.normaliser(device)
-    groups: dict[str, list[Protocol]] = {}
+    groups: dict[str, list[ShiftProtocol]] = {}
     for protocol in protocols:
         groups.setdefault(fit_for(protocol, preparation), []).append(protocol)
     for scene in scenes:
         if isinstance(scene, Unreadable):
             yield scene
             continue
-        record = SceneRecord(scene.index, scene.name)
+        record = Record(scene.index, scene.name)
         try:
-            for fit, together in groups.items():  # protocols that show the same picture share its unshifted view
+            for fit, together in groups.items():  # protocols that show the same image share its unshifted view
                 image = normalise(scene.canvases[fit].to(device, non_blocking=True))
                 views = _Views(image, together, scene.index, shifts, seed)
                 with torch.inference_mode():
-                    logits = _answered(forward, views, batch_size, fixed_batch)
-                    record.pixels.update(_told(scene, views, logits))
-            record.pixels = {protocol.name: record.pixels[protocol.name] for protocol in protocols}
+                    logits = _shown(forward, views, batch_size, fixed_batch)
+                    record.answers.update(_answers(scene, views, logits))
+            record.answers = {protocol.name: record.answers[protocol.name] for protocol in protocols}
         except _NotMeasured as error:
             yield Unreadable(scene.index, scene.name, str(error))
         else:
             yield record
 
 
-def check_dense(protocols: list[Protocol], shifts: int) -> None:
-    """Refuse what has no meaning for a label of each pixel."""
+def check_dense(protocols: list[ShiftProtocol], shifts: int) -> None:
+    """Refuse protocols that have no meaning for labels of pixels."""
     for protocol in protocols:
         if not protocol.dense:
             raise ValueError(f"protocol {protocol.name!r} compares one answer per image: needs one of ADE20K's")
@@ -90,14 +89,14 @@ def check_dense(protocols: list[Protocol], shifts: int) -> None:
 
 
 class _NotMeasured(Exception):
-    """A scene that has no numbers, and why."""
+    """Why an image has no answers."""
 
 
 class _Views:
     """The unshifted image, then the shifted ones of each protocol in turn, made when they are asked for."""
 
     def __init__(
-        self, image: Float[Tensor, "C H W"], protocols: list[Protocol], index: int, shifts: int, seed: int
+        self, image: Float[Tensor, "C H W"], protocols: list[ShiftProtocol], index: int, shifts: int, seed: int
     ) -> None:
         self.image, self.protocols = image, protocols
         self.size = (image.shape[1], image.shape[2])
@@ -114,7 +113,7 @@ class _Views:
         return protocol.motion.view(self.image, shift[None], self.size)[0]
 
 
-def _answered(
+def _shown(
     forward: DenseForward, views: _Views, batch_size: int, fixed_batch: bool
 ) -> Iterator[Float[Tensor, "classes H W"]]:
     """The logits of each view. Batches are equally large; the last one is filled up with the unshifted image."""
@@ -137,10 +136,10 @@ def _checked(logits: Any, count: int, size: Pair) -> Float[Tensor, "B classes H 
     return logits
 
 
-def _told(
+def _answers(
     scene: PreparedScene, views: _Views, logits: Iterator[Float[Tensor, "classes H W"]]
 ) -> dict[str, PixelAnswers]:
-    """What there is to tell of each protocol, from the logits of the views as they come."""
+    """The answers under each protocol, from the logits of the views as they come."""
     unshifted = next(logits).clone()  # the batch it lies in need not be kept
     if bool(unshifted.isnan().any()):
         raise _NotMeasured(NOT_NUMBERS)
@@ -154,22 +153,22 @@ def _told(
 def _compared(
     unshifted: Float[Tensor, "classes H W"],
     views: Iterator[Float[Tensor, "classes H W"]],
-    protocol: Protocol,
+    protocol: ShiftProtocol,
     shifts: Shifts,
 ) -> PixelAnswers:
-    """The views of one protocol beside each other and beside the unshifted image."""
-    labels, shown, told = [], [], []
+    """Compare the views of one protocol with each other and with the unshifted image."""
+    labels, covers, rows = [], [], []
     first = unshifted.argmax(0)
     for shift in shifts[:, None]:
         logits = next(views)
         back, covered = protocol.motion.undo(logits.argmax(0)[None], shift)
         labels.append(back)
-        shown.append(covered)
+        covers.append(covered)
         flipped = ((back[0] != first) & covered[0]).sum().double() / covered.sum()
         exact, change = _changes(unshifted, logits, protocol.motion, shift)
-        told.append(torch.stack([flipped, change.double(), exact.double(), logits.isnan().any().double()]))
-    agreement = pixel_agreement(torch.cat(labels)[None], torch.cat(shown)[None])
-    numbers = torch.stack(told).cpu().numpy()  # one question to the device for all of them
+        rows.append(torch.stack([flipped, change.double(), exact.double(), logits.isnan().any().double()]))
+    agreement = pixel_agreement(torch.cat(labels)[None], torch.cat(covers)[None])
+    numbers = torch.stack(rows).cpu().numpy()  # one transfer for all of them
     if numbers[:, 3].any():
         raise _NotMeasured(NOT_NUMBERS)
     size = (unshifted.shape[1], unshifted.shape[2])

@@ -1,173 +1,215 @@
-"""What an evaluation does with its images: one answer for each, or one for each of their pixels."""
+"""What classification and segmentation do differently: how images are read, shown to the model, and counted."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ...data import Source, Unreadable, read_ahead
-from ...data.transforms import ScenePreparation
-from ..metrics.aggregate import Tally
-from ..metrics.aggregate_dense import SceneTally
-from ..models.eval_model import Subject
-from ..protocols.registry import Protocol
+from ...data import Source, Unreadable, open_data, read_ahead
+from ...data.segmentation import UnknownLayout, open_scenes
+from ...data.source import WithoutTargets
+from ..metrics.aggregate import LabelTally, PixelTally, Tally
+from ..models.eval_model import EvalModel
+from ..options import EvalOptions, on_gpu
+from ..protocols.registry import ShiftProtocol
+from .classify import canvas_groups, joined, measure
 from .read_scenes import read_scenes
-from .resume import Record
-from .scales import canvas_groups, measure_groups
-from .segment import check_dense, measure_segmentation
-from .settings import EvalSettings, on_gpu
+from .records import LabelAnswers, Record
+from .segment import NOT_NUMBERS, check_dense, measure_segmentation
 from .view_batches import margin_of
 
 
 @dataclass
-class Classification:
-    """One answer for each picture."""
+class Task:
+    """A model, the data, and what is asked.
 
-    subject: Subject
+    Args:
+        shifts: how many of each protocol, by its name; every shift for None.
+    """
+
+    model: EvalModel
     source: Source
-    protocols: list[Protocol]
-    settings: EvalSettings
+    protocols: list[ShiftProtocol]
+    options: EvalOptions
+    shifts: Mapping[str, int | None]
+
+    name = ""
+
+    @property
+    def batch_size(self) -> int:
+        """The only one that the model takes, or the one asked for."""
+        return self.model.batch_size or self.options.batch_size_for(self.model.dense)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether targets can be compared with the model's answers: only where the classes are the same."""
+        classes = self.source.classes
+        return classes is not None and len(classes) == self.model.num_classes
+
+    def tallies(self) -> list[Any]:
+        """One for each protocol."""
+        return [self.tally(protocol) for protocol in self.protocols]
+
+    def tally(self, protocol: ShiftProtocol) -> Tally:
+        """The metrics of a protocol."""
+        raise NotImplementedError
+
+    def describe(self, protocol: ShiftProtocol) -> str:
+        """A protocol in words."""
+        raise NotImplementedError
+
+    def reading(self) -> Hashable:
+        """Tasks with equal keys can share one reading of the images."""
+        raise NotImplementedError
+
+    def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
+        """The images, prepared; a stream for each size at which they are needed."""
+        raise NotImplementedError
+
+    def measure(self, images: Sequence[Iterable[Any]]) -> Iterator[Record | Unreadable]:
+        """The answers to what :meth:`read` gave, in order."""
+        raise NotImplementedError
+
+
+class Classification(Task):
+    """One answer for each image."""
+
     name = "classification"
 
-    def tallies(self) -> list[Tally]:
-        """One for each protocol."""
-        labelled, numbers = classes_agree(self.subject, self.source), class_numbers(self.subject, self.source)
-        return [Tally(protocol, labelled, numbers) for protocol in self.protocols]
+    def tally(self, protocol: ShiftProtocol) -> LabelTally:
+        """The metrics of a protocol."""
+        return LabelTally(protocol, self.labelled, class_numbers(self.model, self.source))
 
-    def records(self, indices: Sequence[int]) -> Iterator[Record | Unreadable]:
-        """The answers to some of the pictures, in order."""
-        subject, settings = self.subject, self.settings
-        wanted = subject.preparation
-        groups, for_gpu = canvas_groups(self.protocols, wanted), on_gpu(settings.device)
-        pictures = [
-            read_ahead(self.source, indices, wanted, margin_of(group, wanted.size), settings.workers, for_gpu=for_gpu)
-            for group in groups
-        ]
-        numbers = {protocol.name: self._shifts(protocol) for protocol in self.protocols}
-        size = subject.batch_size or settings.batch_size
-        return measure_groups(subject.forward, pictures, groups, wanted, numbers, settings.seed, size, settings.device)
-
-    def _shifts(self, protocol: Protocol) -> int | None:
-        if not self.settings.shifts:
-            return None
-        return self.settings.shifts - 1 if protocol.against_unshifted else self.settings.shifts
-
-    def describe(self, protocol: Protocol) -> str:
+    def describe(self, protocol: ShiftProtocol) -> str:
         """A protocol in words."""
-        return protocol.describe(self.subject.preparation.size)
+        return protocol.describe(self.model.preparation.size)
 
-    def preparation(self) -> dict[str, Any]:
-        """How pictures are prepared."""
-        return asdict(self.subject.preparation)
+    def reading(self) -> Hashable:
+        """Images are read alike for models with one preparation."""
+        return self.model.preparation
+
+    def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
+        """A stream for each of :func:`~.classify.canvas_groups`."""
+        preparation, workers, for_gpu = self.model.preparation, self.options.workers, on_gpu(self.options.device)
+        margins = [margin_of(group, preparation.size) for group in canvas_groups(self.protocols, preparation)]
+        return [read_ahead(self.source, indices, preparation, margin, workers, for_gpu=for_gpu) for margin in margins]
+
+    def measure(self, images: Sequence[Iterable[Any]]) -> Iterator[Record | Unreadable]:
+        """The answers to each image."""
+        model, options = self.model, self.options
+        groups = canvas_groups(self.protocols, model.preparation)
+        how = (model.preparation, self.shifts, options.seed, self.batch_size, options.device)
+        streams = [measure(model.forward, some, group, *how) for some, group in zip(images, groups, strict=True)]
+        return map(joined, zip(*streams, strict=True))
 
 
-@dataclass
-class Segmentation:
+class Segmentation(Task):
     """A label for each pixel."""
 
-    subject: Subject
-    source: Source
-    protocols: list[Protocol]
-    settings: EvalSettings
     name = "segmentation"
 
     def __post_init__(self) -> None:
-        check_dense(self.protocols, self.settings.shifts)
+        check_dense(self.protocols, self.options.shifts)
+        if self.model.num_classes is None:
+            raise ValueError(f"{self.model.name} does not say how many classes it has: needs num_classes")
 
-    def tallies(self) -> list[SceneTally]:
-        """One for each protocol."""
-        return [SceneTally(protocol, classes_of(self.subject)) for protocol in self.protocols]
+    @property
+    def labelled(self) -> bool:
+        """Whether masks can be compared with the model's labels; refused where only the order of classes differs."""
+        model, numbers = self.model, class_numbers(self.model, self.source)
+        if numbers is not None and model.classes is not None and numbers != sorted(numbers):
+            at = next(place for place, number in enumerate(numbers) if number != place)
+            raise ValueError(
+                f"{self.source.title} and {model.name} have the same classes in another order (class {at} is "
+                f"{model.classes[numbers[at]]} to the data, {model.classes[at]} to the model): needs masks with the "
+                "model's numbers"
+            )
+        return self.source.classes is None or super().labelled
 
-    def records(self, indices: Sequence[int]) -> Iterator[Record | Unreadable]:
-        """The answers to some of the scenes, in order."""
-        subject, settings, wanted = self.subject, self.settings, scenes_of(self.subject)
-        masks = masks_agree(subject, self.source)
-        scenes = read_scenes(self.source, indices, wanted, self.protocols, masks, settings.workers)
-        return measure_segmentation(
-            subject.forward,
-            scenes,
-            self.protocols,
-            wanted,
-            settings.shifts,
-            settings.seed,
-            subject.batch_size or settings.batch_size,
-            settings.device,
-            fixed_batch=subject.batch_size is not None,
-        )
+    def tally(self, protocol: ShiftProtocol) -> PixelTally:
+        """The metrics of a protocol."""
+        return PixelTally(protocol, self.model.num_classes or 0)
 
-    def describe(self, protocol: Protocol) -> str:
-        """A protocol in words; sizes differ from scene to scene."""
+    def describe(self, protocol: ShiftProtocol) -> str:
+        """A protocol in words; sizes differ from image to image."""
         return protocol.describe(None)
 
-    def preparation(self) -> dict[str, Any]:
-        """How pictures are prepared."""
-        return scenes_of(self.subject).to_dict()
+    def reading(self) -> Hashable:
+        """Images are read alike for models with one preparation, if masks are needed for both or neither."""
+        return self.model.preparation, self.labelled
+
+    def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
+        """One stream: images keep their own size."""
+        model, workers = self.model, self.options.workers
+        return [read_scenes(self.source, indices, model.preparation, self.protocols, self.labelled, workers)]
+
+    def measure(self, images: Sequence[Iterable[Any]]) -> Iterator[Record | Unreadable]:
+        """The answers to each image."""
+        model, options, (scenes,) = self.model, self.options, images
+        how = (self.protocols, model.preparation, options.shifts, options.seed, self.batch_size, options.device)
+        return measure_segmentation(model.forward, scenes, *how, fixed_batch=model.batch_size is not None)
 
 
 def task_of(
-    subject: Subject, source: Source, protocols: list[Protocol], settings: EvalSettings
-) -> Classification | Segmentation:
-    """What is to be done; refused where the model, the data and the protocols do not belong together."""
-    check_protocols(subject, protocols)
-    if subject.dense:
-        return Segmentation(subject, source, protocols, settings)
-    return Classification(subject, source, protocols, settings)
-
-
-def check_protocols(subject: Subject, protocols: list[Protocol]) -> None:
-    """A segmentation model needs protocols for pixels, any other model those for whole images."""
-    wrong = [protocol.name for protocol in protocols if protocol.dense != subject.dense]
-    if wrong and len(wrong) < len(protocols):
+    model: EvalModel,
+    source: Source,
+    protocols: list[ShiftProtocol],
+    options: EvalOptions,
+    shifts: Mapping[str, int | None],
+) -> Task:
+    """The task of a model; refused where the model and the protocols do not belong together."""
+    wrong = ", ".join(protocol.name for protocol in protocols if protocol.dense != model.dense)
+    if wrong and any(protocol.dense == model.dense for protocol in protocols):
         raise ValueError(
             f"protocols for pixels and for whole images in one ({', '.join(protocol.name for protocol in protocols)}): "
-            f"needs only those for {'segmentation, e.g. ade20k' if subject.dense else 'one answer per image'}"
+            f"needs only those for {'segmentation, e.g. ade20k' if model.dense else 'one answer per image'}"
         )
-    if wrong and subject.dense:
+    if wrong and model.dense:
         raise ValueError(
-            f"{subject.name} is a segmentation model, and {', '.join(wrong)} compares one answer per image: needs "
+            f"{model.name} is a segmentation model, and {wrong} compares one answer per image: needs "
             "ade20k-circular, ade20k-standard, or the suite ade20k"
         )
     if wrong:
         raise ValueError(
-            f"{subject.name} gives one answer per image, and {', '.join(wrong)} is for segmentation: needs a "
-            "segmentation model, or protocols such as circular"
+            f"{model.name} gives one answer per image, and {wrong} is for segmentation: needs a segmentation model, "
+            "or protocols such as circular"
         )
+    return (Segmentation if model.dense else Classification)(model, source, protocols, options, shifts)
 
 
-def classes_agree(subject: Subject, source: Source) -> bool:
-    """Whether right and wrong can be told: only where the model's classes are those of the data."""
-    return source.classes is not None and len(source.classes) == subject.num_classes
+def problem_of(record: Record | Unreadable) -> str | None:
+    """Why a record cannot be counted, if it cannot."""
+    if isinstance(record, Unreadable):
+        return record.reason
+    return None if is_answered(record) else NOT_NUMBERS
 
 
-def class_numbers(subject: Subject, source: Source) -> list[int] | None:
-    """The model's number of each class of the data; None where their names do not tell, and numbers must be alike."""
-    theirs, ours = source.classes or [], subject.classes or []
+def is_answered(record: Record) -> bool:
+    """Whether all logits were numbers."""
+    answers = record.answers.values()
+    return all((each.labels >= 0).all() for each in answers if isinstance(each, LabelAnswers))
+
+
+def class_numbers(model: EvalModel, source: Source) -> list[int] | None:
+    """The model's number of each class of the data; None where names do not match, and numbers must be the same."""
+    theirs, ours = source.classes or [], model.classes or []
     if len(set(ours)) < len(ours) or sorted(theirs) != sorted(ours) or not ours:
         return None
     return [ours.index(name) for name in theirs]
 
 
-def masks_agree(subject: Subject, source: Source) -> bool:
-    """Whether masks can be compared with the model's labels; refused where only the order of classes differs."""
-    numbers = class_numbers(subject, source)
-    if numbers is not None and subject.classes is not None and numbers != sorted(numbers):
-        at = next(place for place, number in enumerate(numbers) if number != place)
-        raise ValueError(
-            f"{source.title} and {subject.name} have the same classes in another order (class {at} is "
-            f"{subject.classes[numbers[at]]} to the data, {subject.classes[at]} to the model): needs masks with the "
-            "model's numbers"
-        )
-    return source.classes is None or classes_agree(subject, source)
-
-
-def scenes_of(subject: Subject) -> ScenePreparation:
-    """How a segmentation model wants its pictures."""
-    if subject.scenes is None:
-        raise ValueError(f"{subject.name} does not say how it wants its pictures: needs a ScenePreparation")
-    return subject.scenes
-
-
-def classes_of(subject: Subject) -> int:
-    """How many labels a pixel can get."""
-    if subject.num_classes is None:
-        raise ValueError(f"{subject.name} does not say how many classes it has: needs num_classes")
-    return subject.num_classes
+def open_source(where: str | Path, split: str = "test", dense: bool = False) -> Source:
+    """Data for a model: images, or for a segmentation model images with masks if the folder has them."""
+    if not dense:
+        return open_data(where, split)
+    word = "test" if split == "val" else split  # images without masks do not distinguish these two
+    if where == "sample":
+        return WithoutTargets(open_data(where, word))
+    try:
+        return open_scenes(where, split)
+    except UnknownLayout as error:
+        unknown = error
+    try:
+        return WithoutTargets(open_data(where, word))
+    except ValueError as error:
+        raise ValueError(f"{unknown}; nor are there images without masks ({error})") from error

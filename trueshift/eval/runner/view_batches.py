@@ -14,16 +14,16 @@ from torch import Tensor
 
 from ...data import Preparation, Prepared
 from ...ops.geometry.shift import Pair
-from ..protocols.registry import Protocol
+from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import windows
-from .records import Answers, ImageRecord
+from .records import LabelAnswers, Record
 
 
 @dataclass
 class Pending:
     """An image whose views are on their way."""
 
-    record: ImageRecord
+    record: Record
     unanswered: int = 0
     references: dict[str, Tensor] = field(default_factory=dict)  # logits of the first view, by protocol
     first_views: dict[str, Tensor] = field(default_factory=dict)  # the view itself, a row of its batch
@@ -45,13 +45,13 @@ class Segment:
 class _Look:
     """Windows of one extended version of each image."""
 
-    protocol: Protocol  # any of those that share it
+    protocol: ShiftProtocol  # any of those that share it
     which: list[int] = field(default_factory=list)  # of the images, for each segment
     origins: list[Tensor] = field(default_factory=list)
     segments: deque[Segment] = field(default_factory=deque)
 
 
-def margin_of(protocols: list[Protocol], size: Pair) -> Pair:
+def margin_of(protocols: list[ShiftProtocol], size: Pair) -> Pair:
     """How many pixels beyond the input the images must have for all protocols."""
     margins = [protocol.motion.margin(size) for protocol in protocols]
     return max(rows for rows, _ in margins), max(columns for _, columns in margins)
@@ -65,7 +65,7 @@ class ViewMaker:
         shifts: how many of each protocol, by its name; every shift there is for None.
     """
 
-    protocols: list[Protocol]
+    protocols: list[ShiftProtocol]
     preparation: Preparation
     shifts: Mapping[str, int | None]
     seed: int
@@ -113,13 +113,8 @@ class ViewMaker:
             motion = look.protocol.motion
             middle = _middle(canvases, margin, motion.margin(size))
             if look.protocol.distortion is not None:
-                records = [pending.record for pending in images]
-                middle = torch.stack(
-                    [
-                        look.protocol.distort(one, record.index, self.seed)
-                        for one, record in zip(middle, records, strict=True)
-                    ]
-                )
+                pairs = zip(middle, images, strict=True)
+                middle = torch.stack([look.protocol.distort(one, each.record.index, self.seed) for one, each in pairs])
             extended = motion.extend(middle, size)
             counts = torch.tensor([len(origins) for origins in look.origins])
             which = torch.tensor(look.which).repeat_interleave(counts)
@@ -136,7 +131,7 @@ class ViewMaker:
             for protocol in self.protocols:
                 drawn = protocol.shifts(pending.record.index, self.shifts[protocol.name], size, self.seed)
                 all_shifts = torch.cat([torch.zeros(1, 2, dtype=torch.int64), drawn])
-                pending.record.answers[protocol.name] = Answers.blank(all_shifts.numpy())
+                pending.record.answers[protocol.name] = LabelAnswers.blank(all_shifts.numpy())
                 reference = shown.setdefault(protocol.unshifted(), protocol.name)
                 pending.shown_by[protocol.name] = reference
                 start = 0 if reference == protocol.name else 1
