@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...data import Preparation, Prepared, Unreadable
-from ...utils.async_copy import Arriving
+from ...utils.async_copy import AsyncCopy
 from ..metrics.consistency import bit_identical, logit_change
 from ..protocols.registry import Protocol
 from .records import ImageRecord
@@ -35,7 +35,7 @@ class _Shown:
     views: Float[Tensor, "B C H W"]
     segments: list[Segment]
     logits: Float[Tensor, "B classes"]
-    answers: Arriving  # label, change and exactness of each row
+    answers: AsyncCopy  # label, change and exactness of each row
 
 
 def measure(
@@ -84,7 +84,7 @@ def measure(
     for batch, segments in ViewMaker(protocols, preparation, shifts, seed, batch_size, device).batches(readable()):
         with torch.inference_mode():
             logits = _checked(forward(batch), len(batch))
-            unread.append(_Shown(batch, segments, logits, Arriving(_compare(batch, logits, segments))))
+            unread.append(_Shown(batch, segments, logits, AsyncCopy(_compare(batch, logits, segments))))
         if len(unread) > 1:  # read one batch late: the device works on the next one meanwhile
             _keep(unread.popleft(), forward)
         yield from finished()
