@@ -64,6 +64,100 @@ def test_the_layering_check_sees_a_file_that_reaches_up(tmp_path):
     assert imported(path, tmp_path) - set(FLOORS[: FLOORS.index("ops") + 1]) == {"layers", "criteria"}
 
 
+# what a function may import: packages that are not needed by all, and our rooms that need such packages
+OPTIONAL = {
+    "accelerate",
+    "datasets",
+    "huggingface_hub",
+    "jsonargparse",
+    "matplotlib",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "pyarrow",
+    "safetensors",
+    "segmentation_models_pytorch",
+    "tensorboard",
+    "torch",  # its compiler and its optional parts, which are slow to import
+    "torchvision",
+    "transformers",
+    "triton",
+    "wandb",
+    "yaml",
+}
+OPTIONAL_ROOMS = ("trueshift.train", "trueshift.ops.kernels")
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "trueshift").rglob("*.py"))
+}
+
+
+def targets(module: str, node: ast.AST, path: Path) -> set[str]:
+    """The modules that an import statement names, ours with their full name."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if not isinstance(node, ast.ImportFrom):
+        return set()
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    base = [*package[: len(package) - node.level + 1]] if node.level else []
+    full = ".".join([*base, *([node.module] if node.module else [])])
+    return {each if (each := f"{full}.{alias.name}") in MODULES else full for alias in node.names}
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Modules that import each other, directly or through others."""
+    reach = {name: set(next_to) for name, next_to in graph.items()}
+    for middle in graph:
+        for name in graph:
+            if middle in reach[name]:
+                reach[name] |= reach[middle]
+    found = [{other for other in graph if other in reach[name] and name in reach[other]} for name in graph]
+    return [circle for circle in found if circle]
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {
+        name: {
+            target
+            for node in ast.walk(ast.parse(path.read_text()))
+            for target in targets(name, node, path)
+            # a package that only lists what its modules hold is no idea of its own
+            if target in MODULES and MODULES[target].name != "__init__.py" and target != name
+        }
+        for name, path in MODULES.items()
+    }
+    assert circles(graph) == []
+
+
+def test_the_search_for_circles_finds_one():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})[0] == {"a", "b", "c"}
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_functions_import_only_what_is_optional(name):
+    path = MODULES[name]
+    tree = ast.parse(path.read_text())
+    inside = [
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    for node in inside:
+        for target in targets(name, node, path):
+            assert target.split(".")[0] in OPTIONAL or target.startswith(OPTIONAL_ROOMS), f"{name}: {target}"
+
+
+def test_no_file_is_long():
+    parts = [
+        path for folder in ("trueshift", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+    ]
+    long = {str(path.relative_to(ROOT)): lines for path in parts if (lines := path.read_text().count("\n")) > 400}
+    assert long == {}
+
+
 @pytest.mark.parametrize("name", ["classifier", "encoder_decoder"])
 def test_the_papers_programs_are_short_and_exact(run_unchecked, name):
     path = ROOT / "examples" / f"{name}.py"

@@ -8,7 +8,7 @@ import torch
 from training_runs import run_here
 
 from trueshift.train import trainer as loop
-from trueshift.utils.determinism import WORKSPACE
+from trueshift.utils.rng import WORKSPACE
 
 
 class Joining(Exception):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf, isnan, nan
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,9 +60,10 @@ def test_the_last_20_are_remembered():
 
 
 def test_what_diverged_tells_travels_with_it():
-    error = Diverged("no number", {"step": 3})
-    assert str(error) == "no number"
-    assert error.report == {"step": 3}
+    report = {"step": 3, "epoch": 1, "lr": 0.1, "where": "the weight w is not finite"}
+    error = Diverged(report, Path("diverged.json"))
+    assert "the loss of step 3 (epoch 2, learning rate 1.00e-01) is not finite: the weight w" in str(error)
+    assert error.report == report
 
 
 # where it began

@@ -7,8 +7,8 @@ from trueshift.data import open_data
 from trueshift.data.segmentation import open_scenes
 from trueshift.data.source import IGNORED
 from trueshift.train import dry_run, list_recipes, parse_arguments
-from trueshift.train.config import SCENES
-from trueshift.train.data.synthetic import write_cifar, write_image_folders, write_scenes
+from trueshift.train.config import CLASSES, WITH_MASKS
+from trueshift.train.dry_run import write_cifar, write_image_folders, write_masked_images
 
 
 def tried(*words: str) -> int:
@@ -46,18 +46,18 @@ def test_made_up_folders_are_read_as_imagenet(tmp_path):
     assert len(open_data(tmp_path, "test")) == 3
 
 
-@pytest.mark.parametrize("kind", SCENES)
+@pytest.mark.parametrize("kind", WITH_MASKS)
 def test_made_up_scenes_are_read_as_the_real_ones(tmp_path, kind):
-    write_scenes(tmp_path, kind)
+    write_masked_images(tmp_path, kind)
     names = set()
     for split in ("train", "test"):
         source = open_scenes(tmp_path, split)
         assert source.title.lower().startswith(kind)
         assert source.classes is not None
-        assert len(source.classes) == SCENES[kind]
+        assert len(source.classes) == CLASSES[kind]
         assert len(source) == 16
         assert source[0].target.min() != IGNORED
-        assert source[0].target.max() < SCENES[kind]
+        assert source[0].target.max() < CLASSES[kind]
         names |= {source.name(index) for index in range(16)}
     assert len(names) == 32
 

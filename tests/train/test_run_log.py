@@ -118,6 +118,8 @@ def test_nothing_is_written_that_was_not_asked_for(tmp_path):
 )
 def test_what_is_missing_is_told_with_a_way_out(tmp_path, monkeypatch, module, config, told):
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.delattr("torch.utils.tensorboard", raising=False)
     with pytest.raises(ImportError, match=told):
         RunLog(tmp_path, config, {})
 

@@ -20,14 +20,12 @@ from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_w
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
 from trueshift.eval.models.load import load_eval_model
-from trueshift.train import Diverged, classification, train
+from trueshift.train import Diverged, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
-from trueshift.train.data.batch import Share
-from trueshift.train.data.synthetic import write_image_folders
+from trueshift.train.dry_run import write_image_folders
 from trueshift.train.preemption import PREEMPTED
-from trueshift.train.task import Surroundings
-from trueshift.train.trainer import open_task
+from trueshift.train.task import Classification, open_task
 from trueshift.utils.locks import sole_writer
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
@@ -88,11 +86,14 @@ def test_what_many_processes_measure_is_what_they_write(tmp_path):
     assert set(Run(tmp_path, 2, ema_decay=0.5, **norms).ended()) == {0}
     task = open_task(tiny(tmp_path, **norms))
     task.build_network()
-    where = Surroundings(Share(), torch.device("cpu"), nullcontext, lambda: False, set())
+
+    def measured(folder):
+        return task.measure(from_pretrained(folder), nullcontext, lambda: False, set()).values["loss"]
+
     *_, last = [entry for entry in log(tmp_path) if entry["kind"] == "test"]
     best = json.loads((tmp_path / "best" / "measured.json").read_text())
     for name, told in (("final", last["model_loss"]), ("final_ema", last["ema_loss"]), ("best", best["loss"])):
-        assert task.measure(from_pretrained(tmp_path / name), where).values["loss"] == pytest.approx(told, rel=1e-6)
+        assert measured(tmp_path / name) == pytest.approx(told, rel=1e-6)
 
 
 @pytest.mark.parametrize(("every", "steps"), [(0, (12, 18)), (6, (6, 12, 18))])
@@ -134,14 +135,14 @@ def test_a_finished_run_started_again_changes_nothing(tmp_path):
 
 
 def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, random_whole, monkeypatch):
-    read = classification.read_batches
+    read = task.read_ahead
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **more):
         signal.raise_signal(signal.SIGTERM)
-        yield from read(*arguments)
+        yield from read(*arguments, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(classification, "read_batches", interrupted)
+        patched.setattr(task, "read_ahead", interrupted)
         assert run_here(tmp_path / "stopped", **EVERYTHING) == PREEMPTED
     assert not [entry for entry in log(tmp_path / "stopped") if entry["kind"] == "test"]
     assert run_here(tmp_path / "stopped", **EVERYTHING) == 0
@@ -216,20 +217,20 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, whole, capsy
 
 
 def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path, monkeypatch, capsys):
-    loss, steps = classification.Objective.loss, []
+    loss, steps = Classification.loss, []
 
-    def breaks_at_the_eighth(objective, logits, targets):
+    def breaks_at_the_eighth(task, model, batch):
         steps.append(1)
-        return loss(objective, logits, targets) * (float("nan") if len(steps) == 8 else 1)
+        return loss(task, model, batch) * (float("nan") if len(steps) == 8 else 1)
 
     with monkeypatch.context() as patched:
-        patched.setattr(classification.Objective, "loss", breaks_at_the_eighth)
+        patched.setattr(Classification, "loss", breaks_at_the_eighth)
         with pytest.raises(Diverged, match=r"the loss of step 7 \(epoch 2.*every layer is finite") as caught:
             run_here(tmp_path)
     report = json.loads((tmp_path / "diverged.json").read_text())
     assert report["step"] == 7
     assert report["last_checkpoint"] == "step_00000006"
-    assert len(report["pictures"]) == 16
+    assert len(report["images"]) == 16
     assert [entry["step"] for entry in report["losses"]] == list(range(8))
     assert caught.value.report["where"] == report["where"]
     snapshot, damaged = CheckpointFolder(tmp_path / "checkpoints").newest()
@@ -244,7 +245,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"data__holdout": 0}, "no split to measure on: .*holdout"),
+        ({"data__holdout": 0}, "the same images to learn from and to measure on: .*holdout"),
         ({"data__path": "nowhere"}, "there is no data at nowhere"),
         ({"data__path": "nowhere", "data__kind": "cifar10"}, "trueshift download cifar10 --folder nowhere"),
         ({"data__kind": "imagenet"}, "has 10 classes: this recipe is for imagenet, which has 1000"),
@@ -256,7 +257,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
         ({"model__name": "resnet10t", "model__padding": "circular"}, "cannot be padded circularly"),
         ({"sync_batchnorm": "true"}, "works on GPUs only"),
         ({"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
-        ({"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single pictures"),
+        ({"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single images"),
         ({"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),
         ({"data__img_size": 33}, "height 33: needs whole windows of"),
         ({"resume": "somewhere"}, "somewhere is not a whole checkpoint.*: needs auto, never or the folder of one"),
@@ -264,8 +265,8 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
 )
 def test_what_cannot_work_is_told_before_the_first_step(tmp_path, changes, told):
     with pytest.raises((ValueError, OSError), match=told):
-        run_here(tmp_path, **changes)
-    assert not (tmp_path / "log.jsonl").exists()
+        run_here(tmp_path / "new" / "run", **changes)
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_unwritable_output_and_empty_data_are_told(tmp_path, capsys):
@@ -293,7 +294,7 @@ def test_pictures_that_cannot_be_measured_on_are_named(tmp_path):
     assert run_here(tmp_path / "run", **changes) == 0
     (told,) = [entry for entry in log(tmp_path / "run") if entry["kind"] == "unreadable"]
     assert told["instead"] == "it is not measured on"
-    assert "broken.png" in told["pictures"][0]
+    assert "broken.png" in told["images"][0]
     assert next(entry for entry in log(tmp_path / "run") if entry["kind"] == "test")["model_images"] == 2
 
 

@@ -19,11 +19,11 @@ import trueshift
 from trueshift.cli import main
 from trueshift.data.transforms import ScenePreparation
 from trueshift.eval.models.load import load_eval_model
-from trueshift.train import Diverged, segmentation, train
+from trueshift.train import Diverged, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.network import build_segmenter
 from trueshift.train.preemption import PREEMPTED
-from trueshift.train.task import Task
+from trueshift.train.task import Segmentation
 
 RANDOM = {"model__drop_path_rate": 0.3}
 
@@ -121,11 +121,6 @@ def test_a_pair_of_scenes_of_different_sizes_is_measured_each_as_it_is(tmp_path)
     assert found[1]["model_mean_iou"] == pytest.approx(found[4]["model_mean_iou"])
 
 
-def test_both_tasks_are_tasks(scenes, tmp_path):
-    for asked in (tiny(tmp_path), tiny(tmp_path, task="segmentation", data__path=scenes)):
-        assert isinstance(loop.open_task(asked), Task)
-
-
 # what a run survives
 
 
@@ -167,7 +162,7 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path, scenes, processes):
 @pytest.mark.parametrize("which", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, scenes, learned, monkeypatch, which):
     """At the end of an epoch, and at the end of the run, which is within one."""
-    read, calls = segmentation.read_scenes, []
+    read, calls = task.read_scenes, []
 
     def interrupted(*arguments, **more):
         calls.append(1)
@@ -176,7 +171,7 @@ def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, scene
         yield from read(*arguments, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(segmentation, "read_scenes", interrupted)
+        patched.setattr(task, "read_scenes", interrupted)
         assert run(tmp_path, scenes, **RANDOM) == PREEMPTED
     assert len(measurements(tmp_path)) == which - 1
     assert run(tmp_path, scenes, **RANDOM) == 0
@@ -194,19 +189,19 @@ def test_a_trial_that_goes_on_is_the_whole_run(tmp_path, scenes, learned):
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path, scenes, monkeypatch):
-    loss, steps = segmentation.Segmentation.loss, []
+    loss, steps = Segmentation.loss, []
 
     def breaks_at_the_second(task, model, batch):
         steps.append(1)
         return loss(task, model, batch) * (float("nan") if len(steps) == 2 else 1)
 
-    monkeypatch.setattr(segmentation.Segmentation, "loss", breaks_at_the_second)
+    monkeypatch.setattr(Segmentation, "loss", breaks_at_the_second)
     with pytest.raises(Diverged, match=r"the loss of step 1 .*every layer is finite.*--schedule.warmup_steps"):
         run(tmp_path, scenes)
     report = json.loads((tmp_path / "diverged.json").read_text())
     assert report["step"] == 1
-    assert len(report["pictures"]) == 4
-    assert all(name.startswith("images/train/") for name in report["pictures"])
+    assert len(report["images"]) == 4
+    assert all(name.startswith("images/train/") for name in report["images"])
 
 
 def test_scenes_that_cannot_be_read_are_named_and_others_stand_in(tmp_path):
@@ -216,7 +211,7 @@ def test_scenes_that_cannot_be_read_are_named_and_others_stand_in(tmp_path):
     Image.fromarray(np.full((48, 64), 7, np.uint8)).save(unknown)
     (data / "images" / "val" / "val_00.png").write_bytes(b"no picture")
     assert run(tmp_path / "run", data, schedule__steps=1) == 0
-    told = {entry["instead"]: entry["pictures"] for entry in log(tmp_path / "run") if entry["kind"] == "unreadable"}
+    told = {entry["instead"]: entry["images"] for entry in log(tmp_path / "run") if entry["kind"] == "unreadable"}
     first, second = told["another stands in for it"]
     assert first.startswith("images/train/train_00.png: ValueError: ")
     assert "train_00.png is not an image that Pillow knows" in first
@@ -230,8 +225,8 @@ def test_scenes_that_cannot_be_read_are_named_and_others_stand_in(tmp_path):
 @pytest.mark.parametrize(
     ("mask", "told"),
     [
-        (255, "none of the scenes to measure on has a labelled pixel"),
-        (7, "none of the scenes to measure on could be read"),
+        (255, "none of the images to measure on has a labelled pixel"),
+        (7, "none of the images to measure on could be read"),
     ],
 )
 def test_nothing_to_measure_on_is_told(tmp_path, mask, told):
@@ -301,7 +296,7 @@ def test_what_cannot_be_started_from_is_refused(tmp_path, learned, scenes):
     [
         ({"data__path": "nowhere"}, "there is no data at nowhere: name where it is with --data.path"),
         ({"data__train_split": "training"}, "split 'training': needs one of train, val, test"),
-        ({"data__train_split": "val"}, "the same scenes to learn from and to measure on"),
+        ({"data__train_split": "val"}, "the same images to learn from and to measure on"),
         ({"data__kind": "camvid"}, "has 3 classes: this recipe is for camvid, which has 11"),
         ({"batch_size": 17}, "fewer than a batch of 17"),
         ({"batch_size": 4, "accumulate": 4}, "batch_size 4 in 4 parts: .* 2 images in each, e.g. --batch_size 8"),
@@ -316,12 +311,12 @@ def test_what_cannot_be_started_from_is_refused(tmp_path, learned, scenes):
 )  # fmt: skip
 def test_what_cannot_work_is_told_before_the_first_step(tmp_path, scenes, changes, told):
     with pytest.raises((ValueError, OSError), match=told):
-        run(tmp_path, scenes, **changes)
-    assert not (tmp_path / "log.jsonl").exists()
+        run(tmp_path / "run", scenes, **changes)
+    assert not (tmp_path / "run").exists()
 
 
 def test_protocols_for_pixels_are_not_for_pictures(tmp_path):
-    with pytest.raises(ValueError, match="protocols ade20k-circular: classification needs those for whole pictures"):
+    with pytest.raises(ValueError, match="protocols ade20k-circular: classification needs those for whole images"):
         run_here(tmp_path, evaluate__protocols="[ade20k-circular]")
 
 
@@ -329,7 +324,7 @@ def test_scenes_without_splits_need_some_that_are_held_out(tmp_path, capsys):
     data = write_scenes(tmp_path / "data", train=8, test=2, flat=True)
     words = tiny_words(tmp_path / "run", task="segmentation", data__path=data, schedule__steps=1)
     assert main(["train", *words]) == 2
-    assert "has the same scenes to learn from and to measure on: needs folders" in " ".join(
+    assert "has the same images to learn from and to measure on: needs folders" in " ".join(
         capsys.readouterr().err.split()
     )
     assert run(tmp_path / "run", data, schedule__steps=1, data__holdout=0.2) == 0

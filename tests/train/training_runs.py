@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import sys
+from dataclasses import replace
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -64,7 +66,13 @@ RANDOM = {
 
 def tiny(output: Path, **changes: Any) -> TrainConfig:
     """A configuration; ``a__b=1`` sets ``a.b``."""
-    return parse_arguments(tiny_words(output, **changes)).config
+    return replace(_parsed(*tiny_words(Path("unused"), **changes)), output=str(output))
+
+
+@cache
+def _parsed(*words: str) -> TrainConfig:
+    """Parsing takes as long as a small run."""
+    return parse_arguments(words).config
 
 
 def tiny_words(output: Path, **changes: Any) -> list[str]:

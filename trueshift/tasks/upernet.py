@@ -17,7 +17,7 @@ from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.interpolate import enlarge, enlarge_from
 from ..ops.geometry.periodic import may_repeat, repeat_one_period
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
-from ..utils.async_copy import Arriving
+from ..utils.async_copy import AsyncCopy
 from .pyramid import BINS, ConvNormRelu, UperNetDecoder
 
 ARCHITECTURE = "upernet"  # in config.json
@@ -158,13 +158,13 @@ class UperNet(HubModel):
             loss = loss + self.config.auxiliary_weight * _cross_entropy(self._on_pixels(auxiliary, grid), masks)
         return loss
 
-    def _asked_whether_repeating(self, images: Tensor) -> Arriving | None:
+    def _asked_whether_repeating(self, images: Tensor) -> AsyncCopy | None:
         """Asked first, so that the answer is there when it is needed; not within a graph, which cannot wait for it."""
         if not self.adaptive or torch.compiler.is_compiling():
             return None
         if images.is_cuda and torch.cuda.is_current_stream_capturing():
             return None
-        return Arriving(may_repeat(images))
+        return AsyncCopy(may_repeat(images))
 
     def _on_pixels(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
         """Interpolated to every pixel, still starting at the grid's own origin."""
@@ -239,7 +239,7 @@ def _build(config: dict[str, Any], **changes: Any) -> UperNet:
 BUILDERS[ARCHITECTURE] = _build
 
 
-def _repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: Arriving) -> Tensor:
+def _repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy) -> Tensor:
     """Logits of images that repeat, made to repeat as well."""
     which = repeats.numpy().nonzero()[0]
     if not len(which):

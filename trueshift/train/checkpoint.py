@@ -1,4 +1,8 @@
-"""Checkpoints that are whole or not there: a killed process or a full disk leaves those that were written before."""
+"""Checkpoints that are whole or absent, and the rules for resuming from them.
+
+accelerate's ``save_state`` guarantees less: it writes in place, so a killed process or a full disk leaves half a
+checkpoint, nothing detects damaged files, and loading may run code.
+"""
 
 import errno
 import hashlib
@@ -10,27 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..utils.files import json_text, write_whole
+from .config import TrainConfig
 
 _ABOUT, _WEIGHTS, _AVERAGE, _STATE = "about.json", "model.safetensors", "ema.safetensors", "training.pt"
 
 
 @dataclass
 class Snapshot:
-    """All that a run needs to go on as if it had never stopped. Random numbers follow from seed and step.
+    """All that a run needs to resume exactly. Random numbers follow from seed and step.
 
     Args:
         step: updates made so far.
-        epoch: that the next update belongs to.
-        step_in_epoch: updates made in it.
+        epoch: of the next update.
+        step_in_epoch: updates made in that epoch.
         weights: of the network, buffers included.
-        average: averaged weights, if there are any.
-        state: of optimizer and gradient scaler, the best result so far, and the time taken.
+        average: averaged weights, if any.
+        state: of optimizer and gradient scaler, the best score so far, and the time taken.
         config: of the run.
-        data: what it learns from, in numbers that must stay.
+        data: sizes of the data, which must not change.
     """
 
     step: int
@@ -44,38 +50,38 @@ class Snapshot:
 
 
 class CheckpointFolder:
-    """The checkpoints of a run, newest last; each is a folder of its own.
+    """The checkpoints of a run, each in its own folder.
 
     Args:
-        keep: how many of the newest stay.
+        keep: how many of the newest to keep.
     """
 
     def __init__(self, path: Path, keep: int = 2) -> None:
         self.path, self.keep = path, keep
 
     def all(self) -> list[Path]:
-        """Oldest first, damaged ones too; one that is being replaced comes before the one in its place."""
+        """Oldest first, damaged ones included; one that is being replaced comes before its replacement."""
         found = self.path.glob("step_[0-9]*") if self.path.is_dir() else []
         return sorted(found, key=lambda folder: (folder.stem, not folder.suffix))
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Write a checkpoint; when it is whole, remove those that are too many."""
+        """Write a checkpoint; once it is whole, remove old ones."""
         target = self.path / f"step_{snapshot.step:08d}"
         draft = self.path / f".draft-{target.name}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._remove_drafts()
+            for left in self.path.glob(".draft-*"):  # by a killed process
+                shutil.rmtree(left, ignore_errors=True)
             self._write(snapshot, draft)
             self._put(draft, target)
-        except OSError as error:
+        except BaseException as error:
             shutil.rmtree(draft, ignore_errors=True)
-            raise self._not_saved(error, snapshot) from error
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise self._not_saved(error, snapshot) from error
             raise
         there = self.all()
         here = there.index(target)
-        # those behind it are of steps that are made again
+        # later ones belong to steps that are made again
         for other in [*there[: max(0, here + 1 - self.keep)], *there[here + 1 :]]:
             shutil.rmtree(other, ignore_errors=True)
         return target
@@ -89,7 +95,7 @@ class CheckpointFolder:
             torch.save(snapshot.state, folder / _STATE)
         except OSError:
             raise
-        except Exception as error:  # torch and safetensors hide what the disk said
+        except Exception as error:  # torch and safetensors hide the system's error
             raise OSError(_reason_behind(error, folder), str(error)) from error
         files = {file.name: _digest(file) for file in sorted(folder.iterdir())}
         for name in files:
@@ -107,7 +113,7 @@ class CheckpointFolder:
         _sync_folder(folder)
 
     def _put(self, draft: Path, target: Path) -> None:
-        """Give a draft its name; an older one of the same step goes only when that is done."""
+        """Rename a draft; an older checkpoint of the same step is removed only afterwards."""
         aside = target.with_suffix(".replaced")
         if target.exists():
             shutil.rmtree(aside, ignore_errors=True)
@@ -115,11 +121,6 @@ class CheckpointFolder:
         os.replace(draft, target)
         _sync_folder(self.path)
         shutil.rmtree(aside, ignore_errors=True)
-
-    def _remove_drafts(self) -> None:
-        """What a killed process left."""
-        for draft in self.path.glob(".draft-*"):
-            shutil.rmtree(draft, ignore_errors=True)
 
     def _not_saved(self, error: OSError, snapshot: Snapshot) -> OSError:
         before = self.all()
@@ -133,7 +134,7 @@ class CheckpointFolder:
         )
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
-        """The newest checkpoint that is whole, if any, and what is wrong with newer ones."""
+        """The newest whole checkpoint, if any, and what is wrong with newer ones."""
         damaged: list[str] = []
         for folder in reversed(self.all()):
             try:
@@ -144,7 +145,7 @@ class CheckpointFolder:
 
 
 def read_checkpoint(folder: Path) -> Snapshot:
-    """A checkpoint, every file of it checked."""
+    """Read a checkpoint, and verify every file."""
     try:
         about = json.loads((folder / _ABOUT).read_text())
         if about.pop("digest") != _digest_of(about):
@@ -159,7 +160,7 @@ def read_checkpoint(folder: Path) -> Snapshot:
             step_in_epoch=about["step_in_epoch"],
             weights=load_file(folder / _WEIGHTS),
             average=load_file(folder / _AVERAGE) if _AVERAGE in files else None,
-            # plain containers and tensors only: a checkpoint from elsewhere cannot run code
+            # plain containers and tensors only: a foreign checkpoint cannot run code
             state=torch.load(folder / _STATE, map_location="cpu", weights_only=True),
             config=about["config"],
             data=about["data"],
@@ -182,7 +183,7 @@ def _digest_of(about: dict[str, Any]) -> str:
 
 
 def _reason_behind(error: Exception, folder: Path) -> int:
-    """A full disk, if it is one, else an input/output error."""
+    """ENOSPC for a full disk, otherwise EIO."""
     if shutil.disk_usage(folder).free < 1 << 20 or "No space left" in str(error):
         return errno.ENOSPC
     return errno.EIO
@@ -194,3 +195,96 @@ def _sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def find_snapshot(
+    checkpoints: CheckpointFolder, config: TrainConfig, data: dict[str, Any]
+) -> tuple[Snapshot | None, list[str]]:
+    """The checkpoint to resume from, if any, and notes for the user."""
+    if config.resume == "never":
+        if checkpoints.all():
+            raise ValueError(
+                f"{config.output} holds checkpoints of an earlier run: needs another --output, or --resume auto"
+            )
+        return None, []
+    snapshot, damaged = checkpoints.newest()
+    notes = [f"{each}; another is used" for each in damaged]
+    if config.resume != "auto":
+        named = _named_snapshot(config, snapshot)
+        if snapshot is None or snapshot.step <= named.step:
+            snapshot = named
+        else:
+            notes.append(
+                f"{checkpoints.path} has a newer checkpoint than --resume {config.resume}: resuming from step "
+                f"{snapshot.step}; use another --output to resume from the named one"
+            )
+    elif damaged and snapshot is None:
+        raise ValueError(f"no checkpoint in {checkpoints.path} is whole ({damaged[0]}): move them away to start anew")
+    if snapshot is not None:
+        _refuse_another(snapshot, config, data)
+    return snapshot, notes
+
+
+def _named_snapshot(config: TrainConfig, newest: Snapshot | None) -> Snapshot:
+    """The checkpoint that ``--resume`` names."""
+    try:
+        return read_checkpoint(Path(config.resume))
+    except ValueError as error:
+        if newest is not None and newest.config.get("resume") == config.resume:
+            return newest  # the same command got this far, and removed the one it started from
+        raise ValueError(f"--resume: {error}: needs auto, never or the folder of one") from error
+
+
+def _refuse_another(snapshot: Snapshot, config: TrainConfig, data: dict[str, Any]) -> None:
+    """Refuse a checkpoint of another training, and say what differs."""
+    changes = differences(snapshot.config, config.to_dict())
+    changes += [
+        f"data: {before} {what} before, now {data[what]}"
+        for what, before in snapshot.data.items()
+        if before != data[what]
+    ]
+    if changes:
+        raise ValueError(
+            f"the checkpoint of step {snapshot.step} for {config.output} belongs to another configuration: "
+            f"{'; '.join(changes)}. Give the same values, or another --output"
+        )
+
+
+# neither the weights nor their measurements depend on these: they may change when a run is resumed
+_FREE = (
+    *("output", "resume", "device", "log", "checkpoint", "data.path", "data.download", "data.workers"),
+    *("data.on_device", "evaluate", "model.start_from", "grad_checkpointing", "compile", "max_steps"),
+)
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Values that change the training, in words: ``"optimizer.lr: 0.001 before, now 0.002"``."""
+    old, new = dict(_leaves(before)), dict(_leaves(now))
+    return [
+        f"{key}: {old.get(key)} before, now {new.get(key)}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not any(key == name or key.startswith(f"{name}.") for name in _FREE)
+    ]
+
+
+def _leaves(value: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, each in value.items():
+        found += _leaves(each, f"{prefix}{key}.") if isinstance(each, dict) else [(prefix + key, each)]
+    return found
+
+
+@torch.no_grad()
+def broadcast_buffers(*models: nn.Module) -> None:
+    """Give every process the first one's buffers, which it will write.
+
+    Gradients keep parameters equal, but each process updates batch norm statistics by its own images, and
+    DistributedDataParallel synchronizes only those of the network itself, before its next pass.
+    """
+    if not dist.is_initialized():
+        return
+    for model in models:
+        for buffer in model.buffers():
+            first = buffer.contiguous()
+            dist.broadcast(first, 0)
+            buffer.copy_(first)

@@ -1,4 +1,4 @@
-"""The command line of training: recipes, and any value of a configuration over them."""
+"""The command line of training: recipes, and options that override their values."""
 
 import argparse
 import re
@@ -14,12 +14,12 @@ from .recipe import read_recipes, recipe_text
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a command line asks for.
+class Arguments:
+    """A parsed command line.
 
     Args:
         config: the whole configuration.
-        dry_run: try everything on made-up files, one step.
+        dry_run: try everything for one step on synthetic data.
         print_config: only show the configuration.
     """
 
@@ -29,12 +29,12 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """The configuration as a recipe that holds all of it."""
+        """The whole configuration as a recipe."""
         return recipe_text(self.config.to_dict())
 
 
-def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Asked:
-    """Read a command line; what is wrong with it is told in a line."""
+def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Arguments:
+    """Parse a command line; errors are one line each."""
     recipes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     recipes.add_argument("--config", action="append", default=[])
     recipes.add_argument("--dry-run", "--dry_run", action="store_true", dest="dry_run")
@@ -49,32 +49,32 @@ def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") 
         _refuse_gaps(values.as_dict(), TrainConfig)
         config: TrainConfig = TrainConfig(**vars(parser.instantiate(values)))
     except argparse.ArgumentError as error:
-        raise ValueError(_in_words(error)) from error
-    return Asked(config, given.dry_run, given.print_config)
+        raise ValueError(_message(error)) from error
+    return Arguments(config, given.dry_run, given.print_config)
 
 
-def _in_words(error: argparse.ArgumentError) -> str:
-    """What the parser complains of, in a line, with what would be right."""
-    told = re.sub(r"<class '(\w+)'>", lambda kind: _KINDS.get(kind[1], kind[0]), " ".join(str(error).split()))
-    unknown = re.match(r"unrecognized arguments: --([\w.]+)", told)
-    return f"{told}: {_meant(unknown[1], '--')}" if unknown else told
+def _message(error: argparse.ArgumentError) -> str:
+    """The parser's error in one line, with a suggestion."""
+    text = re.sub(r"<class '(\w+)'>", lambda kind: _KINDS.get(kind[1], kind[0]), " ".join(str(error).split()))
+    unknown = re.match(r"unrecognized arguments: --([\w.]+)", text)
+    return f"{text}: {_suggestion(unknown[1], '--')}" if unknown else text
 
 
 def _refuse_unknown(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
-    """Names in a recipe that nothing would look at."""
+    """Refuse unknown names in a recipe."""
     known = get_type_hints(kind)
     for key, value in values.items():
         section = known.get(key)
         if section is None:
             inside = f".{next(iter(value))}" if isinstance(value, dict) and value else ""
             name = f"{prefix}{key}{inside}"
-            raise ValueError(f"no value is called {name}: {_meant(name)}")
+            raise ValueError(f"no value is called {name}: {_suggestion(name)}")
         if is_dataclass(section) and isinstance(value, dict):
             _refuse_unknown(value, section, f"{prefix}{key}.")
 
 
-def _meant(name: str, dashes: str = "") -> str:
-    """Names of values that are like one that is none."""
+def _suggestion(name: str, dashes: str = "") -> str:
+    """Known names that resemble an unknown one."""
     names = _names(TrainConfig)
     last = name.rpartition(".")[2]
     close = [each for each in names if each.rpartition(".")[2] == last] or get_close_matches(name, names)
@@ -83,7 +83,7 @@ def _meant(name: str, dashes: str = "") -> str:
 
 
 def _names(kind: Any, prefix: str = "") -> list[str]:
-    """All values of a configuration, as a command line calls them."""
+    """All options."""
     found: list[str] = []
     for key, hint in get_type_hints(kind).items():
         found += _names(hint, f"{prefix}{key}.") if is_dataclass(hint) else [prefix + key]
@@ -91,7 +91,7 @@ def _names(kind: Any, prefix: str = "") -> list[str]:
 
 
 def _refuse_gaps(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
-    """The parser takes nothing for a value, and a value for a section."""
+    """Refuse empty values and values in place of sections, which the parser accepts."""
     for key, hint in get_type_hints(kind).items():
         value = values[key]
         if value is None and type(None) not in get_args(hint):
@@ -110,5 +110,5 @@ def _parser(program: str) -> Any:
 
 _KINDS = {"int": "whole number", "float": "number", "tuple": "list, as [a, b]", "str": "word"}
 _USAGE = "trueshift train --config RECIPE [--config RECIPE ...] [--dry-run] [--print_config] [--NAME VALUE ...]"
-_ABOUT = """Train a network as a recipe says: a name of `trueshift recipes`, or a file. Later recipes win over earlier
-ones, the values below over all. --dry-run makes one step on made-up files, --print_config only shows the values."""
+_ABOUT = """Train a network by a recipe: a name of `trueshift recipes`, or a file. Later recipes override earlier ones,
+and the options below override all. --dry-run makes one step on synthetic data, --print_config only shows the values."""

@@ -1,4 +1,4 @@
-"""A network compiled for training, and whether it learns what the network itself would."""
+"""Compile a network for training, and check that its gradients are right."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,22 +17,22 @@ AGAIN_AT = (10, 100, 1_000, 10_000)  # steps: what is right for fresh weights ma
 
 Gradients = dict[str, Tensor]  # by a parameter's name
 
-# No kernel may write where it reads. With such kernels, which torch 2.11 makes of norms on a GPU, the gradients of a
-# SwinV2 were thousands of times too large, by another factor each time, and without them they are right. It looks like
-# a race, of the kind of https://github.com/pytorch/pytorch/issues/190517
-# Random numbers are drawn as the network itself draws them, so that the two can be compared closely: where random depth
-# differed, tenfold gradients passed for chance, and a SwinV2 compiled without such kernels still learned nothing.
+# No kernel may write where it reads: with such kernels, which torch 2.11 makes of norms on a GPU, the gradients of a
+# SwinV2 were thousands of times too large, by another factor each time. It looks like a race, as in
+# https://github.com/pytorch/pytorch/issues/190517
+# Random numbers are drawn as in eager mode, so that the two can be compared closely: where stochastic depth differed,
+# tenfold gradients passed for chance.
 SAFE = {"inplace_buffers": False, "fallback_random": True}
 
 
 def compiled(network: nn.Module) -> nn.Module:
-    """The network in the compiler's hands."""
+    """``torch.compile`` with safe options."""
     return torch.compile(network, options=dict(SAFE))  # type: ignore[return-value]
 
 
 @contextmanager
 def weights_moved(network: nn.Module, move: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Parameters have other values for a while, where there are others, and their own again, to the last bit."""
+    """Replace parameters for a while, where ``move`` returns a value; restored exactly."""
     kept = []
     try:
         with torch.no_grad():
@@ -49,21 +49,18 @@ def weights_moved(network: nn.Module, move: Callable[[Tensor], Tensor | None]) -
 
 
 def otherwise_if_constant(parameter: Tensor) -> Tensor | None:
-    """Something else for a parameter that is all zeros, or all ones.
-
-    What such zeros are multiplied by could be anything: a wrong gradient behind a fresh SwinV2's norms does not show.
-    """
+    """Noise for a constant parameter: zeros, as in a fresh SwinV2's norms, would hide wrong gradients behind them."""
     constant = parameter.numel() > 0 and bool((parameter == parameter.flatten()[0]).all())
     return parameter + 0.1 * torch.randn_like(parameter) if constant else None
 
 
 def rounded_otherwise(parameter: Tensor) -> Tensor:
-    """As far off as bf16 may round it."""
+    """Noise of the size of bf16 rounding."""
     return parameter * (1 + BF16 * (2 * torch.rand_like(parameter) - 1))
 
 
 def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
-    """Of a loss, by parameter; they are cleared again."""
+    """Gradients of a loss by parameter; the network's own are cleared."""
     try:
         loss().backward()
         return {name: value.grad for name, value in network.named_parameters() if value.grad is not None}
@@ -72,17 +69,17 @@ def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
 
 
 def disagreement(found: Gradients, plain: Gradients, rounded: Sequence[Gradients]) -> str | None:
-    """What is wrong with a compiled network's gradients, in words, if they are not what they should be.
+    """What is wrong with a compiled network's gradients, in words; None if nothing is.
 
-    It happens: see :data:`SAFE`. Every parameter is looked at by itself; the size of all would not tell.
+    Every parameter is checked by itself.
 
     Args:
-        plain: the network's own, by the same random numbers.
-        rounded: the same, rounded otherwise. Torch's norms on a CPU lose as much in bf16 as a gradient is large.
+        plain: the eager gradients, with the same random numbers.
+        rounded: the same with other rounding. In bf16 on a CPU, torch's norms err by as much as a gradient is large.
     """
     own = _size(plain.values())
     if not isfinite(own):
-        return None  # what is not finite without the compiler is no fault of its own
+        return None  # not the compiler's fault
     wrong = []
     for name, gradient in plain.items():
         there = found.get(name, torch.zeros_like(gradient))
@@ -101,21 +98,21 @@ def fault_of_compiler(
     network: nn.Module,
     by_compiler: Callable[[], Gradients],
     own: Callable[[bool], Gradients],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> str | None:
-    """What goes wrong with a compiled network, in words; the same in all processes, and the network is as before.
+    """What is wrong with a compiled network, in words, the same in all processes; the network is left unchanged.
 
     Args:
-        by_compiler: the compiled network's gradients.
-        own: the network's own, by the same random numbers; in float32 where it is asked so.
-        tell: takes what a user should know.
+        by_compiler: computes the compiled network's gradients.
+        own: computes the eager ones with the same random numbers; in float32 if its argument is true.
+        report: receives notes for the user.
     """
     buffers = [buffer.clone() for buffer in network.buffers()]
     with weights_moved(network, otherwise_if_constant):
-        reason = _fault_here(network, by_compiler, own, tell)
+        reason = _fault_here(network, by_compiler, own, report)
     for buffer, before in zip(network.buffers(), buffers, strict=True):
-        buffer.copy_(before)  # batch norm had moved on
-    if dist.is_initialized():  # one process without the compiler would leave the others waiting
+        buffer.copy_(before)  # moved by batch norm
+    if dist.is_initialized():  # processes must agree
         reasons: list[str | None] = [None] * dist.get_world_size()
         dist.all_gather_object(reasons, reason)
         reason = next(filter(None, reasons), None)
@@ -126,11 +123,11 @@ def _fault_here(
     network: nn.Module,
     by_compiler: Callable[[], Gradients],
     own: Callable[[bool], Gradients],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> str | None:
     try:
         found = by_compiler()
-    except torch.OutOfMemoryError:  # no fault of the compiler's
+    except torch.OutOfMemoryError:  # not the compiler's fault
         raise
     except Exception as error:  # compilers fail in many ways
         last = (str(error).strip().splitlines() or [""])[-1][:200]
@@ -143,5 +140,5 @@ def _fault_here(
             rounded.append(own(True))
         return disagreement(found, plain, rounded)
     except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
-        tell("Too little memory to compare the compiled network's gradients with the network's own")
+        report("Too little memory to compare the compiled network's gradients with the network's own")
         return None

@@ -1,10 +1,15 @@
-"""Everything a training run can be told. A recipe is a file with some of these values; the rest is as here."""
+"""All settings of a training run. A recipe is a file with some of these values; the others keep their defaults."""
 
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
+from ..ops.geometry.shift import Pair
 from ..utils.checks import check_at_least, check_seed
-from .data.scene_augment import SceneAugmentConfig
+
+# classes of each known dataset; 'any' is the user's own
+CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000, "ade20k": 150, "cityscapes": 19, "camvid": 11}
+WITH_MASKS = ("ade20k", "cityscapes", "camvid")
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class ModelConfig:
             named is adaptive and the folder holds the ordinary one, it is adapted.
         padding: of convolutions, circular or zeros; timm's own networks have no such choice.
         drop_path_rate: stochastic depth; by default the network's own.
-        grid_drop_rate: how often, while learning, a choice is replaced by a random grid; by default never.
+        grid_drop_rate: how often a choice is replaced by a random grid in training; by default never.
         arguments: further arguments of create_model, such as criterion or anchor.
     """
 
@@ -33,22 +38,22 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The pictures, and how they become the network's input.
+    """The images, and how they become the network's input.
 
     Args:
         path: 'sample', CIFAR files, tar shards, parquet files, a compact archive, or a folder of images by class; for
             segmentation, images with masks as ADE20K, Cityscapes or CamVid have them, or as docs/training.md says.
-        kind: what the path must hold, if a recipe is for one data set; 'any' for your own.
+        kind: the dataset the recipe is for; 'any' for your own.
         download: fetch the data to the path first, if it is not there (cifar10, cifar100).
-        train_split: what is learned from.
-        test_split: what is measured on after each epoch.
-        holdout: part of the images that is not learned from but measured on, where there is no split for that.
-        limit: images to learn from at most, evenly spread; 0 for all.
+        train_split: the split to train on.
+        test_split: the split to measure on after each epoch.
+        holdout: share of the training images to measure on instead, where there is no split for that.
+        limit: training images at most, evenly spread; 0 for all.
         img_size: height and width; by default the network's.
-        crop_pct: how much of the resized picture the crop in its middle keeps; by default the network's.
-        on_device: keep all pixels on the training device and resize, crop, flip and shift there; auto: on a GPU, if
-            the images are small and nothing is asked for that only the loader does.
-        workers: processes that read and augment pictures; 0 reads in the main process.
+        crop_pct: share of the resized image that the center crop keeps; by default the network's.
+        on_device: keep all pixels on the training device and augment there; auto: on a GPU, if the images are small
+            and no augmentation needs the loader.
+        workers: processes that read and augment images; 0 reads in the main process.
     """
 
     path: str = "sample"
@@ -66,16 +71,15 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """What is changed at random, seeded by epoch and picture: the same on any number of processes.
+    """Random changes, seeded by epoch and sample: the same on any number of processes.
 
     Args:
-        flip: how often a picture is mirrored.
+        flip: how often an image is mirrored.
         vertical_flip: how often it is turned upside down.
-        crop_scale: least and largest part of the area that a random crop takes, e.g. [0.08, 1]; by default no random
-            crop but the middle of the resized picture, as in the paper.
-        pad_crop: shift by up to so many pixels, as a random crop of the picture padded by as many; what comes in has
-            the mean colour, which is zero once it is normalised.
-        circular_shift: shift circularly by any offset, for the paper's data-augmented baseline.
+        crop_scale: least and largest share of the area that a random crop takes, e.g. [0.08, 1]; by default the
+            center crop of the resized image, as in the paper.
+        pad_crop: shift by up to so many pixels: a random crop of the image padded by as many with the mean color.
+        circular_shift: shift circularly by a random offset, for the paper's data-augmented baseline.
         auto_augment: timm's name for RandAugment and its like, e.g. rand-m9-mstd0.5-inc1.
         color_jitter: strength, where there is no auto_augment.
         erasing: how often a rectangle is replaced by noise.
@@ -102,31 +106,60 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True)
-class SegmentationConfig:
-    """What is only told to a network that learns the class of every pixel.
+class SegmentationAugmentConfig:
+    """Random changes, seeded by epoch and sample: the same on any number of processes.
 
     Args:
-        scale: longest and shortest side, at most, that pictures are resized to, their ratio kept.
-        fit: how whole pictures are brought to a size the network takes: resize (for circular shifts, as the paper
-            does) or pad (for standard shifts).
+        scale_range: least and largest factor of the scale that images are resized to; [1, 1] for none.
+        crop: height and width of the training crop; smaller images are padded, and the padding is ignored.
+        flip: how often an image is mirrored.
+        max_class_share: draw another crop, up to ten times, if one class fills more of the labelled pixels.
+        photometric: change brightness, contrast, saturation and hue.
+    """
+
+    scale_range: tuple[float, float] = (0.5, 2.0)
+    crop: Pair = (512, 512)
+    flip: float = 0.5
+    max_class_share: float = 0.75
+    photometric: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale_range[0] <= self.scale_range[1]:
+            raise ValueError(f"scale_range {self.scale_range}: needs the least factor first, above 0")
+        if min(self.crop) < 1:
+            raise ValueError(f"crop {self.crop}: needs a positive height and width")
+        if not 0 <= self.flip <= 1 or not 0 < self.max_class_share <= 1:
+            raise ValueError(
+                f"flip {self.flip}, max_class_share {self.max_class_share}: needs shares of 1, the second above 0"
+            )
+
+
+@dataclass(frozen=True)
+class SegmentationConfig:
+    """Settings of segmentation alone.
+
+    Args:
+        scale: longest and shortest side, at most, that images are resized to, their ratio kept.
+        fit: how whole images reach a size the network takes: resize (for circular shifts, as in the paper) or pad (for
+            standard shifts).
         decoder: arguments of UperNet, such as channels or auxiliary.
-        augment: what is changed at random.
+        augment: random changes.
     """
 
     scale: tuple[int, int] = (2048, 512)
     fit: Literal["resize", "pad"] = "resize"
     decoder: dict[str, Any] = field(default_factory=dict)
-    augment: SceneAugmentConfig = field(default_factory=SceneAugmentConfig)
+    augment: SegmentationAugmentConfig = field(default_factory=SegmentationAugmentConfig)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How weights follow gradients. All learning rates are given for one batch size and scaled to the run's.
+    """The optimizer. All learning rates are given for one batch size and scaled to the run's.
 
     Args:
         name: any optimizer of timm's.
         lr: the highest learning rate, at lr_batch_size images in a step.
-        lr_batch_size: for which the learning rates are given; they grow in proportion. 0: they are used as they are.
+        lr_batch_size: batch size the learning rates are given for; they scale in proportion. 0: no scaling.
         weight_decay: of all weights but biases, norms and what the network exempts.
         layer_decay: factor of the learning rate from each layer to the one before it.
         arguments: further arguments, such as betas or eps.
@@ -144,18 +177,17 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How long, and how the learning rate moves.
+    """Length and learning rate schedule.
 
     Args:
         epochs: passes over the data, cooldown included.
-        steps: the length in steps instead of epochs, as segmentation counts it; 0 counts epochs. The last step need
-            not be the last of an epoch; it is measured all the same.
+        steps: length in steps instead of epochs, as usual for segmentation; 0 counts epochs. The last step is always
+            measured, also within an epoch.
         name: any scheduler of timm's that follows a curve: cosine, tanh, linear (poly of power 1), poly, step.
         warmup_epochs: of a learning rate that grows from warmup_lr.
         warmup_steps: the same in steps, where the length is.
         warmup_lr: where it starts, at lr_batch_size.
-        curve_after_warmup: the curve begins where the warm-up ends; otherwise both begin at once, and the learning rate
-            drops a little where it joins the curve.
+        curve_after_warmup: start the curve where the warm-up ends; otherwise both start at step 0.
         min_lr: where it ends, at lr_batch_size.
         cooldown_epochs: at min_lr, at the end.
         decay_rate: of step and poly.
@@ -177,7 +209,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """What is measured.
+    """Evaluation.
 
     Args:
         every_epochs: between measurements of accuracy on the test split; the last epoch is always measured.
@@ -194,12 +226,12 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What is kept, so that nothing is lost.
+    """Checkpoints.
 
     Args:
-        every_steps: between checkpoints within an epoch; 0 for none. There is one after each measurement, and one when
-            the run is told to stop.
-        keep: newest checkpoints that stay; the best weights are kept beside them.
+        every_steps: between checkpoints within an epoch; 0 for none. There is always one after each measurement, and
+            one when the run is asked to stop.
+        keep: number of newest checkpoints to keep; the best weights are kept as well.
     """
 
     every_steps: int = 1000
@@ -208,7 +240,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What is told.
+    """Logging.
 
     Args:
         every_steps: between lines of log.jsonl.
@@ -226,27 +258,27 @@ class TrainConfig:
     """A training run.
 
     Args:
-        task: what is learned, the class of a picture or, with UperNet on the network, of each of its pixels.
+        task: classification, or segmentation with UperNet on the network.
         model: the network.
-        data: the pictures.
-        augment: what is changed at random.
-        segmentation: how pictures and masks are prepared and changed, and the decoder, if that is the task.
-        optimizer: how weights follow gradients.
-        schedule: how long, and how the learning rate moves.
-        evaluate: what is measured.
-        checkpoint: what is kept.
-        log: what is told.
+        data: the images.
+        augment: random changes for classification.
+        segmentation: preparation, random changes and decoder for segmentation.
+        optimizer: the optimizer.
+        schedule: length and learning rate schedule.
+        evaluate: evaluation.
+        checkpoint: checkpoints.
+        log: logging.
         output: folder for checkpoints, logs and weights.
-        resume: auto goes on from the newest whole checkpoint in the output folder; never starts anew and refuses a
-            folder that has checkpoints; or the folder of one checkpoint, until the output folder has a newer one.
+        resume: auto: from the newest whole checkpoint in the output folder; never: start anew, and refuse a folder
+            that has checkpoints; or the folder of one checkpoint, until the output folder has a newer one.
         batch_size: images in a step, over all processes and accumulated gradients.
-        accumulate: passes whose gradients are added up to a step.
+        accumulate: passes whose gradients are accumulated to a step.
         precision: of the forward pass.
-        compile: by torch.compile.
-        deterministic: only algorithms that give the same bits again, on a GPU too; slower there.
+        compile: use torch.compile.
+        deterministic: allow only algorithms that reproduce their bits, on a GPU too; slower there.
         sync_batchnorm: batch statistics over all processes.
-        ema_decay: of averaged weights that are kept and measured beside the others; 0 for none.
-        grad_checkpointing: compute activations again instead of keeping them.
+        ema_decay: of averaged weights, kept and measured as well; 0 for none.
+        grad_checkpointing: recompute activations instead of keeping them.
         device: cpu, cuda or auto.
         seed: of weights, order, augmentation and stochastic depth.
         max_steps: stop after so many, for a trial; 0 for all.
@@ -277,39 +309,15 @@ class TrainConfig:
     max_steps: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("batch_size", self.batch_size, 1),
-            ("accumulate", self.accumulate, 1),
-            ("schedule.epochs", self.schedule.epochs, 1),
-            ("schedule.steps", self.schedule.steps, 0),
-            ("schedule.warmup_epochs", self.schedule.warmup_epochs, 0),
-            ("schedule.warmup_steps", self.schedule.warmup_steps, 0),
-            ("schedule.cooldown_epochs", self.schedule.cooldown_epochs, 0),
-            ("schedule.warmup_lr", self.schedule.warmup_lr, 0),
-            ("schedule.min_lr", self.schedule.min_lr, 0),
-            ("optimizer.lr_batch_size", self.optimizer.lr_batch_size, 0),
-            ("optimizer.lr", self.optimizer.lr, 0),
-            ("optimizer.weight_decay", self.optimizer.weight_decay, 0),
-            ("optimizer.clip_grad", self.optimizer.clip_grad, 0),
-            ("evaluate.every_epochs", self.evaluate.every_epochs, 1),
-            ("evaluate.batch_size", self.evaluate.batch_size, 1),
-            ("checkpoint.keep", self.checkpoint.keep, 1),
-            ("checkpoint.every_steps", self.checkpoint.every_steps, 0),
-            ("log.every_steps", self.log.every_steps, 1),
-            ("data.workers", self.data.workers, 0),
-            ("data.limit", self.data.limit, 0),
-            ("data.img_size", self.data.img_size, 1),
-            ("evaluate.limit", self.evaluate.limit, 0),
-            ("augment.pad_crop", self.augment.pad_crop, 0),
-            ("max_steps", self.max_steps, 0),
-        ):
-            check_at_least(name, value, least)
+        for least, names in _AT_LEAST.items():
+            for name in names.split():
+                check_at_least(name, attrgetter(name)(self), least)
         check_seed(self.seed)
         if self.schedule.decay_epochs <= 0:
             raise ValueError(f"schedule.decay_epochs is {self.schedule.decay_epochs}: needs more than 0, e.g. 30")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay is {self.ema_decay}: needs at least 0 and less than 1, e.g. 0.9999")
-        parts = {f"augment.{name}": getattr(self.augment, name) for name in _PARTS}
+        parts = {f"augment.{name}": getattr(self.augment, name) for name in _SHARES}
         for name, part in {**parts, "model.drop_path_rate": self.model.drop_path_rate or 0.0}.items():
             if not 0 <= part <= 1:
                 raise ValueError(f"{name} is {part}: needs a part of 1, e.g. 0.5")
@@ -330,7 +338,7 @@ class TrainConfig:
             raise ValueError(f"augment.crop_scale is {crop}: needs two parts of the area in order, e.g. [0.08, 1]")
 
     def _check_units(self) -> None:
-        """A length is counted in epochs or in steps, never in both."""
+        """Lengths are in epochs or in steps, never in both."""
         schedule = self.schedule
         if not schedule.steps:
             if schedule.warmup_steps:
@@ -348,78 +356,43 @@ class TrainConfig:
                 "schedule.warmup_epochs and cooldown_epochs go with epochs: needs warmup_steps beside schedule.steps"
             )
         if schedule.warmup_steps >= schedule.steps:
-            raise ValueError(
-                f"schedule.warmup_steps {schedule.warmup_steps} does not fit into {schedule.steps} steps: make it "
-                "shorter"
-            )
+            raise ValueError(f"schedule.warmup_steps {schedule.warmup_steps} does not fit into {schedule.steps} steps")
 
     def _check_task(self) -> None:
-        """What is only for the other task is refused: it would be left out silently."""
+        """Refuse values of the other task, which would be ignored silently."""
         data = self.data
         if self.task == "classification":
-            if self.segmentation != SegmentationConfig() or data.kind in SCENES:
-                told = f"data.kind {data.kind}" if data.kind in SCENES else "segmentation"
-                raise ValueError(f"{told} is for pictures with masks: needs --task segmentation")
+            if self.segmentation != SegmentationConfig() or data.kind in WITH_MASKS:
+                wrong = f"data.kind {data.kind}" if data.kind in WITH_MASKS else "segmentation"
+                raise ValueError(f"{wrong} is for images with masks: needs --task segmentation")
             return
         if self.augment != AugmentConfig():
-            raise ValueError("augment is for whole pictures: needs --segmentation.augment for pictures with masks")
-        if data.kind not in (*SCENES, "any"):
-            raise ValueError(f"data.kind {data.kind} has no masks: needs {', '.join(SCENES)} or any")
+            raise ValueError("augment is for classification: needs --segmentation.augment for images with masks")
+        if data.kind not in (*WITH_MASKS, "any"):
+            raise ValueError(f"data.kind {data.kind} has no masks: needs {', '.join(WITH_MASKS)} or any")
         if data.crop_pct is not None or data.on_device == "yes":
-            told = "data.on_device" if data.crop_pct is None else "data.crop_pct"
-            raise ValueError(f"{told} is for whole pictures: needs to be left out; --segmentation.scale tells the size")
+            wrong = "data.on_device" if data.crop_pct is None else "data.crop_pct"
+            raise ValueError(f"{wrong} is for classification: leave it out; --segmentation.scale sets the size")
         if data.download:
-            raise ValueError("data.download: pictures with masks are not fetched; needs them at --data.path")
+            raise ValueError("data.download: images with masks are not downloaded; needs them at --data.path")
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain values, for a file."""
+        """As plain values, for a file."""
         return _plain(asdict(self))
 
 
-# data sets of pictures with masks, and how many classes each has
-SCENES = {"ade20k": 150, "cityscapes": 19, "camvid": 11}
-# of augment: how often, or how much
-_PARTS = ("flip", "vertical_flip", "erasing", "mix_probability", "switch_probability", "label_smoothing")
+_AT_LEAST = {
+    1: "batch_size accumulate schedule.epochs evaluate.every_epochs evaluate.batch_size checkpoint.keep "
+    "log.every_steps data.img_size",
+    0: "schedule.steps schedule.warmup_epochs schedule.warmup_steps schedule.cooldown_epochs schedule.warmup_lr "
+    "schedule.min_lr optimizer.lr_batch_size optimizer.lr optimizer.weight_decay optimizer.clip_grad "
+    "checkpoint.every_steps data.workers data.limit evaluate.limit augment.pad_crop max_steps",
+}
+# of augment: probabilities and shares
+_SHARES = ("flip", "vertical_flip", "erasing", "mix_probability", "switch_probability", "label_smoothing")
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-# Neither the weights nor what is measured of them depend on these: a checkpoint goes on if they change.
-_WITHOUT_EFFECT = (
-    "output",
-    "resume",
-    "device",
-    "log",
-    "checkpoint",
-    "data.path",
-    "data.download",
-    "data.workers",
-    "data.on_device",
-    "evaluate",
-    "model.start_from",
-    "grad_checkpointing",
-    "compile",
-    "max_steps",
-)
-
-
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Values that make another training, in words: ``"optimizer.lr: 0.001 before, now 0.002"``."""
-    told = []
-    old, new = dict(_leaves(before)), dict(_leaves(now))
-    for key in sorted(old.keys() | new.keys()):
-        free = any(key == name or key.startswith(f"{name}.") for name in _WITHOUT_EFFECT)
-        if not free and old.get(key) != new.get(key):
-            told.append(f"{key}: {old.get(key)} before, now {new.get(key)}")
-    return told
-
-
-def _leaves(value: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, each in value.items():
-        found += _leaves(each, f"{prefix}{key}.") if isinstance(each, dict) else [(prefix + key, each)]
-    return found

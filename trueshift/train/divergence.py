@@ -1,79 +1,67 @@
-"""Losses as they come: looked at without making a GPU wait, and a run that has gone astray is stopped."""
+"""Losses, checked without making a GPU wait, and a report of where a run diverged."""
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..utils.async_copy import AsyncCopy
+
 
 class Diverged(RuntimeError):
-    """The loss is not a number any more.
+    """The loss is not finite any more.
 
     Args:
         report: where it began, as data.
+        file: that holds the report.
+        warmup: name of the setting of the schedule's warm-up.
     """
 
-    def __init__(self, message: str, report: dict[str, Any]) -> None:
-        super().__init__(message)
+    def __init__(self, report: dict[str, Any], file: Path, warmup: str = "warmup_epochs") -> None:
+        super().__init__(
+            f"the loss of step {report['step']} (epoch {report['epoch'] + 1}, learning rate {report['lr']:.2e}) is not "
+            f"finite: {report['where']}. {file} has the losses before and the images. Checkpoints from before are "
+            f"kept: a lower --optimizer.lr, a longer --schedule.{warmup} or --optimizer.clip_grad usually helps"
+        )
         self.report = report
 
 
-@dataclass
-class _Noted:
-    step: int
-    values: Tensor  # loss and norm of the gradient, on their way to the CPU
-    arrived: torch.cuda.Event | None
-
-
-@dataclass
 class LossWatch:
     """Loss and gradient norm of each step, in order."""
 
-    waiting: deque[_Noted] = field(default_factory=deque)
-    recent: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=20))
-    unread: list[dict[str, float]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[int, AsyncCopy]] = deque()
+        self.recent: deque[dict[str, float]] = deque(maxlen=20)
+        self.unread: list[dict[str, float]] = []
 
     def note(self, step: int, loss: Float[Tensor, ""], grad_norm: Float[Tensor, ""]) -> None:
-        """Send the values of a step on their way."""
-        values = torch.stack([loss.float(), grad_norm.float()])
-        if not values.is_cuda:
-            self.waiting.append(_Noted(step, values, None))
-            return
-        host = torch.empty(2, pin_memory=True)
-        host.copy_(values, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        self.waiting.append(_Noted(step, host, arrived))
+        """Start copying the values of a step to the host."""
+        self.waiting.append((step, AsyncCopy(torch.stack([loss.float(), grad_norm.float()]))))
 
     def look(self, wait: bool = False) -> int | None:
-        """Take in what has arrived, or all; the first step whose loss is not finite, if there is one."""
-        while self.waiting:
-            noted = self.waiting[0]
-            if noted.arrived is not None:
-                if not wait and not noted.arrived.query():
-                    break
-                noted.arrived.synchronize()
-            self.waiting.popleft()
-            loss, norm = noted.values.tolist()
-            entry = {"step": noted.step, "loss": loss, "grad_norm": norm}
+        """Take in what has arrived, or all; returns the first step whose loss is not finite, if any."""
+        while self.waiting and (wait or self.waiting[0][1].ready):
+            step, values = self.waiting.popleft()
+            loss, norm = values.numpy().tolist()
+            entry = {"step": step, "loss": loss, "grad_norm": norm}
             self.recent.append(entry)
             self.unread.append(entry)
             if not isfinite(loss):
-                return noted.step
+                return step
         return None
 
     def taken(self) -> list[dict[str, float]]:
-        """What came in since this was last asked."""
+        """Entries since the last call."""
         taken, self.unread = self.unread, []
         return taken
 
 
 def first_not_finite(model: nn.Module, images: Float[Tensor, "B C H W"] | None) -> str:
-    """In words, where numbers first stop being finite: in the input, a weight, or the output of a layer."""
+    """Where numbers first stop being finite, in words: in the input, a weight, or the output of a layer."""
     if images is not None and not bool(images.isfinite().all()):
         return "the images hold values that are not finite"
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
@@ -85,7 +73,7 @@ def first_not_finite(model: nn.Module, images: Float[Tensor, "B C H W"] | None) 
 
     def look(name: str) -> Any:
         def hook(module: nn.Module, given: Any, output: Any) -> None:
-            # of Tokens, their values; a Tensor has a method of that name
+            # Tokens hold their tensor as values; on a Tensor that is a method
             tensor = output if isinstance(output, Tensor) else getattr(output, "values", None)
             if not found and isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
                 found.append(name)

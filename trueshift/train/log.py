@@ -1,36 +1,60 @@
-"""The log of a run: lines of JSON, TensorBoard and Weights & Biases if asked for."""
+"""What a run reports: progress on the screen, and a log as lines of JSON, in TensorBoard and in Weights & Biases."""
 
 import json
+import sys
+import time
+from contextlib import AbstractContextManager
 from math import isfinite
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from accelerate.tracking import GeneralTracker, TensorBoardTracker, WandBTracker
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from ..utils.files import write_whole
 from .config import LogConfig
 
+_SECONDS_BETWEEN_LINES = 10.0
+
 
 class RunLog:
-    """Appends to ``log.jsonl``; entries behind the step a run goes on from are those of steps that are made again.
+    """Appends to ``log.jsonl``, and passes numbers on to accelerate's trackers.
+
+    accelerate has no tracker for JSON lines, nor one that drops the entries of steps that are made again.
 
     Args:
-        step: that the run goes on from.
+        step: that the run resumes from; later entries are dropped.
     """
 
     def __init__(self, folder: Path, config: LogConfig, settings: dict[str, Any], step: int = 0) -> None:
-        self.path = folder / "log.jsonl"
-        self._forget_after(step)
-        self._wandb = _wandb(folder, config.wandb, settings) if config.wandb else None
-        self._tensorboard = _tensorboard(folder, step) if config.tensorboard else None
-        self._file = self.path.open("a")
-
-    def _forget_after(self, step: int) -> None:
+        self.path, self.trackers = folder / "log.jsonl", list[GeneralTracker]()
         if self.path.exists():
             kept = [line for line in self.path.read_text().splitlines() if _step_of(line) <= step]
             write_whole(self.path, "".join(f"{line}\n" for line in kept))
+        if config.wandb:
+            run = folder / "wandb_id.txt"  # a resumed run keeps its id
+            if not run.exists():
+                write_whole(run, uuid4().hex)
+            name = "/".join(folder.resolve().parts[-2:])
+            given = {"id": run.read_text(), "name": name, "dir": str(folder), "config": settings, "resume": "allow"}
+            self._start(WandBTracker(config.wandb, **given), "pip install wandb, or leave out --log.wandb")
+        if config.tensorboard:
+            board = TensorBoardTracker("tensorboard", folder, purge_step=step + 1 if step else None)
+            self._start(board, "pip install tensorboard, or --log.tensorboard false")
+        self._file = self.path.open("a")
+
+    def _start(self, tracker: GeneralTracker, remedy: str) -> None:
+        try:
+            tracker.start()
+        except ImportError as error:
+            raise ImportError(f"{tracker.name} is not installed: {remedy}") from error
+        self.trackers.append(tracker)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One entry; a killed process does not lose it."""
+        """Add an entry; it is on disk at once."""
         # JSON has no infinity, which a gradient in fp16 may be
         plain = {
             key: None if isinstance(value, float) and not isfinite(value) else value for key, value in values.items()
@@ -38,19 +62,14 @@ class RunLog:
         self._file.write(json.dumps({"kind": kind, "step": step, **plain}, allow_nan=False) + "\n")
         self._file.flush()
         numbers = {f"{kind}/{key}": value for key, value in values.items() if isinstance(value, int | float)}
-        if self._tensorboard is not None:
-            for key, value in numbers.items():
-                self._tensorboard.add_scalar(key, value, step)
-        if self._wandb is not None:
-            self._wandb.log(numbers, step=step)
+        for tracker in self.trackers:
+            tracker.log(numbers, step=step)
 
     def close(self) -> None:
         """Write what is left."""
         self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-        if self._wandb is not None:
-            self._wandb.finish()
+        for tracker in self.trackers:
+            tracker.finish()
 
 
 def _step_of(line: str) -> float:
@@ -60,23 +79,70 @@ def _step_of(line: str) -> float:
         return float("inf")
 
 
-def _tensorboard(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError(
-            "TensorBoard is not installed: pip install tensorboard, or --log.tensorboard false"
-        ) from error
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+class RunReport(AbstractContextManager["RunReport"]):
+    """A bar on a terminal, a line every ten seconds elsewhere; and the log.
 
+    Args:
+        log: of the first process; None in the others, which report to stderr.
+        total: steps of the whole run.
+        done: steps made before.
+    """
 
-def _wandb(folder: Path, project: str, settings: dict[str, Any]) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise ImportError("Weights & Biases is not installed: pip install wandb, or leave out --log.wandb") from error
-    kept = folder / "wandb_id.txt"  # the same run goes on; folders of other data sets have the same name
-    if not kept.exists():
-        write_whole(kept, uuid4().hex)
-    name = "/".join(folder.resolve().parts[-2:])
-    return wandb.init(project=project, id=kept.read_text(), name=name, dir=str(folder), config=settings, resume="allow")
+    def __init__(self, console: Console, log: RunLog | None, total: int, done: int = 0) -> None:
+        self.console, self.log, self.total = console, log, total
+        self._reported: set[tuple[str, str]] = set()
+        self._bar: Progress | None = None
+        if console.is_terminal and not console.quiet:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, TextColumn("{task.fields[numbers]}"), console=console, transient=True)
+            self._task = self._bar.add_task("training", total=total, completed=done, numbers="")
+        self._next_line = 0.0
+
+    def __enter__(self) -> "RunReport":
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self.log is not None:
+            self.log.close()
+
+    def step(self, done: int) -> None:
+        """Count the steps done."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+
+    def progress(
+        self, done: int, epoch: int, loss: float, lr: float, images_per_second: float, seconds_left: float
+    ) -> None:
+        """Show the numbers of the last steps."""
+        numbers = f"loss {loss:.3f}, lr {lr:.2e}, {images_per_second:,.0f} images/s"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, numbers=numbers, description=f"epoch {epoch + 1}")
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+            left = time.strftime("%H:%M:%S", time.gmtime(seconds_left))
+            self.line(f"epoch {epoch + 1}, step {done} of {self.total}: {numbers}, {left} left")
+
+    def line(self, text: str) -> None:
+        """Print a line that stays on the screen."""
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Add an entry to the log, if this process has one."""
+        if self.log is not None:
+            self.log.write(kind, step, values)
+
+    def unreadable(self, step: int, samples: set[str], instead: str) -> None:
+        """Report each unreadable sample once, and clear the set."""
+        new = sorted(sample for sample in samples if (sample, instead) not in self._reported)
+        for sample in new:
+            self.line(f"[yellow]unreadable, {instead}: {escape(sample)}[/]")
+            if self.log is None:
+                print(f"unreadable, {instead}: {sample}", file=sys.stderr, flush=True)
+        if new:
+            self.write("unreadable", step, {"images": new, "instead": instead})
+        self._reported.update((sample, instead) for sample in new)
+        samples.clear()

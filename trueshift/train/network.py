@@ -1,4 +1,4 @@
-"""The network that is trained: built by name, from published weights or from another run's."""
+"""The network to train: built by name, from published weights or from another run."""
 
 import os
 import tempfile
@@ -24,8 +24,8 @@ from .config import TrainConfig
 
 
 def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
-    """The network a configuration asks for, with an answer for each class."""
-    asked, given = config.model, _given(config)
+    """The network of a configuration, with a logit for each class."""
+    asked, given = config.model, _arguments(config)
     if asked.start_from:
         model = _from_folder(asked.name, Path(asked.start_from), given)
         if model.num_classes != num_classes:
@@ -33,15 +33,15 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
         return model.train()
     if not is_ours(asked.name):
         if ":" not in asked.name and not timm.is_model(asked.name.partition(".")[0]):
-            resolve_name(asked.name)  # says what may have been meant
+            resolve_name(asked.name)  # raises with a suggestion
         if given.pop("padding", None) == "circular":
             raise ValueError(f"{asked.name} of timm's cannot be padded circularly: needs --model.padding null")
         return _of_timm(asked.name, asked.pretrained, num_classes, given)
     return create_model(asked.name, asked.pretrained, num_classes=num_classes, **given).train()
 
 
-def _given(config: TrainConfig) -> dict[str, Any]:
-    """What the network is told beside its name."""
+def _arguments(config: TrainConfig) -> dict[str, Any]:
+    """Arguments of the network beside its name."""
     asked = config.model
     arguments = {
         "drop_path_rate": asked.drop_path_rate,
@@ -54,7 +54,7 @@ def _given(config: TrainConfig) -> dict[str, Any]:
 
 
 def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
-    """UperNet on the network a configuration asks for, or that of another run; both may start from a folder."""
+    """UperNet on the network of a configuration; either may start from a folder."""
     asked, decoder = config.model, config.segmentation.decoder
     known = [field.name for field in fields(UperNetConfig) if field.name != "num_classes"]
     if unknown := sorted(decoder.keys() - set(known)):
@@ -62,7 +62,7 @@ def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
     if not is_ours(asked.name):
         if timm.is_model(asked.name.partition(".")[0]):
             raise ValueError(f"{asked.name} is timm's own: UperNet needs a network of ours, e.g. a_swin_tiny")
-        resolve_name(asked.name)  # says what may have been meant
+        resolve_name(asked.name)  # raises with a suggestion
     if asked.start_from:
         folder = Path(asked.start_from)
         if saving.read_config(saving.fetch(folder, saving.CONFIG))["architecture"] == ARCHITECTURE:
@@ -72,8 +72,8 @@ def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
 
 
 def _segmenter_from(folder: Path, config: TrainConfig, num_classes: int) -> UperNet:
-    """UperNet of another run, its decoder included; what the configuration says of it counts here too."""
-    given, decoder = _given(config), config.segmentation.decoder
+    """UperNet of another run, decoder included; the configuration's arguments override its own."""
+    given, decoder = _arguments(config), config.segmentation.decoder
     model: Any = from_folder(folder, **decoder)
     if model.num_classes != num_classes:
         raise ValueError(f"{folder} knows {model.num_classes} classes: needs the {num_classes} of the data")
@@ -86,27 +86,27 @@ def _segmenter_from(folder: Path, config: TrainConfig, num_classes: int) -> Uper
 
 
 def _of_timm(name: str, pretrained: bool, num_classes: int, given: dict[str, Any]) -> nn.Module:
-    """A network of timm's; a convolutional one takes any size and is not told of it."""
+    """A network of timm's; convolutional ones have no img_size argument."""
     try:
         model: Any = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, **given)
     except TypeError:
         given = {key: value for key, value in given.items() if key != "img_size"}
         model = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, **given)
-    model.made_with = given  # timm does not remember it, and a saved network needs it
+    model.made_with = given  # needed to save it; timm does not keep it
     return model.train()
 
 
 def _from_folder(name: str, folder: Path, changes: dict[str, Any]) -> Backbone:
-    """Weights of another run; what is said of the network beside its name counts for it too."""
-    model, asked = Backbone.from_pretrained(folder), create_model(name, **changes).config
+    """Weights of another run; ``changes`` override its arguments."""
+    model, asked = from_pretrained(folder), create_model(name, **changes).config
     if _to_adapt(model, name, asked, folder):
         return adapt(model, **{key: getattr(asked, key) for key in changes})
     return Backbone.from_pretrained(folder, **changes) if changes else model
 
 
 def _to_adapt(model: Backbone, name: str, asked: BackboneConfig, folder: Path) -> bool:
-    """Whether a folder holds the ordinary twin of the adaptive network that is asked for; any but it is refused."""
-    held, wanted = model.architecture, resolve_name(name.partition(".")[0])
+    """Whether a folder holds the ordinary twin of the wanted adaptive network; other networks are refused."""
+    held, wanted = name_of(model), resolve_name(name.partition(".")[0])
     alike = held.removeprefix("a_") == wanted.removeprefix("a_") or _structure(model.config) == _structure(asked)
     if not alike or (held.startswith("a_") and not wanted.startswith("a_")):
         raise ValueError(f"{folder} holds a {held}: needs {wanted}, or the ordinary network to adapt")
@@ -114,14 +114,14 @@ def _to_adapt(model: Backbone, name: str, asked: BackboneConfig, folder: Path) -
 
 
 def _structure(config: BackboneConfig) -> tuple[type, dict[str, Any]]:
-    """What the weights depend on: a network of other sizes than those with names is known by these."""
+    """What the shapes of the weights depend on; identifies networks without a registered name."""
     usual = {field.name for field in fields(BackboneConfig)}
     own = [field.name for field in fields(config) if field.name not in usual and not field.name.endswith("_rate")]
     return type(config), {name: getattr(config, name) for name in own}
 
 
 def preparation_for(config: TrainConfig, model: nn.Module) -> Preparation:
-    """How the network wants its pictures, with what the configuration says of it."""
+    """The network's preparation of images, with the configuration's overrides."""
     preparation = Preparation.from_config(dict(model.pretrained_cfg))  # type: ignore[arg-type]
     if config.data.crop_pct is not None:
         preparation = replace(preparation, crop_pct=config.data.crop_pct)
@@ -133,7 +133,7 @@ def preparation_for(config: TrainConfig, model: nn.Module) -> Preparation:
 
 
 def save_network(model: nn.Module, folder: Path, preparation: Preparation, classes: list[str]) -> Path:
-    """A folder that ``trueshift eval``, ``from_pretrained`` and timm read, with how pictures were prepared."""
+    """Write a folder that ``trueshift eval``, ``from_pretrained`` and timm read, with the preparation of images."""
     model.pretrained_cfg = {  # type: ignore[assignment]
         **dict(model.pretrained_cfg),  # type: ignore[arg-type]
         "input_size": (3, *preparation.size),

@@ -1,4 +1,4 @@
-"""Optimizer and learning rate: timm's, with rates scaled to the size of the batch."""
+"""timm's optimizers and schedules, with learning rates scaled to the batch size."""
 
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
@@ -10,7 +10,7 @@ from .config import TrainConfig
 
 
 def rate_scale(config: TrainConfig) -> float:
-    """By which all learning rates grow: in proportion to the images in a step."""
+    """Factor of all learning rates: proportional to the batch size."""
     return config.batch_size / config.optimizer.lr_batch_size if config.optimizer.lr_batch_size else 1.0
 
 
@@ -33,7 +33,7 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
 def build_schedule(config: TrainConfig, optimizer: Optimizer, steps_per_epoch: int) -> Scheduler:
     """The learning rate as a function of the step alone: ``schedule.step_update(step)`` sets it."""
     asked, scale = config.schedule, rate_scale(config)
-    if asked.steps:  # a step is then as long as an epoch
+    if asked.steps:  # each step counts as an epoch
         length, warmup, steps_per_epoch = asked.steps, float(asked.warmup_steps), 1
     else:
         length, warmup = asked.epochs, asked.warmup_epochs

@@ -1,4 +1,4 @@
-"""Being asked to stop: a signal is noted, the step is finished, everything is saved."""
+"""Stop requests: a signal is noted, the step is finished, and everything is saved."""
 
 import signal
 from types import FrameType, TracebackType
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-PREEMPTED = 75  # what sysexits.h calls "try again later": the run was told to stop, and has saved everything
+PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: stopped, and everything is saved
 INTERRUPTED = 130
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -37,11 +37,11 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """What the process ends with."""
+        """Of the process."""
         return INTERRUPTED if self.signal == signal.SIGINT else PREEMPTED
 
     def heard_by_any(self) -> bool:
-        """Whether any process was asked to stop: all of them then stop at the same step."""
+        """Whether any process was asked to stop, so that all stop at the same step."""
         if not dist.is_initialized():
             return self.signal is not None
         heard = torch.tensor([self.signal or 0])

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent / "recipes"
 
 
 def list_recipes() -> list[str]:
-    """Names of the recipes that come with the package; bases begin with ``_`` and are left out."""
+    """Names of the recipes in the package, without bases, which begin with ``_``."""
     files = (file.relative_to(FOLDER) for file in FOLDER.rglob("*.yaml"))
     return sorted(
         file.with_suffix("").as_posix() for file in files if not any(part.startswith("_") for part in file.parts)
@@ -33,12 +33,12 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def read_recipe(name: str | Path) -> dict[str, Any]:
-    """The values of a recipe, those of its bases included."""
+    """The values of a recipe, including those of its bases."""
     return _read(find_recipe(name), ())
 
 
 def read_recipes(names: Sequence[str | Path]) -> dict[str, Any]:
-    """The values of several recipes; later ones win."""
+    """The values of several recipes; later ones override earlier ones."""
     merged: dict[str, Any] = {}
     for name in names:
         merged = overlaid(merged, read_recipe(name))
@@ -73,7 +73,7 @@ def _base(file: Path, base: str) -> Path:
 
 
 def overlaid(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Both, value by value; where both have one, the upper counts."""
+    """Both merged value by value; ``above`` overrides."""
     merged = dict(below)
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -92,7 +92,7 @@ def about(name: str | Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-4 as a number, which YAML 1.1 takes for a word."""
+    """Reads 1e-4 as a number; in YAML 1.1 it is a string."""
 
 
 _Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
@@ -104,7 +104,7 @@ _Loader.add_implicit_resolver(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what the loader reads: a word such as '1e5' in quotes."""
+    """Quotes strings such as '1e5', which the loader would read as numbers."""
 
 
 _Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers

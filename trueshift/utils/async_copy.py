@@ -1,25 +1,30 @@
-"""A small answer on its way from a device: asked for, it waits for what it was computed from and for nothing later."""
+"""Copy small results from a device to the host without waiting for later work."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-class Arriving:
-    """Copies a small tensor to the host in the background."""
+class AsyncCopy:
+    """A small tensor on its way to the host."""
 
     def __init__(self, values: Tensor) -> None:
-        self.ready: torch.cuda.Event | None = None
+        self._event: torch.cuda.Event | None = None
         if values.is_cuda:
-            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self.values.copy_(values, non_blocking=True)
-            self.ready = torch.cuda.Event()
-            self.ready.record()
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
         else:
-            self.values = values.cpu()
+            self._values = values.cpu()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the values can be read without waiting."""
+        return self._event is None or self._event.query()
 
     def numpy(self) -> np.ndarray:
-        """The values, once they are here."""
-        if self.ready is not None:
-            self.ready.synchronize()
-        return self.values.numpy()
+        """The values; waits until they have arrived."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._values.numpy()

@@ -1,10 +1,10 @@
 """Random numbers that depend on what they are for, not on what was drawn before.
 
-Augmentation is drawn from (seed, epoch, picture), stochastic depth from (seed, step, process). So the same picture is
-changed in the same way on any number of processes, and a run that goes on from a checkpoint needs no saved state of
-any generator.
+Augmentation is drawn from (seed, epoch, sample), stochastic depth and random grids from (seed, step, process). So a
+sample is changed in the same way on any number of processes, and a run resumes without saved generator states.
 """
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +12,15 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+_SEED_MASK = 0x7FFFFFFFFFFFFFFF
 
 
 def hashed(*numbers: int | np.ndarray) -> np.ndarray:
-    """64 mixed bits for each combination of numbers; arrays among them are combined element by element."""
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is what is wanted
+    """64 mixed bits for each combination of numbers; arrays are combined element by element."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is intended
         state = np.zeros((), np.uint64)
         for number in numbers:
             state = (state ^ np.asarray(number).astype(np.uint64)) + _STEP
@@ -34,26 +36,40 @@ def uniform(*numbers: int | np.ndarray) -> np.ndarray:
 
 
 def seed_everything(*numbers: int) -> None:
-    """Seed all usual generators, on this process and its GPU."""
+    """Seed Python's, numpy's and torch's generators, those of GPUs included."""
     bits = int(hashed(*numbers))
+    _seed_cpu(bits)
+    if torch.cuda.is_initialized():  # otherwise torch would record the call with all its frames
+        torch.cuda.manual_seed_all(bits & _SEED_MASK)
+
+
+def _seed_cpu(bits: int) -> None:
     random.seed(bits)
     np.random.seed(bits & 0xFFFFFFFF)  # noqa: NPY002 -- timm draws from this one
-    torch.random.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
-    if torch.cuda.is_initialized():  # torch.manual_seed would note the call with all its frames where it is not
-        torch.cuda.manual_seed_all(bits & 0x7FFFFFFFFFFFFFFF)
+    torch.random.default_generator.manual_seed(bits & _SEED_MASK)
 
 
 @contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
-    """Seed the generators of the CPU for a moment, and put them back."""
+    """Seed the CPU's generators, and restore them afterwards."""
     before = random.getstate(), np.random.get_state(), torch.random.get_rng_state()  # noqa: NPY002
-    bits = int(hashed(*numbers))
-    random.seed(bits)
-    np.random.seed(bits & 0xFFFFFFFF)  # noqa: NPY002
-    torch.random.default_generator.manual_seed(bits & 0x7FFFFFFFFFFFFFFF)
+    _seed_cpu(int(hashed(*numbers)))
     try:
         yield
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])  # noqa: NPY002
         torch.random.set_rng_state(before[2])
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """If wanted, allow only algorithms that reproduce their bits; enter before anything uses a GPU."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        os.environ.setdefault(WORKSPACE, ":4096:8")  # read once by cuBLAS, without which torch refuses to multiply
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

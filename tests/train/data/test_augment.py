@@ -10,8 +10,7 @@ from PIL import Image
 from trueshift.data import EmbeddedSample, Preparation
 from trueshift.ops.geometry.shift import circular_shift
 from trueshift.train.config import AugmentConfig
-from trueshift.train.data.augment import Draws, TrainTransform, auto_augment
-from trueshift.train.data.random_erasing import erase
+from trueshift.train.data.augment import ClassificationTransform, Draws, auto_augment, erase
 from trueshift.utils.rng import hashed, seed_everything, seeded, uniform
 
 COUNT = 100_000
@@ -20,7 +19,7 @@ SAMPLE = EmbeddedSample()
 
 
 def transform(preparation=SMALL, seed=0, **augment):
-    return TrainTransform(preparation, Draws(AugmentConfig(**{"flip": 0.0, **augment}), seed))
+    return ClassificationTransform(preparation, Draws(AugmentConfig(**{"flip": 0.0, **augment}), seed))
 
 
 # numbers
@@ -123,9 +122,7 @@ def test_things_drawn_for_a_picture_are_independent():
     draws, pictures = Draws(AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=8), seed=3), np.arange(20_000)
     places = [*draws.shifts(0, pictures, (16, 16)).T, *draws.corners(0, pictures).T]
     drawn = [draws.mirrored(0, pictures), draws.mirrored(1, pictures), draws.upside_down(0, pictures), *places]
-    seeds = np.array(draws.erasing_seeds(0, pictures), np.uint64)
-    together = np.corrcoef([*drawn, seeds.astype(float)])
-    assert abs(together - np.eye(8)).max() < 5 / np.sqrt(20_000)
+    assert abs(np.corrcoef(drawn) - np.eye(7)).max() < 5 / np.sqrt(20_000)
 
 
 def test_all_shifts_are_alike_likely():
@@ -150,7 +147,6 @@ def test_one_picture_gets_what_it_gets_among_others():
         assert draws.upside_down(4, index) == draws.upside_down(4, among)[at]
         assert np.array_equal(draws.shifts(4, index, (9, 7)), draws.shifts(4, among, (9, 7))[at])
         assert np.array_equal(draws.corners(4, index), draws.corners(4, among)[at])
-        assert draws.erasing_seeds(4, among.ravel())[index] == draws.erasing_seeds(4, np.array([index]))[0]
 
 
 # pictures
@@ -168,7 +164,7 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_a_picture_is_changed_by_its_epoch_and_number_alone(way):
     def epochs(change, numbers=(12,), count=8):
-        return [change(SAMPLE[12].image, epoch, number) for epoch in range(count) for number in numbers][
+        return [change.pixels(SAMPLE[12].image, epoch, number) for epoch in range(count) for number in numbers][
             :: len(numbers)
         ]
 
@@ -185,7 +181,7 @@ def test_a_picture_is_changed_by_its_epoch_and_number_alone(way):
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_changing_a_picture_leaves_the_generators_alone(way):
     before = generators()
-    transform(**way)(SAMPLE[0].image, 0, 0)
+    transform(**way).pixels(SAMPLE[0].image, 0, 0)
     assert generators() == before
 
 
@@ -195,14 +191,14 @@ def test_changing_a_picture_leaves_the_generators_alone(way):
 @pytest.mark.parametrize("size", [(32, 32), (50, 37)])
 def test_without_any_change_it_is_what_is_measured_on(preparation, size):
     image = SAMPLE[3].image.resize(size)
-    assert torch.equal(transform(preparation)(image, 1, 3), preparation.canvas(image))
+    assert torch.equal(transform(preparation).pixels(image, 1, 3), preparation.canvas(image))
 
 
 def test_flips_are_flips():
     image = SAMPLE[3].image
     canvas = SMALL.canvas(image)
-    assert torch.equal(transform(flip=1.0)(image, 1, 3), canvas.flip(2))
-    assert torch.equal(transform(vertical_flip=1.0)(image, 1, 3), canvas.flip(1))
+    assert torch.equal(transform(flip=1.0).pixels(image, 1, 3), canvas.flip(2))
+    assert torch.equal(transform(vertical_flip=1.0).pixels(image, 1, 3), canvas.flip(1))
 
 
 def test_a_crop_of_the_padded_picture_moves_it_and_the_mean_colour_comes_in():
@@ -214,7 +210,7 @@ def test_a_crop_of_the_padded_picture_moves_it_and_the_mean_colour_comes_in():
     for epoch in range(20):
         top, left = change.draws.corners(epoch, 0).tolist()
         seen.add((top, left))
-        assert torch.equal(change(SAMPLE[0].image, epoch, 0).long(), padded[:, top : top + 24, left : left + 24])
+        assert torch.equal(change.pixels(SAMPLE[0].image, epoch, 0).long(), padded[:, top : top + 24, left : left + 24])
     assert len(seen) > 15
     assert SMALL.normalise(colour.to(torch.uint8).expand(3, 24, 24)).abs().max() < 0.01
 
@@ -224,7 +220,7 @@ def test_a_circular_shift_only_moves_the_picture():
     canvas, seen = SMALL.canvas(image)[None], set()
     for epoch in range(8):
         shift = change.draws.shifts(epoch, 3, SMALL.size)
-        assert torch.equal(change(image, epoch, 3), circular_shift(canvas, shift.tolist(), (2, 3))[0])
+        assert torch.equal(change.pixels(image, epoch, 3), circular_shift(canvas, shift.tolist(), (2, 3))[0])
         seen.add(tuple(shift))
     assert len(seen) > 1
 
@@ -235,7 +231,10 @@ def test_a_random_crop_takes_the_part_asked_for():
     quarter = transform(Preparation((64, 64), 1.0), crop_scale=(0.25, 0.25))
     # the smaller the part, the smoother it is when it fills the same pixels
     for epoch in range(3):
-        assert quarter(noise, epoch, 0).float().diff(dim=2).std() < whole(noise, epoch, 0).float().diff(dim=2).std()
+        assert (
+            quarter.pixels(noise, epoch, 0).float().diff(dim=2).std()
+            < whole.pixels(noise, epoch, 0).float().diff(dim=2).std()
+        )
 
 
 @pytest.mark.parametrize("name", ["rand-q9", "random", "augmix-m3-q3", "autoaugment", "originel"])

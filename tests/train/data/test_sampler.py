@@ -1,7 +1,5 @@
 """Which pictures a step takes: all of them once, the same on any number of processes, and from any step on."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -10,15 +8,9 @@ from trueshift.train.data.sampler import BatchOrder
 SPLITS = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)]  # processes, accumulated passes
 
 
-def chunked(*sizes):
-    ends = np.cumsum([0, *sizes]).tolist()
-    return [range(*pair) for pair in pairwise(ends)]
-
-
 @pytest.mark.parametrize(("images", "batch"), [(40, 8), (43, 8), (8, 8), (15, 8), (7, 1)])
-@pytest.mark.parametrize("chunks", [False, True])
-def test_an_epoch_takes_no_picture_twice(images, batch, chunks):
-    order = BatchOrder(images, batch, chunks=chunked(images // 2, images - images // 2) if chunks else None)
+def test_an_epoch_takes_no_picture_twice(images, batch):
+    order = BatchOrder(images, batch)
     epoch = order.epoch(3)
     assert epoch.shape == (images // batch, 1, batch)
     assert len(np.unique(epoch)) == epoch.size == order.steps * batch
@@ -30,22 +22,18 @@ def test_all_pictures_have_their_turn_though_a_batch_must_be_full():
     assert set(np.concatenate([order.epoch(epoch) for epoch in range(12)]).ravel()) == set(range(15))
 
 
-@pytest.mark.parametrize("chunks", [None, chunked(*[25] * 40)])
-def test_every_epoch_and_every_seed_has_an_order_of_its_own(chunks):
-    orders = [
-        BatchOrder(1000, 10, seed=seed, chunks=chunks).epoch(epoch).ravel() for seed in range(3) for epoch in range(3)
-    ]
+def test_every_epoch_and_every_seed_has_an_order_of_its_own():
+    orders = [BatchOrder(1000, 10, seed=seed).epoch(epoch).ravel() for seed in range(3) for epoch in range(3)]
     for number, one in enumerate(orders):
         for other in orders[:number]:
             assert (one == other).mean() < 0.05
-    assert np.array_equal(BatchOrder(1000, 10, seed=2, chunks=chunks).epoch(2).ravel(), orders[-1])
+    assert np.array_equal(BatchOrder(1000, 10, seed=2).epoch(2).ravel(), orders[-1])
 
 
-@pytest.mark.parametrize("chunks", [None, chunked(*[10] * 10)])
 @pytest.mark.parametrize(("processes", "accumulate"), SPLITS)
-def test_all_shares_of_a_step_are_its_batch_whoever_takes_them(processes, accumulate, chunks):
-    whole = BatchOrder(100, 12, seed=5, chunks=chunks).epoch(1).reshape(8, 12)
-    order = BatchOrder(100, 12, processes * accumulate, seed=5, chunks=chunks)
+def test_all_shares_of_a_step_are_its_batch_whoever_takes_them(processes, accumulate):
+    whole = BatchOrder(100, 12, seed=5).epoch(1).reshape(8, 12)
+    order = BatchOrder(100, 12, processes * accumulate, seed=5)
     shares = [order.shares(1, rank, processes) for rank in range(processes)]
     assert {len(share) for share in shares} == {order.steps * accumulate}
     for step, batch in enumerate(whole):
@@ -63,26 +51,6 @@ def test_an_epoch_goes_on_from_any_step(processes, accumulate, first_step):
         whole = order.shares(2, rank, processes)
         assert len(rest) == (order.steps - first_step) * accumulate
         assert all(np.array_equal(*pair) for pair in zip(rest, whole[first_step * accumulate :], strict=True))
-
-
-def test_pictures_of_a_chunk_stay_within_16_chunks():
-    chunks = chunked(*[5, 7, 3, 9] * 20)
-    order = BatchOrder(480, 10, chunks=chunks).epoch(0).ravel()
-    assert sorted(order) == list(range(480))
-    place = np.argsort(order)
-    largest = 16 * 9
-    spans = [place[list(chunk)].max() - place[list(chunk)].min() for chunk in chunks]
-    assert max(spans) < largest
-    # the twin without chunks spreads them over the epoch
-    anywhere = np.argsort(BatchOrder(480, 10).epoch(0).ravel())
-    assert max(anywhere[list(chunk)].max() - anywhere[list(chunk)].min() for chunk in chunks) > 2 * largest
-
-
-def test_chunks_that_are_read_together_are_other_ones_in_the_next_epoch():
-    order = BatchOrder(480, 1, chunks=chunked(*[10] * 48))
-    first, second = (set(order.epoch(epoch).ravel()[:160] // 10) for epoch in (0, 1))
-    assert len(first) == len(second) == 16
-    assert first != second
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...data import Preparation, Prepared, Unreadable
 from ...ops.geometry.shift import Pair
-from ...utils.async_copy import Arriving
+from ...utils.async_copy import AsyncCopy
 from ..metrics.consistency import bit_identical, logit_change
 from ..protocols.registry import ShiftProtocol
 from .records import Record
@@ -36,7 +36,7 @@ class _Shown:
     views: Float[Tensor, "B C H W"]
     segments: list[Segment]
     logits: Float[Tensor, "B classes"]
-    answers: Arriving  # label, change and exactness of each row
+    answers: AsyncCopy  # label, change and exactness of each row
 
 
 def measure(
@@ -85,7 +85,7 @@ def measure(
     for batch, segments in ViewMaker(protocols, preparation, shifts, seed, batch_size, device).batches(readable()):
         with torch.inference_mode():
             logits = _checked(forward(batch), len(batch))
-            unread.append(_Shown(batch, segments, logits, Arriving(_compare(batch, logits, segments))))
+            unread.append(_Shown(batch, segments, logits, AsyncCopy(_compare(batch, logits, segments))))
         if len(unread) > 1:  # read one batch late: the device works on the next one meanwhile
             _keep(unread.popleft(), forward)
         yield from finished()

@@ -1,7 +1,4 @@
-"""Small images that live on the training device: resized, cropped, flipped, shifted and normalised there, in batches.
-
-The loader is then never the limit: nothing is decoded, and a step needs nothing from the CPU but its launch.
-"""
+"""Small images that live on the training device, and are resized, augmented and normalized there in batches."""
 
 from collections.abc import Iterator
 
@@ -16,9 +13,8 @@ from ...data.transforms import Preparation
 from ...eval.protocols.shifts import windows
 from ...ops.geometry.shift import IMAGE_DIMS, circular_shift
 from ..config import AugmentConfig
-from .augment import Draws, padded_pictures
-from .batch import Batch, Share
-from .random_erasing import erase
+from .augment import Draws, pad_images
+from .loader import Batch, Share
 from .sampler import BatchOrder
 
 LARGEST = 4 << 30  # bytes of pixels that are kept on a device
@@ -39,36 +35,36 @@ class ResidentImages:
         self.preparation = preparation
         rows, columns = resize_matrices(pixels.shape[-2:], preparation)
         self.rows, self.columns = torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
-        self.as_they_are = all(np.array_equal(matrix, np.eye(*matrix.shape)) for matrix in (rows, columns))
-        self.normalise = preparation.normaliser(device)
-        self.mean_colour = torch.tensor(preparation.mean_pixel, dtype=torch.float32, device=device)
+        self.unchanged = all(np.array_equal(matrix, np.eye(*matrix.shape)) for matrix in (rows, columns))
+        self.normalize = preparation.normaliser(device)
+        self.mean_color = torch.tensor(preparation.mean_pixel, dtype=torch.float32, device=device)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def pictures(self, positions: Int[Tensor, " B"]) -> Float[Tensor, "B 3 H W"]:
-        """Whole levels from 0 to 255, as Pillow resizes and crops them: columns first, halves rounded up in between."""
-        if self.as_they_are:
+    def resized(self, positions: Int[Tensor, " B"]) -> Float[Tensor, "B 3 H W"]:
+        """Integers from 0 to 255, resized and cropped as Pillow does: columns first, then rounded, then rows."""
+        if self.unchanged:
             return self.pixels[positions].float()
         wide = (self.pixels[positions].double() @ self.columns.T).add_(0.5).floor_().clamp_(0, 255)
         return (self.rows @ wide).add_(0.5).floor_().clamp_(0, 255).float()
 
 
-def resident(source: Source) -> bool:
+def is_resident(source: Source) -> bool:
     """Whether a source holds its pixels in memory, few enough for a device."""
     pixels = getattr(source, "pixels", None)
     return isinstance(pixels, np.ndarray) and pixels.nbytes <= LARGEST
 
 
-def only_the_loader_does(augment: AugmentConfig) -> list[str]:
-    """Settings that work on single pictures, not on batches."""
+def needs_loader(augment: AugmentConfig) -> list[str]:
+    """Settings that work on single images, not on batches."""
     return [name for name in ("crop_scale", "auto_augment", "color_jitter") if getattr(augment, name)]
 
 
 def resize_matrices(size: tuple[int, int], preparation: Preparation) -> tuple[np.ndarray, np.ndarray]:
-    """What Pillow's resize and the crop do to columns of pixels, and to rows, as matrices.
+    """Pillow's resize and the crop, as matrices for rows and columns.
 
-    Pillow computes in whole numbers, with weights of 22 bits. These are the same: in float64 no sum is rounded.
+    Pillow computes in integers with weights of 22 bits; in float64 no sum of these is rounded.
     """
     target = preparation.resized(*size)
     corner = preparation.crop_corner(*target)
@@ -94,30 +90,33 @@ class ResidentFeed:
             return
         device = self.images.pixels.device
         order = np.stack(passes)
-        # all that is drawn for the epoch travels at once
-        positions = torch.from_numpy(order).to(device)
-        mirrored = torch.from_numpy(self.draws.mirrored(epoch, order)).to(device)
-        upside_down = torch.from_numpy(self.draws.upside_down(epoch, order)).to(device)
-        shifts = torch.from_numpy(self.draws.shifts(epoch, order, self.images.preparation.size)).to(device)
-        corners = torch.from_numpy(self.draws.corners(epoch, order)).to(device)
+        # copied to the device once for the whole epoch
+        positions, mirrored, upside_down, shifts, corners = (
+            torch.from_numpy(drawn).to(device)
+            for drawn in (
+                order,
+                self.draws.mirrored(epoch, order),
+                self.draws.upside_down(epoch, order),
+                self.draws.shifts(epoch, order, self.images.preparation.size),
+                self.draws.corners(epoch, order),
+            )
+        )
         augment = self.draws.augment
         for number, at in enumerate(positions):
-            pictures = self.images.pictures(at)
+            images = self.images.resized(at)
             if augment.flip:
-                pictures = torch.where(mirrored[number].view(-1, 1, 1, 1), pictures.flip(-1), pictures)
+                images = torch.where(mirrored[number].view(-1, 1, 1, 1), images.flip(-1), images)
             if augment.vertical_flip:
-                pictures = torch.where(upside_down[number].view(-1, 1, 1, 1), pictures.flip(-2), pictures)
+                images = torch.where(upside_down[number].view(-1, 1, 1, 1), images.flip(-2), images)
             if augment.pad_crop:
-                pictures = self._cropped(pictures, corners[number])
+                images = self._crop(images, corners[number])
             if augment.circular_shift:
-                pictures = circular_shift(pictures, shifts[number], IMAGE_DIMS)
-            images = self.images.normalise(pictures)
-            if augment.erasing:
-                images = erase(images, self.draws.erasing_seeds(epoch, order[number]), augment.erasing)
+                images = circular_shift(images, shifts[number], IMAGE_DIMS)
+            images = self.draws.erase(self.images.normalize(images), epoch, order[number])
             yield Batch(images, self.images.labels[at], order[number])
 
-    def _cropped(self, pictures: Float[Tensor, "B 3 H W"], corners: Int[Tensor, "B 2"]) -> Float[Tensor, "B 3 H W"]:
-        """Pictures of the same size out of the padded ones."""
-        padded = padded_pictures(pictures, self.draws.augment.pad_crop, self.images.mean_colour)
-        which = torch.arange(len(pictures), device=pictures.device)
+    def _crop(self, images: Float[Tensor, "B 3 H W"], corners: Int[Tensor, "B 2"]) -> Float[Tensor, "B 3 H W"]:
+        """Crops of the padded images, of their own size."""
+        padded = pad_images(images, self.draws.augment.pad_crop, self.images.mean_color)
+        which = torch.arange(len(images), device=images.device)
         return windows(padded, torch.cat([which[:, None], corners], 1), self.images.preparation.size)

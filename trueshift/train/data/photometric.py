@@ -1,6 +1,6 @@
-"""Brightness, contrast, saturation and hue changed at random, for a whole batch on its device.
+"""Random brightness, contrast, saturation and hue for a batch on its device.
 
-As mmsegmentation's distortion, but in real numbers: nothing is rounded between the steps.
+As mmsegmentation's distortion, but without rounding between the steps.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...utils.rng import uniform
 
-# one stream of numbers for each thing that is drawn: whether, and by how much
+# streams of random numbers, two for each change: whether, and by how much
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE, _ORDER = range(32, 42, 2)
 _BRIGHTER = 32.0  # of 255, at most
 _LEAST, _MOST = 0.5, 1.5  # of contrast and saturation
@@ -21,7 +21,7 @@ _TURN = 18 / 180  # of the circle of hues, at most
 
 @dataclass(frozen=True)
 class Distortion:
-    """What is done to each image of a batch. What is not done stands as 0 or as a factor of 1.
+    """The changes of each image of a batch; 0 or a factor of 1 for none.
 
     Args:
         brightness: what is added, of 255.
@@ -39,7 +39,7 @@ class Distortion:
 
     @classmethod
     def drawn(cls, seed: int, epoch: int, indices: np.ndarray, device: torch.device | str = "cpu") -> "Distortion":
-        """For images by their numbers: each change is made to one in two."""
+        """Draw each change with probability 1/2, seeded by sample."""
 
         def some(stream: int, least: float, most: float, otherwise: float) -> np.ndarray:
             amount = least + (most - least) * uniform(seed, epoch, indices, stream + 1)
@@ -54,26 +54,26 @@ class Distortion:
             some(_HUE, -_TURN, _TURN, 0.0),
             np.where(first, 1.0, contrast),
         ]
-        # all that is drawn travels at once
+        # one copy to the device
         return cls(*torch.from_numpy(np.stack(drawn).astype(np.float32)).to(device, non_blocking=True).unbind())
 
 
 def distort(
     images: UInt8[Tensor, "B 3 H W"], by: Distortion, keep: Bool[Tensor, "B H W"] | None = None
 ) -> Float[Tensor, "B 3 H W"]:
-    """The images with other colours, from 0 to 255.
+    """Change the colors of images, from 0 to 255.
 
-    An image does not depend on the batch that it is in, bit for bit, and one that nothing is done to stays as it is.
+    An image does not depend on its batch, bit for bit, and one without changes stays as it is.
 
     Shift law: ``distort(S x) == S distort(x)``: each pixel is changed by itself.
 
     Args:
-        keep: pixels that stay as they are, such as padding.
+        keep: pixels to leave unchanged, such as padding.
     """
     pixels = (images.float() + _each(by.brightness)).clamp_(0, 255)
     pixels = (pixels * _each(by.contrast_first)).clamp_(0, 255)
     coloured = _recoloured(pixels, _each(by.saturation)[:, 0], _each(by.hue)[:, 0])
-    untouched = _each((by.saturation == 1) & (by.hue == 0))  # the way over hues and back would round
+    untouched = _each((by.saturation == 1) & (by.hue == 0))  # the conversion to hue and back rounds
     pixels = torch.where(untouched, pixels, coloured)
     pixels = (pixels * _each(by.contrast_last)).clamp_(0, 255)
     return pixels if keep is None else torch.where(keep[:, None], images.float(), pixels)
@@ -84,14 +84,14 @@ def _each(values: Tensor) -> Tensor:
 
 
 def _recoloured(pixels: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
-    """Colours of another saturation and hue but the same value, their largest component.
+    """Change saturation and hue, but not the value, the largest component.
 
-    Only sums, products and comparisons, which round alike in every place: no remainder.
+    Only sums, products and comparisons, which round alike everywhere.
     """
     red, green, blue = pixels.unbind(1)
     value, least = pixels.amax(1), pixels.amin(1)
     chroma = value - least
-    some = chroma.clamp(min=1e-6)  # a grey has no hue: whatever comes out for it is multiplied by 0
+    some = chroma.clamp(min=1e-6)  # a gray has no hue: its result is multiplied by 0
     # hue in sixths of the circle
     sixths = torch.where(
         value == red,
@@ -99,7 +99,7 @@ def _recoloured(pixels: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
         torch.where(value == green, (blue - red) / some + 2, (red - green) / some + 4),
     )
     sixths = _around(sixths + hue * 6)
-    chroma = torch.minimum(chroma * saturation, value)  # more than full there is not
+    chroma = torch.minimum(chroma * saturation, value)
     channels = []
     for start in (5, 3, 1):  # of red, green and blue
         along = _around(sixths + start)

@@ -1,31 +1,26 @@
-"""Which pictures each step takes: the same on any number of processes, and from any step on."""
+"""The samples of each step: the same on any number of processes, and from any step on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...utils.rng import hashed
 
-_CHUNKS_TOGETHER = 16  # mixed among each other where pictures are read in chunks
-
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """A new order of all pictures in every epoch, cut into batches; what does not fill a batch is left out.
+    """A new order of all samples in every epoch, cut into batches; an incomplete last batch is dropped.
 
     Args:
         images: how many there are.
         batch_size: of a step, over all processes.
         parts: passes of all processes that make a step: processes times accumulated gradients.
-        chunks: ranges that are cheap to read together; chunks are shuffled, and pictures among a few chunks.
     """
 
     images: int
     batch_size: int
     parts: int = 1
     seed: int = 0
-    chunks: Sequence[range] | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size % self.parts:
@@ -47,18 +42,11 @@ class BatchOrder:
         return self.images // self.batch_size
 
     def epoch(self, epoch: int) -> np.ndarray:
-        """All pictures of an epoch, as [steps, parts, batch_size / parts]."""
-        order = self._shuffled(np.random.default_rng(int(hashed(self.seed, epoch))))
+        """All samples of an epoch, as [steps, parts, batch_size / parts]."""
+        order = np.random.default_rng(int(hashed(self.seed, epoch))).permutation(self.images)
         return order[: self.steps * self.batch_size].reshape(self.steps, self.parts, -1)
 
-    def _shuffled(self, random: np.random.Generator) -> np.ndarray:
-        if self.chunks is None:
-            return random.permutation(self.images)
-        chunks = [self.chunks[number] for number in random.permutation(len(self.chunks))]
-        groups = [chunks[start : start + _CHUNKS_TOGETHER] for start in range(0, len(chunks), _CHUNKS_TOGETHER)]
-        return np.concatenate([random.permutation(np.concatenate([np.asarray(c) for c in group])) for group in groups])
-
     def shares(self, epoch: int, rank: int, processes: int, first_step: int = 0) -> list[np.ndarray]:
-        """For each pass of one process, from a step on: its pictures."""
+        """The samples of each pass of one process, from a step on."""
         mine = self.epoch(epoch)[first_step:, rank::processes]
         return list(mine.reshape(-1, mine.shape[-1]))

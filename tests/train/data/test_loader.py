@@ -11,10 +11,9 @@ from trueshift.data import EmbeddedSample, ImageFolder, Preparation
 from trueshift.data.subset import Subset
 from trueshift.train.config import AugmentConfig
 from trueshift.train.data import on_device as resident_module
-from trueshift.train.data.augment import Draws, TrainTransform
-from trueshift.train.data.batch import Share
-from trueshift.train.data.loader import AugmentedPictures, LoaderFeed
-from trueshift.train.data.on_device import ResidentFeed, ResidentImages, only_the_loader_does, resident
+from trueshift.train.data.augment import ClassificationTransform, Draws
+from trueshift.train.data.loader import AugmentedSamples, LoaderFeed, Share
+from trueshift.train.data.on_device import ResidentFeed, ResidentImages, is_resident, needs_loader
 from trueshift.train.data.sampler import BatchOrder
 
 COUNT = 26
@@ -34,7 +33,7 @@ def on_device(share=ALONE, accumulate=1, augment=EVERYTHING):
 
 
 def by_loader(share=ALONE, accumulate=1, augment=EVERYTHING, workers=0, source=SAMPLE):
-    pictures = AugmentedPictures(source, TrainTransform(SMALL, Draws(augment, 3)))
+    pictures = AugmentedSamples(source, ClassificationTransform(SMALL, Draws(augment, 3)))
     return LoaderFeed(pictures, order(share.processes, accumulate), share, "cpu", workers)
 
 
@@ -61,7 +60,7 @@ def test_pictures_on_the_device_are_pillows(preparation):
     source = Subset(EmbeddedSample(), [0, 7, 11])
     source.pixels = np.concatenate([source.pixels, noise, noise // 128 * 255])
     source.labels = np.arange(9)
-    found = ResidentImages(source, preparation, "cpu").pictures(torch.arange(9))
+    found = ResidentImages(source, preparation, "cpu").resized(torch.arange(9))
     wanted = torch.stack([preparation.canvas(Image.fromarray(pixels)) for pixels in source.pixels])
     assert found.shape == wanted.shape
     assert torch.equal(found, wanted.float())
@@ -70,7 +69,7 @@ def test_pictures_on_the_device_are_pillows(preparation):
 def test_without_a_resize_they_are_the_very_pixels():
     images = ResidentImages(SAMPLE, Preparation((32, 32), 1.0), "cpu")
     at = torch.tensor([5, 0, 25])
-    assert torch.equal(images.pictures(at), images.pixels[at].float())
+    assert torch.equal(images.resized(at), images.pixels[at].float())
     assert images.labels[at].tolist() == [SAMPLE[index].target for index in at.tolist()]
     assert len(images) == COUNT
 
@@ -179,33 +178,33 @@ def test_the_next_picture_stands_in_for_one_that_cannot_be_read(damaged, workers
 def test_sixteen_in_a_row_are_too_many(damaged):
     feed = by_loader(source=damaged(*range(5, 21)))
     epochs = chain.from_iterable(map(feed.epoch, range(10)))  # one alone may leave the first of them out
-    with pytest.raises(ValueError, match=r"16 pictures in a row could not be read, e.g. class/05.png: .*repair"):
+    with pytest.raises(ValueError, match=r"16 images in a row could not be read, e.g. class/05.png: .*repair"):
         list(epochs)
-    fifteen = AugmentedPictures(damaged(*range(5, 20)), TrainTransform(SMALL, Draws(EVERYTHING, 3)))
-    assert fifteen[0, 5].index == 20
-    assert len(fifteen[0, 5].unreadable) == 15
+    samples = AugmentedSamples(damaged(*range(5, 20)), ClassificationTransform(SMALL, Draws(EVERYTHING, 3)))
+    assert samples[0, 5][2] == 20
+    assert len(samples[0, 5][3]) == 15
 
 
 def test_a_picture_without_a_class_is_none_to_learn_from(damaged, tmp_path):
     SAMPLE[0].image.save(tmp_path / "0.png")  # beside the classes
-    pictures = AugmentedPictures(damaged(), TrainTransform(SMALL, Draws(EVERYTHING, 3)))
-    read = pictures[0, 0]
-    assert read.index == 1
-    assert read.unreadable == ["0.png: ValueError: it has no class"]
+    pictures = AugmentedSamples(damaged(), ClassificationTransform(SMALL, Draws(EVERYTHING, 3)))
+    *_, index, unreadable = pictures[0, 0]
+    assert index == 1
+    assert unreadable == ["0.png: ValueError: it has no class"]
 
 
 # which feed
 
 
 def test_what_only_the_loader_does_is_named():
-    assert only_the_loader_does(EVERYTHING) == []
+    assert needs_loader(EVERYTHING) == []
     asked = AugmentConfig(crop_scale=(0.5, 1.0), auto_augment="original", color_jitter=0.4)
-    assert only_the_loader_does(asked) == ["crop_scale", "auto_augment", "color_jitter"]
+    assert needs_loader(asked) == ["crop_scale", "auto_augment", "color_jitter"]
 
 
 def test_few_pixels_in_memory_can_live_on_a_device(damaged, monkeypatch):
-    assert resident(EmbeddedSample())
-    assert resident(SAMPLE)
-    assert not resident(damaged())
+    assert is_resident(EmbeddedSample())
+    assert is_resident(SAMPLE)
+    assert not is_resident(damaged())
     monkeypatch.setattr(resident_module, "LARGEST", SAMPLE.pixels.nbytes - 1)
-    assert not resident(SAMPLE)
+    assert not is_resident(SAMPLE)

@@ -6,26 +6,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_segmenters import Scenes
 
 from trueshift.data.source import IGNORED, Sample
-from trueshift.data.transforms import ScenePreparation
+from trueshift.train.config import SegmentationAugmentConfig
+from trueshift.train.data.augment import SegmentationTransform, largest_share, nearest
 from trueshift.train.data.photometric import Distortion, distort
-from trueshift.train.data.scene_augment import (
-    SceneAugmentConfig,
-    SceneDraws,
-    SceneTransform,
-    largest_share,
-    nearest,
-    padding,
-)
-from trueshift.train.segmentation import AugmentedScenes
 
 
 def transform(scale=(96, 48), seed=0, interpolation="bilinear", **augment):
     usual = {"crop": (32, 40), "scale_range": (1.0, 1.0), "flip": 0.0}
     preparation = ScenePreparation(scale, interpolation=interpolation)
-    return SceneTransform(preparation, SceneDraws(SceneAugmentConfig(**{**usual, **augment}), seed))
+    return SegmentationTransform(preparation, SegmentationAugmentConfig(**{**usual, **augment}), seed)
 
 
 def scene(height=48, width=64, classes=5, seed=0):
@@ -96,7 +87,7 @@ def test_a_crop_is_cut_out_of_the_resized_whole(factor, interpolation):
     size = change.preparation.kept_ratio(48, 64, factor)
     whole = np.asarray(source.image.resize(size[::-1], change.preparation.filter)).astype(int)
     for index in range(4):
-        top, left = change.draws.corner(0, index, 0, (size[0] - 20, size[1] - 24))
+        top, left = change.corner(0, index, 0, (size[0] - 20, size[1] - 24))
         pixels = change(source, 0, index)[0].permute(1, 2, 0).numpy().astype(int)
         expected = whole[top : top + 20, left : left + 24]
         if interpolation == "nearest":  # where centres lie on the edge of pixels, either is right
@@ -129,7 +120,7 @@ def test_padding_keeps_its_colour_when_others_change():
     change = transform((32, 24), crop=(40, 44))
     small, large = change(scene(24, 32), 0, 0), transform((96, 48), crop=(40, 44))(scene(), 0, 1)
     images, masks = (torch.stack(both) for both in zip(small, large, strict=True))
-    where = padding(images, masks, change.preparation)
+    where = change.padding(images, masks)
     assert where[0, 24:].all()
     assert where[0, :, 32:].all()
     assert where.sum() == 40 * 44 - 24 * 32
@@ -152,8 +143,8 @@ def test_padding_keeps_its_colour_when_others_change():
 )
 def test_a_crop_is_padded_to_what_the_network_takes(crop, multiple, frame):
     preparation = ScenePreparation((200, 100), multiple, "pad")
-    asked = SceneAugmentConfig(scale_range=(1.0, 1.0), crop=crop, flip=0.0, max_class_share=1.0)
-    change = SceneTransform(preparation, SceneDraws(asked, 0))
+    asked = SegmentationAugmentConfig(scale_range=(1.0, 1.0), crop=crop, flip=0.0, max_class_share=1.0)
+    change = SegmentationTransform(preparation, asked, 0)
     assert change.frame == frame
     for source, inside in ((scene(100, 100), crop), (scene(30, 100), (min(crop[0], 60), crop[1]))):
         pixels, labels = change(source, 0, 0)  # large enough, and low: 60 rows of 200 columns
@@ -167,12 +158,11 @@ def test_a_crop_is_padded_to_what_the_network_takes(crop, multiple, frame):
 def test_padding_stays_nothing_to_the_network_whatever_colours_become():
     """From reading to the network's input, as a run does it: of several images, some are made darker or brighter."""
     preparation = ScenePreparation((48, 32), (32, 32), "pad")
-    asked = SceneAugmentConfig(scale_range=(1.0, 1.0), crop=(48, 40), flip=0.5)
-    made = [scene(32, 40, seed=number) for number in range(6)]
-    source = Scenes([(each.image, each.target) for each in made], "abcde")
-    scenes = AugmentedScenes(source, SceneTransform(preparation, SceneDraws(asked, 0)))
-    pixels, labels = (torch.stack(each) for each in zip(*(scenes.read(1, index) for index in range(6)), strict=True))
-    images = scenes.finisher("cpu")(pixels, labels, 1, np.arange(6))
+    asked = SegmentationAugmentConfig(scale_range=(1.0, 1.0), crop=(48, 40), flip=0.5)
+    change = SegmentationTransform(preparation, asked, 0)
+    made = [change(scene(32, 40, seed=number), 1, number) for number in range(6)]
+    pixels, labels = (torch.stack(each) for each in zip(*made, strict=True))
+    images = change.finisher("cpu")(pixels, labels, 1, np.arange(6))
     assert images.shape == (6, 3, 64, 64)
     inside = torch.zeros(64, 64, dtype=torch.bool)
     inside[:32, :40] = True
@@ -183,8 +173,8 @@ def test_padding_stays_nothing_to_the_network_whatever_colours_become():
         not torch.equal(image[:, inside], before[:, inside]) for image, before in zip(images, plain, strict=True)
     ]
     assert sum(changed) >= 4  # one in sixteen stays as it is
-    calm = SceneTransform(preparation, SceneDraws(replace(asked, photometric=False), 0))
-    assert torch.equal(AugmentedScenes(source, calm).finisher("cpu")(pixels, labels, 1, np.arange(6)), plain)
+    calm = SegmentationTransform(preparation, replace(asked, photometric=False), 0)
+    assert torch.equal(calm.finisher("cpu")(pixels, labels, 1, np.arange(6)), plain)
 
 
 def test_nothing_counts_but_seed_epoch_and_scene():
@@ -203,7 +193,7 @@ def test_nothing_counts_but_seed_epoch_and_scene():
 
 
 def test_factors_and_corners_are_spread_over_all_that_is_allowed():
-    draws = SceneDraws(SceneAugmentConfig(scale_range=(0.5, 2.0), flip=0.3), 7)
+    draws = transform(seed=7, scale_range=(0.5, 2.0), flip=0.3)
     factors = np.array([draws.factor(0, index) for index in range(2000)])
     assert 0.5 <= factors.min() < 0.51
     assert 1.99 < factors.max() <= 2
@@ -259,7 +249,7 @@ def test_the_nearest_pixel_is_the_one_under_the_centre():
 )
 def test_values_that_cannot_be_are_refused(values, told):
     with pytest.raises(ValueError, match=told):
-        SceneAugmentConfig(**values)
+        SegmentationAugmentConfig(**values)
 
 
 def test_a_scene_without_labels_cannot_be_learned_from():
