@@ -81,7 +81,7 @@ PARTS = {
     "magnitude": Part(_main_tables, ("magnitude",)),
     "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
     "canonical": Part(_ordinary, ("circular", "cifar-standard"), canonical_twin),
-    "adapted": Part(_ordinary, ("circular", "cifar-standard"), adapted_twin),
+    "adapted": Part(lambda recipe: _ordinary(recipe) or "_da_" in recipe, ("circular", "cifar-standard"), adapted_twin),
     **{
         f"no_{name}": Part(lambda recipe: recipe in SWITCHED, ("circular",), _without(module))
         for name, module in MODULES.items()
