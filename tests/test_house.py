@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     "_torchvision",
     "utils",
+    "_old_paths",
     "ops",
     "testing",
     "criteria",

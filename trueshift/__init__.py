@@ -1,8 +1,9 @@
 """Vision Transformers whose output does not change when the image moves."""
 
-from . import _torchvision
+from . import _old_paths, _torchvision
 
 _torchvision.make_importable()
+_old_paths.install()
 
 from .canonical import canonicalize  # noqa: E402
 from .criteria import Candidates, Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm  # noqa: E402

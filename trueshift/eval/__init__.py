@@ -1,5 +1,6 @@
 """Measure how much a model's answers depend on where the image lies."""
 
+from ..utils.deprecation import renamed_attributes
 from .audit.run import run_audit
 from .metrics.aggregate import LabelTally, PixelTally
 from .metrics.consistency import (
@@ -27,6 +28,21 @@ from .runner.read_scenes import read_scenes
 from .runner.records import LabelAnswers, PixelAnswers, Record
 from .runner.segment import measure_segmentation
 from .runner.view_batches import margin_of
+
+__getattr__ = renamed_attributes(
+    __name__,
+    Answers="LabelAnswers",
+    AuditSettings="AuditOptions",
+    EvalSettings="EvalOptions",
+    ImageRecord="Record",
+    Protocol="ShiftProtocol",
+    Request="EvalOptions",
+    SceneRecord="Record",
+    SceneTally="PixelTally",
+    Subject="EvalModel",
+    load_subject="load_eval_model",
+    subject_of="make_eval_model",
+)
 
 __all__ = [
     "PROTOCOLS",

@@ -46,3 +46,19 @@ def renamed_arguments(**renamed: str) -> Callable[[Callable[..., Any]], Any]:
         return accepting
 
     return decorate
+
+
+def renamed_attributes(module: str, **renamed: str) -> Callable[[str], Any]:
+    """A ``__getattr__`` for a module some of whose names have changed.
+
+    Args:
+        renamed: ``old="new"``.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in renamed:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warn_deprecated(f"{module}.{name}", f"{module}.{renamed[name]}")
+        return getattr(sys.modules[module], renamed[name])
+
+    return __getattr__
