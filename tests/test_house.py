@@ -73,6 +73,7 @@ OPTIONAL = {
     "jsonargparse",
     "matplotlib",
     "onnx",
+    "onnx_ir",
     "onnxruntime",
     "onnxscript",
     "pyarrow",
