@@ -1,5 +1,6 @@
 """Tables of networks on CIFAR-10, and of segmentation on CamVid, beside the paper's; what was not run says so."""
 
+from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
@@ -28,13 +29,18 @@ from benchmarks.accuracy.numbers import (
 from benchmarks.common import record
 from benchmarks.common.record import machine, table
 
+S_TOP1 = ("cifar-standard", "top1")
 SWITCHED = {"a_swin_mini": "of the table above", "shipped/a_swin_mini": "that come with the package"}
 SWINS = {
     "swin_mini": ("Swin-mini", "Swin-T (Default)"),
     "swin_mini_da_circular": ("Swin-mini DA", "Swin-T DA"),
     "a_swin_mini": ("A-Swin-mini", "A-Swin-T"),
 }
+NAMES = {TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical", S_TOP1: "Top-1"}
+ALL = (TOP1, C_CONS, S_CONS)
 Column = tuple[str, str]
+Source = str | tuple[str, str]  # a recipe as trained, or a recipe and what was measured of its weights later
+Row = tuple[list[str], Source, list[str]]  # titles, source, the paper's cells
 
 
 def _own(recipe: str, *columns: Column) -> list[str]:
@@ -43,6 +49,29 @@ def _own(recipe: str, *columns: Column) -> list[str]:
 
 def _seeds(recipe: str) -> str:
     return str(len(runs(recipe)))
+
+
+def _cells(source: Source, columns: tuple[Column, ...]) -> list[str]:
+    if isinstance(source, str):
+        return [*_own(source, *columns), _seeds(source)]
+    return [*(cell(asked(*source, *column)) for column in columns), str(seeds_asked(*source))]
+
+
+def _compared(
+    rows: Iterable[Row],
+    columns: tuple[Column, ...],
+    head: tuple[str, ...] = ("model",),
+    note: str = "",
+    beside: tuple[str, ...] = (),
+) -> str:
+    """Titles, one cell for each column, seeds, and what the paper has."""
+    names = [NAMES[column] for column in columns]
+    lines = [[*titles, *_cells(source, columns), *theirs] for titles, source, theirs in rows]
+    return table([*head, *names, "seeds", *beside], lines, note)
+
+
+def _theirs(name: str, row: str) -> list[str]:
+    return list(map(paper_cell, paper(name)[row]))
 
 
 def _beside(name: str) -> str:
@@ -75,54 +104,50 @@ def _where(recipes: list[str]) -> str:
     )
 
 
+def _by_network(shifts: str, columns: tuple[Column, ...], first: int, where: bool) -> str:
+    rows: list[Row] = []
+    names = [recipe_of(*network, shifts) for network in NETWORKS]
+    for network, recipe in zip(NETWORKS, names, strict=True):
+        theirs = title_of(*network, paper=True)
+        rows.append(([title_of(*network)], recipe, [theirs, *_theirs("cifar", theirs)[first : first + 2]]))
+    note = _beside("cifar") + (_where(names) if where else "") + _noted(names)
+    return _compared(rows, columns, note=note, beside=("the paper's", *(NAMES[column] for column in columns[:2])))
+
+
 def circular() -> str:
     """(a)."""
-    rows = []
-    for family, adaptive in NETWORKS:
-        recipe, theirs = recipe_of(family, adaptive), title_of(family, adaptive, paper=True)
-        own = [title_of(family, adaptive), *_own(recipe, TOP1, C_CONS, EXACT), _seeds(recipe)]
-        rows.append([*own, theirs, *map(paper_cell, paper("cifar")[theirs][:2])])
-    names = [recipe_of(*network) for network in NETWORKS]
-    head = ["model", "Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's", "Top-1", "C-Cons."]
-    return table(head, rows, _beside("cifar") + _where(names) + _noted(names))
+    return _by_network("circular", (TOP1, C_CONS, EXACT), 0, where=True)
 
 
 def standard() -> str:
     """(b)."""
-    rows = []
-    for family, adaptive in NETWORKS:
-        recipe, theirs = recipe_of(family, adaptive, "standard"), title_of(family, adaptive, paper=True)
-        own = [title_of(family, adaptive), *_own(recipe, ("cifar-standard", "top1"), S_CONS), _seeds(recipe)]
-        rows.append([*own, theirs, *map(paper_cell, paper("cifar")[theirs][4:6])])
-    head = ["model", "Top-1", "S-Cons.", "seeds", "the paper's", "Top-1", "S-Cons."]
-    return table(head, rows, _beside("cifar") + _noted([recipe_of(*network, "standard") for network in NETWORKS]))
+    return _by_network("standard", (S_TOP1, S_CONS), 4, where=False)
 
 
 def longer() -> str:
     """A family whose adaptive network is still learning after 100 epochs."""
-    rows = []
-    for epochs, more in (("100", ""), ("200", LONGER)):
-        for adaptive in (False, True):
-            recipe = recipe_of("swinv2", adaptive) + more
-            rows.append([title_of("swinv2", adaptive), epochs, *_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)])
-    return table(["model", "epochs", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+    rows: list[Row] = [
+        ([title_of("swinv2", adaptive), epochs], recipe_of("swinv2", adaptive) + more, [])
+        for epochs, more in (("100", ""), ("200", LONGER))
+        for adaptive in (False, True)
+    ]
+    return _compared(rows, ALL, ("model", "epochs"))
 
 
 def random_grids() -> str:
     """Flips only: is it the choice of the grid, or shifted images, that an adaptive network lacks?"""
-    rows = []
+    rows: list[Row] = []
     for family in FAMILIES:
         plain, adaptive = (title_of(family, each) for each in (False, True))
-        for title, recipe in (
-            (plain, recipe_of(family, False)),
-            (f"{plain}, trained on circular shifts (DA)", f"{family}_mini_da_circular"),
-            (adaptive, recipe_of(family, True)),
-            (f"{adaptive}, random grids", f"{recipe_of(family, True)}_random_grids"),
-        ):
-            rows.append([title, *_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)])
         shifted = f"{family}_mini_da_circular"
-        rows.append([f"{plain} DA, adapted as it is", *_asked_cells(shifted, "adapted", TOP1, C_CONS, S_CONS)])
-    return table(["model", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+        rows += [
+            ([plain], recipe_of(family, False), []),
+            ([f"{plain}, trained on circular shifts (DA)"], shifted, []),
+            ([adaptive], recipe_of(family, True), []),
+            ([f"{adaptive}, random grids"], f"{recipe_of(family, True)}_random_grids", []),
+            ([f"{plain} DA, adapted as it is"], (shifted, "adapted"), []),
+        ]
+    return _compared(rows, ALL)
 
 
 def paper_size() -> str:
@@ -133,7 +158,7 @@ def paper_size() -> str:
         circular, standard = (paper_size_recipe(family, adaptive, shifts) for shifts in ("circular", "standard"))
         recipes += list(dict.fromkeys([circular, standard]))
         own = [*_own(circular, TOP1, C_CONS, EXACT), *_own(standard, S_CONS), _seeds(circular)]
-        rows.append([title, *own, *(paper_cell(paper("cifar")[title][at]) for at in (0, 1, 5))])
+        rows.append([title, *own, *(_theirs("cifar", title)[at] for at in (0, 1, 5))])
     head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
     return table(head, rows, _beside("cifar") + _where(recipes) + _noted(recipes))
 
@@ -144,7 +169,7 @@ def summary() -> str:
     for family in FAMILIES:
         plain, adaptive = recipe_of(family, False), recipe_of(family, True)
         recipes = (plain, f"{family}_mini_da_circular", adaptive, f"{adaptive}_random_grids")
-        means = [[trained(recipe, *column) for column in (TOP1, C_CONS, S_CONS)] for recipe in recipes]
+        means = [[trained(recipe, *column) for column in ALL] for recipe in recipes]
         cells = [" / ".join(f"{mean(values):.1f}" for values in each) if all(each) else NOT_YET for each in means]
         rows.append([title_of(family, False), *cells[:3], f"**{cells[3]}**"])
     head = ["32 pixels, 2 to 3 M parameters", "ordinary", "ordinary, trained on circular shifts"]
@@ -162,13 +187,12 @@ def ablation() -> str:
         ("no A-PMerge", "a_swin_mini_no_a_pmerge", "(iii) No A-PMerge"),
         ("Swin-mini", "swin_mini", "Swin-T (Default)"),
     )
-    rows = []
-    for title, recipe, theirs in configurations:
-        beside = map(paper_cell, paper("ablation")[theirs]) if theirs else ()
-        rows.append([title, *_own(recipe, TOP1, C_CONS, EXACT), _seeds(recipe), *beside])
-    head = ["configuration", "Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's Top-1", "C-Cons."]
+    rows: list[Row] = [
+        ([title], recipe, _theirs("ablation", theirs) if theirs else []) for title, recipe, theirs in configurations
+    ]
     note = "Rows without a module have no anchor either, which would hide what the other modules do. "
-    return table(head, rows, note + _beside("ablation") + _noted([recipe for _, recipe, _ in configurations]))
+    note += _beside("ablation") + _noted([recipe for _, recipe, _ in configurations])
+    return _compared(rows, (TOP1, C_CONS, EXACT), ("configuration",), note, ("the paper's Top-1", "C-Cons."))
 
 
 def switched_off() -> str:
@@ -191,7 +215,7 @@ def erased() -> str:
             for side in sides
         ]
         rows.append([title, *(NOT_YET if NOT_YET in pair else " / ".join(pair) for pair in own)])
-        numbers = list(map(paper_cell, paper("erased")[theirs]))
+        numbers = _theirs("erased", theirs)
         beside = (" / ".join(numbers[at : at + 2]) for at in range(0, len(numbers), 2))
         rows.append([f"the paper's {theirs.removesuffix(' (Default)')}", *beside])
     note = "Top-1 / C-Cons.; sides are counted as in the paper, at 224 pixels. " + _beside("erased")
@@ -204,7 +228,7 @@ def flips() -> str:
     columns = [(name, key) for name in ("circular", "flipped") for key in ("top1", "consistency")]
     for recipe, (title, theirs) in SWINS.items():
         rows.append([title, *(cell(asked(recipe, "distorted", *column)) for column in columns)])
-        rows.append([f"the paper's {theirs.removesuffix(' (Default)')}", *map(paper_cell, paper("flips")[theirs])])
+        rows.append([f"the paper's {theirs.removesuffix(' (Default)')}", *_theirs("flips", theirs)])
     return table(["model", "Top-1", "C-Cons.", "flipped: Top-1", "C-Cons."], rows, _beside("flips"))
 
 
@@ -215,55 +239,50 @@ def magnitude() -> str:
         recipe, theirs = recipe_of(family, adaptive), title_of(family, adaptive, paper=True)
         own = (cell(asked(recipe, "magnitude", f"magnitude-{most}", "consistency")) for most in plots.PIXELS)
         rows.append([title_of(family, adaptive), *own])
-        rows.append([f"the paper's {theirs}", *map(paper_cell, paper("magnitude")[theirs])])
+        rows.append([f"the paper's {theirs}", *_theirs("magnitude", theirs)])
     return table(["model", *(f"0 to {most} pixels" for most in plots.PIXELS)], rows, _beside("magnitude"))
 
 
 def adapted() -> str:
     """(f)."""
-    first, rows = recipe_of("cvt", False), []
-    for title, recipe, theirs in (
+    first = recipe_of("cvt", False)
+    sources: list[tuple[str, Source, str]] = [
         ("CvT-mini", first, "CvT-13 (Default)"),
-        ("+ Adapt, as it is", None, "CvT-13 + Adapt (No Fine-tuning)"),
+        ("+ Adapt, as it is", (first, "adapted"), "CvT-13 + Adapt (No Fine-tuning)"),
         ("+ Adapt, 10 epochs", "cvt_mini_adapted_10_epochs", "CvT-13 + Adapt (10 epoch Fine-tuning)"),
         ("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
         ("A-CvT-mini, from random weights", "a_cvt_mini", "A-CvT-13"),
-    ):
-        own = [*_own(recipe, TOP1, C_CONS), _seeds(recipe)] if recipe else _asked_cells(first, "adapted", TOP1, C_CONS)
-        rows.append([title, *own, *map(paper_cell, paper("adapt")[theirs])])
-    return table(["model", "Top-1", "C-Cons.", "seeds", "the paper's Top-1", "C-Cons."], rows, _beside("adapt"))
-
-
-def _asked_cells(recipe: str, part: str, *columns: Column) -> list[str]:
-    return [*(cell(asked(recipe, part, *column)) for column in columns), str(seeds_asked(recipe, part))]
+    ]
+    rows: list[Row] = [([title], source, _theirs("adapt", theirs)) for title, source, theirs in sources]
+    return _compared(rows, (TOP1, C_CONS), note=_beside("adapt"), beside=("the paper's Top-1", "C-Cons."))
 
 
 def criterion() -> str:
     """(g)."""
-    rows = []
     criteria = {
         "max_norm": "norm of the tokens, the paper's",
         "input_norm": "norm of the values before they are merged",
         "learned": "a small network, learned with the rest",
     }
-    compared = [("swin", name) for name in criteria] + [("swinv2", name) for name in ("max_norm", "learned")]
-    for family, name in compared:
+    rows: list[Row] = []
+    for family, name in [("swin", name) for name in criteria] + [("swinv2", "max_norm"), ("swinv2", "learned")]:
         recipe = recipe_of(family, True) + (f"_{name}" if name != "max_norm" else "")
-        own = [*_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)]
-        rows.append([title_of(family, True), f"`{name}`: {criteria[name]}", *own])
-    return table(["model", "criterion", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+        rows.append(([title_of(family, True), f"`{name}`: {criteria[name]}"], recipe, []))
+    return _compared(rows, ALL, ("model", "criterion"))
 
 
 def canonical() -> str:
     """(h)."""
-    rows, columns = [], (TOP1, C_CONS, S_CONS)
+    rows: list[Row] = []
     for family in FAMILIES:
-        plain, twin, title = recipe_of(family, False), recipe_of(family, True), title_of(family, False)
-        rows.append([title, *_own(plain, *columns), _seeds(plain)])
-        for part, words in (("canonical", "canonicalized"), ("adapted", "adapted as it is")):
-            rows.append([f"{title}, {words}", *_asked_cells(plain, part, *columns)])
-        rows.append([title_of(family, True), *_own(twin, *columns), _seeds(twin)])
-    return table(["model", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+        plain, title = recipe_of(family, False), title_of(family, False)
+        rows += [
+            ([title], plain, []),
+            ([f"{title}, canonicalized"], (plain, "canonical"), []),
+            ([f"{title}, adapted as it is"], (plain, "adapted"), []),
+            ([title_of(family, True)], recipe_of(family, True), []),
+        ]
+    return _compared(rows, ALL)
 
 
 def exactness() -> str:
@@ -307,9 +326,7 @@ def _exact_counts(recipe: str, part: str, device: str) -> list[int]:
 def shipped() -> str:
     """The weights that come with the package."""
     names = [f"shipped/{'a_' * adaptive}{family}_mini" for family, adaptive in NETWORKS]
-    rows = [
-        [title_of(*network), *_own(name, TOP1, C_CONS, S_CONS)] for network, name in zip(NETWORKS, names, strict=True)
-    ]
+    rows = [[title_of(*network), *_own(name, *ALL)] for network, name in zip(NETWORKS, names, strict=True)]
     return table(["model", "Top-1", "C-Cons.", "S-Cons."], rows, _noted(names).strip())
 
 
