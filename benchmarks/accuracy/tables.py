@@ -1,6 +1,5 @@
 """Tables of networks on CIFAR-10, and of segmentation on CamVid, beside the paper's; what was not run says so."""
 
-from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
@@ -29,45 +28,26 @@ from benchmarks.accuracy.numbers import (
 from benchmarks.common import record
 from benchmarks.common.record import machine, table
 
-S_TOP1 = ("cifar-standard", "top1")
 SWITCHED = {"a_swin_mini": "of the table above", "shipped/a_swin_mini": "that come with the package"}
 SWINS = {
     "swin_mini": ("Swin-mini", "Swin-T (Default)"),
     "swin_mini_da_circular": ("Swin-mini DA", "Swin-T DA"),
     "a_swin_mini": ("A-Swin-mini", "A-Swin-T"),
 }
-NAMES = {TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical", S_TOP1: "Top-1"}
-ALL = (TOP1, C_CONS, S_CONS)
+ALL, EXACTLY = (TOP1, C_CONS, S_CONS), (TOP1, C_CONS, EXACT)
+HEAD = ["Top-1", "C-Cons.", "S-Cons.", "seeds"]
 Column = tuple[str, str]
-Source = str | tuple[str, str]  # a recipe as trained, or a recipe and what was measured of its weights later
-Row = tuple[list[str], Source, list[str]]  # titles, source, the paper's cells
 
 
 def _own(recipe: str, *columns: Column) -> list[str]:
     return [cell(trained(recipe, *column)) for column in columns]
 
 
-def _seeds(recipe: str) -> str:
-    return str(len(runs(recipe)))
-
-
-def _cells(source: Source, columns: tuple[Column, ...]) -> list[str]:
-    if isinstance(source, str):
-        return [*_own(source, *columns), _seeds(source)]
-    return [*(cell(asked(*source, *column)) for column in columns), str(seeds_asked(*source))]
-
-
-def _compared(
-    rows: Iterable[Row],
-    columns: tuple[Column, ...],
-    head: tuple[str, ...] = ("model",),
-    note: str = "",
-    beside: tuple[str, ...] = (),
-) -> str:
-    """Titles, one cell for each column, seeds, and what the paper has."""
-    names = [NAMES[column] for column in columns]
-    lines = [[*titles, *_cells(source, columns), *theirs] for titles, source, theirs in rows]
-    return table([*head, *names, "seeds", *beside], lines, note)
+def _cells(recipe: str, columns: tuple[Column, ...], part: str = "") -> list[str]:
+    """Of a recipe as trained, or in a part that was measured of its weights later; at the end its seeds."""
+    if not part:
+        return [*_own(recipe, *columns), str(len(runs(recipe)))]
+    return [*(cell(asked(recipe, part, *column)) for column in columns), str(seeds_asked(recipe, part))]
 
 
 def _theirs(name: str, row: str) -> list[str]:
@@ -104,50 +84,53 @@ def _where(recipes: list[str]) -> str:
     )
 
 
-def _by_network(shifts: str, columns: tuple[Column, ...], first: int, where: bool) -> str:
-    rows: list[Row] = []
-    names = [recipe_of(*network, shifts) for network in NETWORKS]
-    for network, recipe in zip(NETWORKS, names, strict=True):
+def _by_network(shifts: str, columns: tuple[Column, ...], first: int, head: list[str]) -> str:
+    rows = []
+    for network in NETWORKS:
         theirs = title_of(*network, paper=True)
-        rows.append(([title_of(*network)], recipe, [theirs, *_theirs("cifar", theirs)[first : first + 2]]))
-    note = _beside("cifar") + (_where(names) if where else "") + _noted(names)
-    return _compared(rows, columns, note=note, beside=("the paper's", *(NAMES[column] for column in columns[:2])))
+        own = [title_of(*network), *_cells(recipe_of(*network, shifts), columns)]
+        rows.append([*own, theirs, *_theirs("cifar", theirs)[first : first + 2]])
+    names = [recipe_of(*network, shifts) for network in NETWORKS]
+    where = _where(names) if shifts == "circular" else ""
+    return table(["model", *head], rows, _beside("cifar") + where + _noted(names))
 
 
 def circular() -> str:
     """(a)."""
-    return _by_network("circular", (TOP1, C_CONS, EXACT), 0, where=True)
+    head = ["Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's", "Top-1", "C-Cons."]
+    return _by_network("circular", EXACTLY, 0, head)
 
 
 def standard() -> str:
     """(b)."""
-    return _by_network("standard", (S_TOP1, S_CONS), 4, where=False)
+    head = ["Top-1", "S-Cons.", "seeds", "the paper's", "Top-1", "S-Cons."]
+    return _by_network("standard", (("cifar-standard", "top1"), S_CONS), 4, head)
 
 
 def longer() -> str:
     """A family whose adaptive network is still learning after 100 epochs."""
-    rows: list[Row] = [
-        ([title_of("swinv2", adaptive), epochs], recipe_of("swinv2", adaptive) + more, [])
+    rows = [
+        [title_of("swinv2", adaptive), epochs, *_cells(recipe_of("swinv2", adaptive) + more, ALL)]
         for epochs, more in (("100", ""), ("200", LONGER))
         for adaptive in (False, True)
     ]
-    return _compared(rows, ALL, ("model", "epochs"))
+    return table(["model", "epochs", *HEAD], rows)
 
 
 def random_grids() -> str:
     """Flips only: is it the choice of the grid, or shifted images, that an adaptive network lacks?"""
-    rows: list[Row] = []
+    rows = []
     for family in FAMILIES:
-        plain, adaptive = (title_of(family, each) for each in (False, True))
+        plain, adaptive, twin = title_of(family, False), title_of(family, True), recipe_of(family, True)
         shifted = f"{family}_mini_da_circular"
         rows += [
-            ([plain], recipe_of(family, False), []),
-            ([f"{plain}, trained on circular shifts (DA)"], shifted, []),
-            ([adaptive], recipe_of(family, True), []),
-            ([f"{adaptive}, random grids"], f"{recipe_of(family, True)}_random_grids", []),
-            ([f"{plain} DA, adapted as it is"], (shifted, "adapted"), []),
+            [plain, *_cells(recipe_of(family, False), ALL)],
+            [f"{plain}, trained on circular shifts (DA)", *_cells(shifted, ALL)],
+            [adaptive, *_cells(twin, ALL)],
+            [f"{adaptive}, random grids", *_cells(f"{twin}_random_grids", ALL)],
+            [f"{plain} DA, adapted as it is", *_cells(shifted, ALL, "adapted")],
         ]
-    return _compared(rows, ALL)
+    return table(["model", *HEAD], rows)
 
 
 def paper_size() -> str:
@@ -157,7 +140,8 @@ def paper_size() -> str:
         title = title_of(family, adaptive, paper=True)
         circular, standard = (paper_size_recipe(family, adaptive, shifts) for shifts in ("circular", "standard"))
         recipes += list(dict.fromkeys([circular, standard]))
-        own = [*_own(circular, TOP1, C_CONS, EXACT), *_own(standard, S_CONS), _seeds(circular)]
+        *own, seeds = _cells(circular, EXACTLY)
+        own += [*_own(standard, S_CONS), seeds]
         rows.append([title, *own, *(_theirs("cifar", title)[at] for at in (0, 1, 5))])
     head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
     return table(head, rows, _beside("cifar") + _where(recipes) + _noted(recipes))
@@ -187,12 +171,13 @@ def ablation() -> str:
         ("no A-PMerge", "a_swin_mini_no_a_pmerge", "(iii) No A-PMerge"),
         ("Swin-mini", "swin_mini", "Swin-T (Default)"),
     )
-    rows: list[Row] = [
-        ([title], recipe, _theirs("ablation", theirs) if theirs else []) for title, recipe, theirs in configurations
+    rows = [
+        [title, *_cells(recipe, EXACTLY), *(_theirs("ablation", theirs) if theirs else ())]
+        for title, recipe, theirs in configurations
     ]
+    head = ["configuration", "Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's Top-1", "C-Cons."]
     note = "Rows without a module have no anchor either, which would hide what the other modules do. "
-    note += _beside("ablation") + _noted([recipe for _, recipe, _ in configurations])
-    return _compared(rows, (TOP1, C_CONS, EXACT), ("configuration",), note, ("the paper's Top-1", "C-Cons."))
+    return table(head, rows, note + _beside("ablation") + _noted([recipe for _, recipe, _ in configurations]))
 
 
 def switched_off() -> str:
@@ -245,16 +230,16 @@ def magnitude() -> str:
 
 def adapted() -> str:
     """(f)."""
-    first = recipe_of("cvt", False)
-    sources: list[tuple[str, Source, str]] = [
-        ("CvT-mini", first, "CvT-13 (Default)"),
-        ("+ Adapt, as it is", (first, "adapted"), "CvT-13 + Adapt (No Fine-tuning)"),
-        ("+ Adapt, 10 epochs", "cvt_mini_adapted_10_epochs", "CvT-13 + Adapt (10 epoch Fine-tuning)"),
-        ("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
-        ("A-CvT-mini, from random weights", "a_cvt_mini", "A-CvT-13"),
-    ]
-    rows: list[Row] = [([title], source, _theirs("adapt", theirs)) for title, source, theirs in sources]
-    return _compared(rows, (TOP1, C_CONS), note=_beside("adapt"), beside=("the paper's Top-1", "C-Cons."))
+    first, rows = recipe_of("cvt", False), []
+    for title, recipe, part, theirs in (
+        ("CvT-mini", first, "", "CvT-13 (Default)"),
+        ("+ Adapt, as it is", first, "adapted", "CvT-13 + Adapt (No Fine-tuning)"),
+        ("+ Adapt, 10 epochs", "cvt_mini_adapted_10_epochs", "", "CvT-13 + Adapt (10 epoch Fine-tuning)"),
+        ("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
+        ("A-CvT-mini, from random weights", "a_cvt_mini", "", "A-CvT-13"),
+    ):
+        rows.append([title, *_cells(recipe, (TOP1, C_CONS), part), *_theirs("adapt", theirs)])
+    return table(["model", "Top-1", "C-Cons.", "seeds", "the paper's Top-1", "C-Cons."], rows, _beside("adapt"))
 
 
 def criterion() -> str:
@@ -264,38 +249,33 @@ def criterion() -> str:
         "input_norm": "norm of the values before they are merged",
         "learned": "a small network, learned with the rest",
     }
-    rows: list[Row] = []
+    rows = []
     for family, name in [("swin", name) for name in criteria] + [("swinv2", "max_norm"), ("swinv2", "learned")]:
         recipe = recipe_of(family, True) + (f"_{name}" if name != "max_norm" else "")
-        rows.append(([title_of(family, True), f"`{name}`: {criteria[name]}"], recipe, []))
-    return _compared(rows, ALL, ("model", "criterion"))
+        rows.append([title_of(family, True), f"`{name}`: {criteria[name]}", *_cells(recipe, ALL)])
+    return table(["model", "criterion", *HEAD], rows)
 
 
 def canonical() -> str:
     """(h)."""
-    rows: list[Row] = []
+    rows = []
     for family in FAMILIES:
         plain, title = recipe_of(family, False), title_of(family, False)
         rows += [
-            ([title], plain, []),
-            ([f"{title}, canonicalized"], (plain, "canonical"), []),
-            ([f"{title}, adapted as it is"], (plain, "adapted"), []),
-            ([title_of(family, True)], recipe_of(family, True), []),
+            [title, *_cells(plain, ALL)],
+            [f"{title}, canonicalized", *_cells(plain, ALL, "canonical")],
+            [f"{title}, adapted as it is", *_cells(plain, ALL, "adapted")],
+            [title_of(family, True), *_cells(recipe_of(family, True), ALL)],
         ]
-    return _compared(rows, ALL)
+    return table(["model", *HEAD], rows)
 
 
 def exactness() -> str:
     """Trained weights under many shifts."""
     rows = []
     names = [recipe_of(family, True) for family in FAMILIES]
-    more = [
-        *(f"{name}_random_grids" for name in names),
-        "a_swinv2_mini" + LONGER,
-        "a_swin_mini_input_norm",
-        "a_swin_mini_learned",
-        "a_swinv2_mini_learned",
-    ]
+    more = [*(f"{name}_random_grids" for name in names), "a_swinv2_mini" + LONGER]
+    more += ["a_swin_mini_input_norm", "a_swin_mini_learned", "a_swinv2_mini_learned"]
     more += ["cvt_mini_adapted_10_epochs", "cvt_mini_adapted_20_epochs", *(f"shipped/{name}" for name in names)]
     for device, place in (("cuda", "GPU"), ("cpu", "CPU")):
         for recipe in [*names, *more, *(paper_size_recipe(family, True) for family in FAMILIES)]:
