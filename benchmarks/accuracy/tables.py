@@ -314,7 +314,7 @@ def curves() -> str:
     return _plot(plots.LEARNING, "Top-1 on the test images while learning", bool(plots.curves()))
 
 
-def magnitude_plot() -> str:
+def magnitude_picture() -> str:
     return _plot(plots.MAGNITUDE, "Consistency against the largest circular shift", bool(plots.magnitudes()))
 
 

@@ -17,14 +17,7 @@ import torch
 from PIL import Image
 
 from benchmarks.common import record, timing
-from benchmarks.common.package import (
-    EvalOptions,
-    ImageFolder,
-    find_protocols,
-    load_eval_model,
-    on_gpu,
-    run_evaluation,
-)
+from benchmarks.common.package import EvalOptions, ImageFolder, find_protocols, load_eval_model, on_gpu, run_evaluation
 from trueshift.testing.images import PHOTOS
 
 

@@ -50,7 +50,7 @@ def photos_at_random_shifts(batch: int, size: int) -> Tensor:
 
 
 def given_to(model: nn.Module, modules: list[nn.Module], images: Tensor) -> list[tuple[Any, ...]]:
-    """The arguments with which each of the modules is called first when the model sees the images."""
+    """The arguments of each module's first call within the model."""
     seen: dict[nn.Module, tuple[Any, ...]] = {}
 
     def remember(module: nn.Module, arguments: tuple[Any, ...]) -> None:
