@@ -20,16 +20,18 @@ MODEL_SPEED = "speed/model_speed.py --name model_speed_"
 SMALL = "accuracy/cifar.py --runs * shipped/* --seeds 0 1 2 --jobs 8 --data data/cifar10"
 MEASURED = f"{SMALL} --measure-only"
 SMALL_RESULTS = "cifar10_small.csv cifar10_small/*.json"
+TRAINED = [accuracy.summary, accuracy.circular, accuracy.standard, accuracy.longer, accuracy.ablation]
+TRAINED += [accuracy.criterion, accuracy.shipped, accuracy.curves]
+MEASURED_LATER = [accuracy.switched_off, accuracy.erased, accuracy.flips, accuracy.magnitude, accuracy.adapted]
+MEASURED_LATER += [accuracy.canonical, accuracy.exactness, accuracy.magnitude_picture]
 TABLES = {
-    "speed_summary": Table(
-        f"{MODEL_SPEED}compiled --mode compiled --warm-compile 8", "model_speed_*.json", speed.summary
-    ),
+    "speed_summary": Table(f"{MODEL_SPEED}compiled --mode compiled", "model_speed_*.json", speed.summary),
     "speed_inference": Table(
         f"{MODEL_SPEED}eager --mode eager --precision bf16 tf32", "model_speed_*.json", speed.inference
     ),
     "speed_latency": Table(f"{MODEL_SPEED}latency --batch 1 --mode graph", "model_speed_*.json", speed.latency),
     "speed_training": Table(
-        f"{MODEL_SPEED}training --work training --batch 256 --mode compiled --warm-compile 6",
+        f"{MODEL_SPEED}training --work training --batch 256 --mode compiled",
         "model_speed_*.json",
         speed.training,
     ),
@@ -75,36 +77,6 @@ TABLES = {
         SMALL_RESULTS,
         accuracy.random_grids,
     ),
-    **{
-        f"small_{name}": Table(command, SMALL_RESULTS, render)
-        for command, tables in (
-            (
-                SMALL,
-                {
-                    "summary": accuracy.summary,
-                    "circular": accuracy.circular,
-                    "standard": accuracy.standard,
-                    "longer": accuracy.longer,
-                    "ablation": accuracy.ablation,
-                    "criterion": accuracy.criterion,
-                    "shipped": accuracy.shipped,
-                    "curves": accuracy.curves,
-                },
-            ),
-            (
-                MEASURED,
-                {
-                    "switched_off": accuracy.switched_off,
-                    "erased": accuracy.erased,
-                    "flips": accuracy.flips,
-                    "magnitude": accuracy.magnitude,
-                    "adapted": accuracy.adapted,
-                    "canonical": accuracy.canonical,
-                    "exactness": accuracy.exactness,
-                    "magnitude_picture": accuracy.magnitude_plot,
-                },
-            ),
-        )
-        for name, render in tables.items()
-    },
+    **{f"small_{render.__name__}": Table(SMALL, SMALL_RESULTS, render) for render in TRAINED},
+    **{f"small_{render.__name__}": Table(MEASURED, SMALL_RESULTS, render) for render in MEASURED_LATER},
 }

@@ -79,7 +79,7 @@ def training_kept(model: str) -> int:
     """Percent of the bare network's speed that training on real data keeps."""
     result = load(f"training_speed_{model}")["result"]
     row = result["rows"][0]
-    return round(100 * result["batch"] / speed._seconds_per_step(row["log"]) / row["bare_median"])
+    return round(100 * result["batch"] / speed.seconds_per_step(row["log"]) / row["bare_median"])
 
 
 NAMES = (top1, c_cons, s_cons, adapted_top1, deviation, gaps, listed, spread, steps, paper, wrong_gradients, slower)

@@ -80,10 +80,11 @@ def test_what_a_run_needs_and_what_is_asked_of_it():
     assert parts("shipped/a_swin_mini") == [*exact, *switched_off]
     assert parts("shipped/a_cvt_mini") == exact
     assert parts("cvt_mini_circular") == ["magnitude", "canonical", "adapted"]
-    assert parts("swin_mini_da_circular") == ["distorted"]
+    assert parts("swin_mini_da_circular") == ["distorted", "adapted"]
     assert parts("a_swinv2_mini_200_epochs") == parts("cvt_mini_adapted_10_epochs") == exact
     assert parts("a_swin_mini_random_grids") == exact
-    assert parts("cvt_mini_standard") == parts("a_swin_mini_no_anchor") == parts("cvt_mini_da_circular") == []
+    assert parts("cvt_mini_da_circular") == ["adapted"]
+    assert parts("cvt_mini_standard") == parts("a_swin_mini_no_anchor") == []
     assert parts("a_swin_mini", ["magnitude", "adapted"]) == ["magnitude"]
     assert measure.parts_of("cifar10/a_swin_tiny_circular") == [*exact, "magnitude"]
 

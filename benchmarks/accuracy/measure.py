@@ -28,21 +28,13 @@ EXACTNESS_SHIFTS = 8  # of each image, each compared with the unshifted one and 
 
 @dataclass(frozen=True)
 class Part:
-    """One question to a network.
-
-    Args:
-        wanted: by which recipes it is asked.
-        protocols: by what it is measured.
-        twin: what is made of the network first.
-        precision: of the forward pass.
-        shifts: of each image.
-    """
+    """One measurement of the networks whose recipes want it."""
 
     wanted: Callable[[str], bool]
     protocols: tuple[str, ...]
-    twin: Callable[[EvalModel, EvalOptions], EvalModel] | None = None
+    twin: Callable[[EvalModel, EvalOptions], EvalModel] | None = None  # what is made of the network first
     precision: str = "float32"
-    shifts: int = 2
+    shifts: int = 2  # of each image
 
 
 def _adaptive(recipe: str) -> bool:

@@ -56,17 +56,12 @@ def needed_by(recipe: str) -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe with a seed.
-
-    Args:
-        work: folder of all runs.
-        kept: folder of weights that were kept of earlier runs.
-    """
+    """A recipe with a seed."""
 
     recipe: str
     seed: int
-    work: Path
-    kept: Path | None = None
+    work: Path  # folder of all runs
+    kept: Path | None = None  # folder of weights kept from earlier runs
 
     @property
     def name(self) -> str:

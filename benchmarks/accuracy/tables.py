@@ -34,6 +34,8 @@ SWINS = {
     "swin_mini_da_circular": ("Swin-mini DA", "Swin-T DA"),
     "a_swin_mini": ("A-Swin-mini", "A-Swin-T"),
 }
+ALL, EXACTLY = (TOP1, C_CONS, S_CONS), (TOP1, C_CONS, EXACT)
+HEAD = ["Top-1", "C-Cons.", "S-Cons.", "seeds"]
 Column = tuple[str, str]
 
 
@@ -41,8 +43,15 @@ def _own(recipe: str, *columns: Column) -> list[str]:
     return [cell(trained(recipe, *column)) for column in columns]
 
 
-def _seeds(recipe: str) -> str:
-    return str(len(runs(recipe)))
+def _cells(recipe: str, columns: tuple[Column, ...], part: str = "") -> list[str]:
+    """Of a recipe as trained, or in a part that was measured of its weights later; at the end its seeds."""
+    if not part:
+        return [*_own(recipe, *columns), str(len(runs(recipe)))]
+    return [*(cell(asked(recipe, part, *column)) for column in columns), str(seeds_asked(recipe, part))]
+
+
+def _theirs(name: str, row: str) -> list[str]:
+    return list(map(paper_cell, paper(name)[row]))
 
 
 def _beside(name: str) -> str:
@@ -75,54 +84,53 @@ def _where(recipes: list[str]) -> str:
     )
 
 
+def _by_network(shifts: str, columns: tuple[Column, ...], first: int, head: list[str]) -> str:
+    rows = []
+    for network in NETWORKS:
+        theirs = title_of(*network, paper=True)
+        own = [title_of(*network), *_cells(recipe_of(*network, shifts), columns)]
+        rows.append([*own, theirs, *_theirs("cifar", theirs)[first : first + 2]])
+    names = [recipe_of(*network, shifts) for network in NETWORKS]
+    where = _where(names) if shifts == "circular" else ""
+    return table(["model", *head], rows, _beside("cifar") + where + _noted(names))
+
+
 def circular() -> str:
     """(a)."""
-    rows = []
-    for family, adaptive in NETWORKS:
-        recipe, theirs = recipe_of(family, adaptive), title_of(family, adaptive, paper=True)
-        own = [title_of(family, adaptive), *_own(recipe, TOP1, C_CONS, EXACT), _seeds(recipe)]
-        rows.append([*own, theirs, *map(paper_cell, paper("cifar")[theirs][:2])])
-    names = [recipe_of(*network) for network in NETWORKS]
-    head = ["model", "Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's", "Top-1", "C-Cons."]
-    return table(head, rows, _beside("cifar") + _where(names) + _noted(names))
+    head = ["Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's", "Top-1", "C-Cons."]
+    return _by_network("circular", EXACTLY, 0, head)
 
 
 def standard() -> str:
     """(b)."""
-    rows = []
-    for family, adaptive in NETWORKS:
-        recipe, theirs = recipe_of(family, adaptive, "standard"), title_of(family, adaptive, paper=True)
-        own = [title_of(family, adaptive), *_own(recipe, ("cifar-standard", "top1"), S_CONS), _seeds(recipe)]
-        rows.append([*own, theirs, *map(paper_cell, paper("cifar")[theirs][4:6])])
-    head = ["model", "Top-1", "S-Cons.", "seeds", "the paper's", "Top-1", "S-Cons."]
-    return table(head, rows, _beside("cifar") + _noted([recipe_of(*network, "standard") for network in NETWORKS]))
+    head = ["Top-1", "S-Cons.", "seeds", "the paper's", "Top-1", "S-Cons."]
+    return _by_network("standard", (("cifar-standard", "top1"), S_CONS), 4, head)
 
 
 def longer() -> str:
     """A family whose adaptive network is still learning after 100 epochs."""
-    rows = []
-    for epochs, more in (("100", ""), ("200", LONGER)):
-        for adaptive in (False, True):
-            recipe = recipe_of("swinv2", adaptive) + more
-            rows.append([title_of("swinv2", adaptive), epochs, *_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)])
-    return table(["model", "epochs", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+    rows = [
+        [title_of("swinv2", adaptive), epochs, *_cells(recipe_of("swinv2", adaptive) + more, ALL)]
+        for epochs, more in (("100", ""), ("200", LONGER))
+        for adaptive in (False, True)
+    ]
+    return table(["model", "epochs", *HEAD], rows)
 
 
 def random_grids() -> str:
     """Flips only: is it the choice of the grid, or shifted images, that an adaptive network lacks?"""
     rows = []
     for family in FAMILIES:
-        plain, adaptive = (title_of(family, each) for each in (False, True))
-        for title, recipe in (
-            (plain, recipe_of(family, False)),
-            (f"{plain}, trained on circular shifts (DA)", f"{family}_mini_da_circular"),
-            (adaptive, recipe_of(family, True)),
-            (f"{adaptive}, random grids", f"{recipe_of(family, True)}_random_grids"),
-        ):
-            rows.append([title, *_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)])
+        plain, adaptive, twin = title_of(family, False), title_of(family, True), recipe_of(family, True)
         shifted = f"{family}_mini_da_circular"
-        rows.append([f"{plain} DA, adapted as it is", *_asked_cells(shifted, "adapted", TOP1, C_CONS, S_CONS)])
-    return table(["model", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+        rows += [
+            [plain, *_cells(recipe_of(family, False), ALL)],
+            [f"{plain}, trained on circular shifts (DA)", *_cells(shifted, ALL)],
+            [adaptive, *_cells(twin, ALL)],
+            [f"{adaptive}, random grids", *_cells(f"{twin}_random_grids", ALL)],
+            [f"{plain} DA, adapted as it is", *_cells(shifted, ALL, "adapted")],
+        ]
+    return table(["model", *HEAD], rows)
 
 
 def paper_size() -> str:
@@ -132,8 +140,9 @@ def paper_size() -> str:
         title = title_of(family, adaptive, paper=True)
         circular, standard = (paper_size_recipe(family, adaptive, shifts) for shifts in ("circular", "standard"))
         recipes += list(dict.fromkeys([circular, standard]))
-        own = [*_own(circular, TOP1, C_CONS, EXACT), *_own(standard, S_CONS), _seeds(circular)]
-        rows.append([title, *own, *(paper_cell(paper("cifar")[title][at]) for at in (0, 1, 5))])
+        *own, seeds = _cells(circular, EXACTLY)
+        own += [*_own(standard, S_CONS), seeds]
+        rows.append([title, *own, *(_theirs("cifar", title)[at] for at in (0, 1, 5))])
     head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
     return table(head, rows, _beside("cifar") + _where(recipes) + _noted(recipes))
 
@@ -144,7 +153,7 @@ def summary() -> str:
     for family in FAMILIES:
         plain, adaptive = recipe_of(family, False), recipe_of(family, True)
         recipes = (plain, f"{family}_mini_da_circular", adaptive, f"{adaptive}_random_grids")
-        means = [[trained(recipe, *column) for column in (TOP1, C_CONS, S_CONS)] for recipe in recipes]
+        means = [[trained(recipe, *column) for column in ALL] for recipe in recipes]
         cells = [" / ".join(f"{mean(values):.1f}" for values in each) if all(each) else NOT_YET for each in means]
         rows.append([title_of(family, False), *cells[:3], f"**{cells[3]}**"])
     head = ["32 pixels, 2 to 3 M parameters", "ordinary", "ordinary, trained on circular shifts"]
@@ -162,10 +171,10 @@ def ablation() -> str:
         ("no A-PMerge", "a_swin_mini_no_a_pmerge", "(iii) No A-PMerge"),
         ("Swin-mini", "swin_mini", "Swin-T (Default)"),
     )
-    rows = []
-    for title, recipe, theirs in configurations:
-        beside = map(paper_cell, paper("ablation")[theirs]) if theirs else ()
-        rows.append([title, *_own(recipe, TOP1, C_CONS, EXACT), _seeds(recipe), *beside])
+    rows = [
+        [title, *_cells(recipe, EXACTLY), *(_theirs("ablation", theirs) if theirs else ())]
+        for title, recipe, theirs in configurations
+    ]
     head = ["configuration", "Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's Top-1", "C-Cons."]
     note = "Rows without a module have no anchor either, which would hide what the other modules do. "
     return table(head, rows, note + _beside("ablation") + _noted([recipe for _, recipe, _ in configurations]))
@@ -191,7 +200,7 @@ def erased() -> str:
             for side in sides
         ]
         rows.append([title, *(NOT_YET if NOT_YET in pair else " / ".join(pair) for pair in own)])
-        numbers = list(map(paper_cell, paper("erased")[theirs]))
+        numbers = _theirs("erased", theirs)
         beside = (" / ".join(numbers[at : at + 2]) for at in range(0, len(numbers), 2))
         rows.append([f"the paper's {theirs.removesuffix(' (Default)')}", *beside])
     note = "Top-1 / C-Cons.; sides are counted as in the paper, at 224 pixels. " + _beside("erased")
@@ -204,7 +213,7 @@ def flips() -> str:
     columns = [(name, key) for name in ("circular", "flipped") for key in ("top1", "consistency")]
     for recipe, (title, theirs) in SWINS.items():
         rows.append([title, *(cell(asked(recipe, "distorted", *column)) for column in columns)])
-        rows.append([f"the paper's {theirs.removesuffix(' (Default)')}", *map(paper_cell, paper("flips")[theirs])])
+        rows.append([f"the paper's {theirs.removesuffix(' (Default)')}", *_theirs("flips", theirs)])
     return table(["model", "Top-1", "C-Cons.", "flipped: Top-1", "C-Cons."], rows, _beside("flips"))
 
 
@@ -215,68 +224,58 @@ def magnitude() -> str:
         recipe, theirs = recipe_of(family, adaptive), title_of(family, adaptive, paper=True)
         own = (cell(asked(recipe, "magnitude", f"magnitude-{most}", "consistency")) for most in plots.PIXELS)
         rows.append([title_of(family, adaptive), *own])
-        rows.append([f"the paper's {theirs}", *map(paper_cell, paper("magnitude")[theirs])])
+        rows.append([f"the paper's {theirs}", *_theirs("magnitude", theirs)])
     return table(["model", *(f"0 to {most} pixels" for most in plots.PIXELS)], rows, _beside("magnitude"))
 
 
 def adapted() -> str:
     """(f)."""
     first, rows = recipe_of("cvt", False), []
-    for title, recipe, theirs in (
-        ("CvT-mini", first, "CvT-13 (Default)"),
-        ("+ Adapt, as it is", None, "CvT-13 + Adapt (No Fine-tuning)"),
-        ("+ Adapt, 10 epochs", "cvt_mini_adapted_10_epochs", "CvT-13 + Adapt (10 epoch Fine-tuning)"),
-        ("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
-        ("A-CvT-mini, from random weights", "a_cvt_mini", "A-CvT-13"),
+    for title, recipe, part, theirs in (
+        ("CvT-mini", first, "", "CvT-13 (Default)"),
+        ("+ Adapt, as it is", first, "adapted", "CvT-13 + Adapt (No Fine-tuning)"),
+        ("+ Adapt, 10 epochs", "cvt_mini_adapted_10_epochs", "", "CvT-13 + Adapt (10 epoch Fine-tuning)"),
+        ("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
+        ("A-CvT-mini, from random weights", "a_cvt_mini", "", "A-CvT-13"),
     ):
-        own = [*_own(recipe, TOP1, C_CONS), _seeds(recipe)] if recipe else _asked_cells(first, "adapted", TOP1, C_CONS)
-        rows.append([title, *own, *map(paper_cell, paper("adapt")[theirs])])
+        rows.append([title, *_cells(recipe, (TOP1, C_CONS), part), *_theirs("adapt", theirs)])
     return table(["model", "Top-1", "C-Cons.", "seeds", "the paper's Top-1", "C-Cons."], rows, _beside("adapt"))
-
-
-def _asked_cells(recipe: str, part: str, *columns: Column) -> list[str]:
-    return [*(cell(asked(recipe, part, *column)) for column in columns), str(seeds_asked(recipe, part))]
 
 
 def criterion() -> str:
     """(g)."""
-    rows = []
     criteria = {
         "max_norm": "norm of the tokens, the paper's",
         "input_norm": "norm of the values before they are merged",
         "learned": "a small network, learned with the rest",
     }
-    compared = [("swin", name) for name in criteria] + [("swinv2", name) for name in ("max_norm", "learned")]
-    for family, name in compared:
+    rows = []
+    for family, name in [("swin", name) for name in criteria] + [("swinv2", "max_norm"), ("swinv2", "learned")]:
         recipe = recipe_of(family, True) + (f"_{name}" if name != "max_norm" else "")
-        own = [*_own(recipe, TOP1, C_CONS, S_CONS), _seeds(recipe)]
-        rows.append([title_of(family, True), f"`{name}`: {criteria[name]}", *own])
-    return table(["model", "criterion", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+        rows.append([title_of(family, True), f"`{name}`: {criteria[name]}", *_cells(recipe, ALL)])
+    return table(["model", "criterion", *HEAD], rows)
 
 
 def canonical() -> str:
     """(h)."""
-    rows, columns = [], (TOP1, C_CONS, S_CONS)
+    rows = []
     for family in FAMILIES:
-        plain, twin, title = recipe_of(family, False), recipe_of(family, True), title_of(family, False)
-        rows.append([title, *_own(plain, *columns), _seeds(plain)])
-        for part, words in (("canonical", "canonicalized"), ("adapted", "adapted as it is")):
-            rows.append([f"{title}, {words}", *_asked_cells(plain, part, *columns)])
-        rows.append([title_of(family, True), *_own(twin, *columns), _seeds(twin)])
-    return table(["model", "Top-1", "C-Cons.", "S-Cons.", "seeds"], rows)
+        plain, title = recipe_of(family, False), title_of(family, False)
+        rows += [
+            [title, *_cells(plain, ALL)],
+            [f"{title}, canonicalized", *_cells(plain, ALL, "canonical")],
+            [f"{title}, adapted as it is", *_cells(plain, ALL, "adapted")],
+            [title_of(family, True), *_cells(recipe_of(family, True), ALL)],
+        ]
+    return table(["model", *HEAD], rows)
 
 
 def exactness() -> str:
     """Trained weights under many shifts."""
     rows = []
     names = [recipe_of(family, True) for family in FAMILIES]
-    more = [
-        *(f"{name}_random_grids" for name in names),
-        "a_swinv2_mini" + LONGER,
-        "a_swin_mini_input_norm",
-        "a_swin_mini_learned",
-        "a_swinv2_mini_learned",
-    ]
+    more = [*(f"{name}_random_grids" for name in names), "a_swinv2_mini" + LONGER]
+    more += ["a_swin_mini_input_norm", "a_swin_mini_learned", "a_swinv2_mini_learned"]
     more += ["cvt_mini_adapted_10_epochs", "cvt_mini_adapted_20_epochs", *(f"shipped/{name}" for name in names)]
     for device, place in (("cuda", "GPU"), ("cpu", "CPU")):
         for recipe in [*names, *more, *(paper_size_recipe(family, True) for family in FAMILIES)]:
@@ -307,9 +306,7 @@ def _exact_counts(recipe: str, part: str, device: str) -> list[int]:
 def shipped() -> str:
     """The weights that come with the package."""
     names = [f"shipped/{'a_' * adaptive}{family}_mini" for family, adaptive in NETWORKS]
-    rows = [
-        [title_of(*network), *_own(name, TOP1, C_CONS, S_CONS)] for network, name in zip(NETWORKS, names, strict=True)
-    ]
+    rows = [[title_of(*network), *_own(name, *ALL)] for network, name in zip(NETWORKS, names, strict=True)]
     return table(["model", "Top-1", "C-Cons.", "S-Cons."], rows, _noted(names).strip())
 
 
@@ -317,7 +314,7 @@ def curves() -> str:
     return _plot(plots.LEARNING, "Top-1 on the test images while learning", bool(plots.curves()))
 
 
-def magnitude_plot() -> str:
+def magnitude_picture() -> str:
     return _plot(plots.MAGNITUDE, "Consistency against the largest circular shift", bool(plots.magnitudes()))
 
 

@@ -14,12 +14,7 @@ _SAVING_S = 60  # for a process to end after SIGTERM
 
 @dataclass(frozen=True)
 class Job:
-    """One process.
-
-    Args:
-        after: the job of the queue that must have succeeded before, if any.
-        progress: how far it is, in a few words.
-    """
+    """One process; ``after`` names the job that must succeed before it, ``progress`` says how far it is."""
 
     name: str
     command: list[str]
@@ -29,14 +24,7 @@ class Job:
 
 
 class JobQueue:
-    """Starts jobs in the order given, as soon as there is room for them.
-
-    Args:
-        at_once: how many may run.
-        limit_s: seconds from now on, after which all are stopped and none is started; 0 for no limit.
-        report_s: seconds between two lines of progress.
-        environment: variables for all of them.
-    """
+    """Starts jobs in order, ``at_once`` at a time; stops all of them after ``limit_s`` seconds (0: no limit)."""
 
     def __init__(
         self,

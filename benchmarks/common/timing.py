@@ -34,14 +34,31 @@ def seconds(run: Run, repeats: int, cuda: bool) -> float:
     return first.elapsed_time(last) / 1000 / repeats
 
 
+def inference(forward: Run, device: str, bf16: bool = True) -> Run:
+    """A forward pass; bf16 is autocast."""
+
+    def run() -> None:
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=bf16):
+            forward()
+
+    return run
+
+
+def training(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer, device: str, bf16: bool = True) -> Run:
+    """A training step: the loss, its gradient and an update."""
+
+    def run() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            value = loss()
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return run
+
+
 def interleaved(runs: dict[str, Run], rounds: int, cuda: bool, round_s: float = 0.15) -> dict[str, list[float]]:
-    """Seconds of each run in every round. They are warm already.
-
-    Every other round goes backwards, so that none always follows the same other one.
-
-    Args:
-        round_s: about how long each contestant runs within a round.
-    """
+    """Seconds of each warm run in every round, in which it runs for about ``round_s``; odd rounds go backwards."""
     if cuda:
         for run in runs.values():  # whoever was prepared first has lost its memory to the measurement of the others'
             run()
@@ -78,16 +95,7 @@ def size_mib(tensors: Iterable[Tensor]) -> float:
 
 
 def peak_memory(run: Run, held: Iterable[Tensor]) -> dict[str, float]:
-    """The peaks that a process would see which runs nothing else: what the run adds, and what it holds.
-
-    Measured as a difference, since others wait in the same process. Run it warm: libraries have their workspaces then.
-
-    Args:
-        held: weights and inputs, which are there before.
-
-    Returns:
-        ``allocated_mib`` and ``reserved_mib``, as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``.
-    """
+    """Peak memory as if nothing else were in the process: what a warm run adds, and the weights and inputs held."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()

@@ -8,13 +8,7 @@ import argparse
 import torch
 
 from benchmarks.common import record
-from benchmarks.common.package import (
-    EvalOptions,
-    find_protocols,
-    load_eval_model,
-    open_data,
-    run_evaluation,
-)
+from benchmarks.common.package import EvalOptions, find_protocols, load_eval_model, open_data, run_evaluation
 
 FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,17 +33,8 @@ from trueshift.utils.files import json_text, write_whole
 
 LIMIT = 6_000_000  # bytes
 BATCH = 50
-CFG = (
-    "input_size",
-    "interpolation",
-    "crop_pct",
-    "mean",
-    "std",
-    "num_classes",
-    "label_names",
-    "first_conv",
-    "classifier",
-)
+CFG = ["input_size", "interpolation", "crop_pct", "mean", "std"]
+CFG += ["num_classes", "label_names", "first_conv", "classifier"]
 PAPER = {"paper_name": "Making Vision Transformers Truly Shift-Equivariant", "paper_ids": "arXiv:2305.16316"}
 
 
@@ -158,11 +150,7 @@ def ship(
     shifts: int = 8,
     allowed: int = 2,
 ) -> Path:
-    """Check a trained model, and write its three files; gives the path of the JSON file.
-
-    Args:
-        kept_in: precision of the weights that the model was read from.
-    """
+    """Check a trained model, read from weights ``kept_in`` some precision; write its files, return the JSON's path."""
     model = model.eval()
     state = model.state_dict()
     check_values(state)
@@ -211,11 +199,10 @@ def needed_arguments(model: Backbone) -> dict[str, Any]:
 
 
 def _kinds(stored: dict[str, Tensor]) -> dict[str, int]:
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for value in stored.values():
-        kind = str(value.dtype).removeprefix("torch.")
-        counts[kind] = counts.get(kind, 0) + value.numel()
-    return counts
+        counts[str(value.dtype).removeprefix("torch.")] += value.numel()
+    return dict(counts)
 
 
 def open_run(source: Path) -> tuple[Backbone, str]:
@@ -261,16 +248,9 @@ def main() -> int:
             if measured["top1"] is None:
                 raise Refused("its result has no Top-1: needs that of the run with its evaluation")
             model, kept_in = open_run(source)
-            path = ship(
-                model,
-                options.folder,
-                training_of(result, name_of(model)),
-                measured,
-                options.tag,
-                kept_in=kept_in,
-                shifts=options.shifts,
-                allowed=options.allow,
-            )
+            training = training_of(result, name_of(model))
+            limits = {"shifts": options.shifts, "allowed": options.allow}
+            path = ship(model, options.folder, training, measured, options.tag, kept_in=kept_in, **limits)
         except (ValueError, OSError) as error:
             refused += 1
             print(f"not shipped: {source}: {error}", file=sys.stderr)

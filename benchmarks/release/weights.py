@@ -11,11 +11,7 @@ from trueshift.models.hub import CONFIG, WEIGHTS
 
 
 def keep_weights(folder: Path, file: Path, **about: str) -> Path:
-    """Copy what ``save_pretrained`` wrote to one file.
-
-    Args:
-        about: further words for the file, such as the recipe.
-    """
+    """Copy what ``save_pretrained`` wrote to one file, with metadata such as the recipe."""
     tensors = load_file(folder / WEIGHTS)
     halved = {key: value.half() if value.is_floating_point() else value for key, value in tensors.items()}
     if too_large := [key for key, value in halved.items() if not bool(torch.isfinite(value.float()).all())]:

@@ -9,7 +9,6 @@ the ratio of each turn is recorded, with the largest memory beyond that of the b
 import argparse
 import resource
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
@@ -17,15 +16,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.common import record
-from benchmarks.common.package import (
-    EvalOptions,
-    ImageFolder,
-    find_protocols,
-    load_eval_model,
-    on_gpu,
-    run_evaluation,
-)
+from benchmarks.common import record, timing
+from benchmarks.common.package import EvalOptions, ImageFolder, find_protocols, load_eval_model, on_gpu, run_evaluation
 from trueshift.testing.images import PHOTOS
 
 
@@ -72,24 +64,15 @@ def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict
     noise = torch.randn(options.batch, 3, *subject.preparation.size, device=options.device)
     settings = EvalOptions(options.shifts, 0, options.batch, device=options.device, precision=options.precision)
 
-    def bare() -> float:
-        with torch.inference_mode():
-            start = time.perf_counter()
-            for _ in range(batches):
-                subject.forward(noise)
-            wait(options.device)
-        return time.perf_counter() - start
-
-    def audit() -> float:
-        start = time.perf_counter()
-        run_evaluation(subject, source, find_protocols(["circular"]), settings)
-        wait(options.device)
-        return time.perf_counter() - start
-
-    with torch.inference_mode():
-        for _ in range(3):
+    @torch.inference_mode()
+    def bare(count: int = batches) -> None:
+        for _ in range(count):
             subject.forward(noise)
-    wait(options.device)
+
+    def audit() -> None:
+        run_evaluation(subject, source, find_protocols(["circular"]), settings)
+
+    bare(3)
     times, memories = [], []
     for _ in range(options.rounds):
         memory = [measured(work, options.device) for work in (bare, audit)]
@@ -109,18 +92,12 @@ def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict
     return row
 
 
-def measured(work, device: str) -> tuple[float, int]:
+def measured(work: timing.Run, device: str) -> tuple[float, int]:
     """Seconds, and the most memory in use: of the GPU, or of the process."""
-    if on_gpu(device):
-        torch.cuda.reset_peak_memory_stats()
-        return work(), torch.cuda.max_memory_allocated()
-    seconds = work()
-    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def wait(device: str) -> None:
-    if on_gpu(device):
-        torch.cuda.synchronize()
+    if not on_gpu(device):
+        return timing.seconds(work, 1, False), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    torch.cuda.reset_peak_memory_stats()
+    return timing.seconds(work, 1, True), torch.cuda.max_memory_allocated()
 
 
 if __name__ == "__main__":

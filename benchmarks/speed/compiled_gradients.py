@@ -7,7 +7,6 @@ is wrong where the gradient in bf16 is farther from the float32 one than five ti
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trueshift
-from benchmarks.common import record
+from benchmarks.common import record, timing
 from benchmarks.common.package import compiled, otherwise_if_constant, weights_moved
 
 KINDS: dict[str, Callable[[nn.Module], Any]] = {
@@ -35,45 +34,27 @@ def measure(name: str, arguments: dict[str, Any], kind: str, device: str, batch:
     images, labels = torch.randn(batch, 3, 32, 32, device=device), torch.arange(batch, device=device) % 10
     run = KINDS[kind](model)
 
-    def backward(network: Any, bf16: bool = True) -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            loss = F.cross_entropy(network(images), labels)
-        loss.backward()
-
     def gradients(network: Any, bf16: bool = True) -> dict[str, Tensor]:
         model.zero_grad()
         torch.manual_seed(SEED)  # so that random depth is the same in all
-        backward(network, bf16)
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            loss = F.cross_entropy(network(images), labels)
+        loss.backward()
         return {name: value.grad.float().clone() for name, value in model.named_parameters() if value.grad is not None}
 
     with weights_moved(model, otherwise_if_constant):
         truth, own, found = gradients(model, bf16=False), gradients(model), gradients(run)
     wrong = [name for name in truth if _error(found, truth, name) > 5 * _error(own, truth, name) + 0.05]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        backward(run)
-        optimizer.step()
-
-    milliseconds = [round(1e3 * _seconds(step, device, 20 if device == "cuda" else 1), 3) for _ in range(rounds + 1)][
-        1:
-    ]
+    optimizer, cuda = torch.optim.AdamW(model.parameters(), lr=1e-4), device == "cuda"
+    optimizer.zero_grad()
+    step = timing.training(lambda: F.cross_entropy(run(images), labels), optimizer, device)
+    seconds = [timing.seconds(step, 20 if cuda else 1, cuda) for _ in range(rounds + 1)][1:]
+    milliseconds = [round(1e3 * each, 3) for each in seconds]
     return {"model": name, "kind": kind, "parameters": len(truth), "wrong": len(wrong), "milliseconds": milliseconds}
 
 
 def _error(found: dict[str, Tensor], truth: dict[str, Tensor], name: str) -> float:
     return ((found[name] - truth[name]).norm() / (truth[name].norm() + 1e-12)).item()
-
-
-def _seconds(step: Callable[[], None], device: str, times: int) -> float:
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    wait()
-    began = time.perf_counter()
-    for _ in range(times):
-        step()
-    wait()
-    return (time.perf_counter() - began) / times
 
 
 def main() -> None:

@@ -10,16 +10,15 @@ fixed grids. All run interleaved, round by round. A delta is the median of the r
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.common import record
+from benchmarks.common import record, timing
 from benchmarks.common.contestants import ADAPTIVE, FIXED, REFERENCE, contestant
-from benchmarks.common.timing import difference, graphed, in_words, interleaved, ratio, set_precision, spread
+from benchmarks.common.timing import difference, graphed, in_words, interleaved, ratio, spread
 from trueshift.ops.geometry.polyphase import coset_sum
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.testing import photographs
@@ -51,7 +50,7 @@ def photos_at_random_shifts(batch: int, size: int) -> Tensor:
 
 
 def given_to(model: nn.Module, modules: list[nn.Module], images: Tensor) -> list[tuple[Any, ...]]:
-    """The arguments with which each of the modules is called first when the model sees the images."""
+    """The arguments of each module's first call within the model."""
     seen: dict[nn.Module, tuple[Any, ...]] = {}
 
     def remember(module: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -142,21 +141,10 @@ def _attentions(model: Any) -> list[Any]:
     return [stage.blocks[0].attn for stage in model.stages]
 
 
-@contextmanager
-def arithmetic(device: str, precision: str) -> Iterator[None]:
-    set_precision(precision)
-    with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
-        yield
-
-
 def prepared(run: Callable[[], Any], mode: str, device: str, precision: str) -> Callable[[], Any]:
     """A module that is warm, compiled or captured."""
     inner = torch.compile(run, dynamic=False) if mode == "compiled" else run
-
-    def timed() -> None:
-        with arithmetic(device, precision):
-            inner()
-
+    timed = timing.inference(inner, device, precision == "bf16")
     for _ in range(3):
         timed()
     return graphed(timed) if mode == "graph" else timed
@@ -176,7 +164,7 @@ def collect(given: argparse.Namespace) -> tuple[list[Case], list[dict[str, Any]]
         if family not in given.models:
             continue
         try:
-            with arithmetic(given.device, given.precision):
+            with torch.no_grad(), torch.autocast(given.device, torch.bfloat16, enabled=given.precision == "bf16"):
                 cases += find(images, make)
         except Exception as problem:
             errors.append({"name": family, "error": in_words(problem)})
@@ -237,6 +225,7 @@ def main() -> None:
     if "graph" in given.mode and given.device == "cpu":
         parser.error("graphs are captured on CUDA")
     said = {key: getattr(given, key) for key in ("device", "batch", "size", "precision")}
+    timing.set_precision(given.precision)
     cases, errors = collect(given)
     found = []
     for mode in given.mode:

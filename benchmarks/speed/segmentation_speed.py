@@ -9,14 +9,13 @@ is autocast. Memory is the peak that a pass adds, plus the decoder's weights.
 """
 
 import argparse
-from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 
 import trueshift as ts
-from benchmarks.common import record
-from benchmarks.common.timing import interleaved, peak_memory, ratio, set_precision, spread
+from benchmarks.common import record, timing
 from trueshift.ops.geometry.grid import Tokens
 
 BACKBONES = {"swin": ("swin_tiny", 448), "swinv2": ("swinv2_tiny", 512)}
@@ -37,24 +36,12 @@ def decoder_alone(name: str, size: int, batch: int, classes: int, device: str) -
     return net, images
 
 
-def step(net: nn.Module, images: Tensor, masks: Tensor, training: bool, compiled: bool) -> Callable[[], None]:
-    run = torch.compile(net) if compiled else net
-    device = images.device.type
+def step(net: nn.Module, images: Tensor, masks: Tensor, training: bool, compiled: bool) -> timing.Run:
+    run, device = torch.compile(net) if compiled else net, images.device.type
+    if not training:
+        return timing.inference(lambda: run(images), device)
     weights = [*net.decoder.parameters(), *net.segmentation_head.parameters(), *net.auxiliary_head.parameters()]
-    optimizer = torch.optim.SGD(weights, lr=1e-4)
-
-    def infer() -> None:
-        with torch.no_grad(), torch.autocast(device, torch.bfloat16):
-            run(images)
-
-    def train() -> None:
-        with torch.autocast(device, torch.bfloat16):
-            loss = run(images, masks)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return train if training else infer
+    return timing.training(lambda: run(images, masks), torch.optim.SGD(weights, lr=1e-4), device)
 
 
 def measure(family: str, given: argparse.Namespace, training: bool, compiled: bool) -> dict:
@@ -69,10 +56,10 @@ def measure(family: str, given: argparse.Namespace, training: bool, compiled: bo
         for _ in range(3):
             run()
         if cuda:
-            memory[kind] = peak_memory(run, net.decoder.parameters())["allocated_mib"]
+            memory[kind] = timing.peak_memory(run, net.decoder.parameters())["allocated_mib"]
         runs[kind] = run
-    times = interleaved(runs, given.rounds, cuda, round_s=0.3)
-    middle, quartiles = ratio(times["equivariant"], times["ordinary"])
+    times = timing.interleaved(runs, given.rounds, cuda, round_s=0.3)
+    middle, quartiles = timing.ratio(times["equivariant"], times["ordinary"])
     return {
         "backbone": name,
         "size": size,
@@ -80,7 +67,7 @@ def measure(family: str, given: argparse.Namespace, training: bool, compiled: bo
         "classes": given.classes,
         "work": "training" if training else "inference",
         "compiled": compiled,
-        "milliseconds": {kind: 1000 * spread(taken)[0] for kind, taken in times.items()},
+        "milliseconds": {kind: 1000 * timing.spread(taken)[0] for kind, taken in times.items()},
         "time_ratio": middle,
         "quartiles": quartiles,
         "memory_mib": memory,
@@ -100,19 +87,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--name", default=None)
     given = parser.parse_args()
-    set_precision("bf16")
+    timing.set_precision("bf16")
     found = []
-    for mode in given.mode:
-        for work in given.work:
-            for family in given.backbones:
-                torch.compiler.reset()
-                row = measure(family, given, work == "training", mode == "compiled")
-                found.append(row)
-                memory = f", memory {row['memory_ratio']:.3f}" if row["memory_ratio"] else ""
-                print(
-                    f"{family}, {work}, {mode}: time {row['time_ratio']:.3f}{memory} {row['milliseconds']}", flush=True
-                )
-                record.write(given.name or f"segmentation_speed_{given.device}", {"rows": found}, 0)
+    for mode, work, family in product(given.mode, given.work, given.backbones):
+        torch.compiler.reset()
+        row = measure(family, given, work == "training", mode == "compiled")
+        found.append(row)
+        memory = f", memory {row['memory_ratio']:.3f}" if row["memory_ratio"] else ""
+        print(f"{family}, {work}, {mode}: time {row['time_ratio']:.3f}{memory} {row['milliseconds']}", flush=True)
+        record.write(given.name or f"segmentation_speed_{given.device}", {"rows": found}, 0)
 
 
 if __name__ == "__main__":

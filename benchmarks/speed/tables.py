@@ -18,12 +18,7 @@ MODELS = {
 }
 NOT_YET = "not measured yet"
 REFERENCE, FIXED, ADAPTIVE = "reference", "ours, fixed", "ours, adaptive"
-MODES = {
-    "eager": "eager",
-    "compiled": "compiled",
-    "graph": "CUDA graph",
-    "compiled_graph": "compiled, CUDA graph",
-}
+MODES = {"eager": "eager", "compiled": "compiled", "graph": "CUDA graph", "compiled_graph": "compiled, CUDA graph"}
 PRECISIONS = {"bf16": "bf16", "bf16_weights": "bf16 weights", "tf32": "TF32", "float32": "float32"}
 RATIOS = "Ratios are throughputs against the reference, medians of interleaved rounds with quartiles; 1 is parity."
 
@@ -276,25 +271,13 @@ def trainer() -> str:
         result = recorded["result"]
         for row in result["rows"]:
             tests = [f"{100 * entry['model_top1']:.1f}" for entry in row["log"] if entry["kind"] == "test"]
-            rates = [
-                f"{100 * row['evaluation']['circular'][key]['rate']:.2f} %" for key in ("consistency", "bit_exact")
-            ]
-            speed = result["batch"] / _seconds_per_step(row["log"])
-            speeds = [
-                f"{row['bare_median']:,.0f} img/s",
-                f"{speed:,.0f} img/s",
-                f"{100 * speed / row['bare_median']:.0f} %",
-            ]
+            circular = row["evaluation"]["circular"]
+            rates = [f"{100 * circular[key]['rate']:.2f} %" for key in ("consistency", "bit_exact")]
+            bare, speed = row["bare_median"], result["batch"] / seconds_per_step(row["log"])
+            speeds = [f"{bare:,.0f} img/s", f"{speed:,.0f} img/s", f"{100 * speed / bare:.0f} %"]
             rows.append([f"`{row['model']}`", *speeds, f"{', '.join(tests)} %", *rates])
-    head = [
-        "model",
-        "bare",
-        "training",
-        "kept",
-        "Top-1 after each epoch",
-        "C-Cons. of the final weights",
-        "bit-identical",
-    ]
+    head = ["model", "bare", "training", "kept", "Top-1 after each epoch"]
+    head += ["C-Cons. of the final weights", "bit-identical"]
     note = (
         f"{result['precision']}, compiled, batch {result['batch']}, on {machine(recorded)}; consistency in float32 on "
         "10,000 test images. Training's speed is the slope of time over steps in its log, since the clock of these "
@@ -303,11 +286,8 @@ def trainer() -> str:
     return table(head, rows, note)
 
 
-def _seconds_per_step(log: list[Result]) -> float:
-    """The slope of time against steps over the logged intervals, of which some are short.
-
-    A constant that each interval misses, such as a step not waited for, does not enter. The first interval compiles.
-    """
+def seconds_per_step(log: list[Result]) -> float:
+    """Slope of time over steps without the first interval, which compiles: a constant error per interval drops out."""
     entries = [entry for entry in log if entry["kind"] == "train"]
     steps = [after["step"] - before["step"] for before, after in pairwise(entries)]
     return linear_regression(steps, [entry["seconds"] for entry in entries[1:]]).slope

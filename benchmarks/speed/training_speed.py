@@ -11,14 +11,13 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from benchmarks.common import record
+from benchmarks.common import record, timing
 from benchmarks.common.package import StopRequest, Trainer, inference_device, parse_arguments
 
 STEPS_PER_ROUND = 20
@@ -67,21 +66,10 @@ def bare_rounds(trainer: Trainer, rounds: int) -> list[float]:
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
 
-    def wait() -> None:
-        if trainer.device.type == "cuda":
-            torch.cuda.synchronize()
-
     for _ in range(5):
         step()
-    speeds = []
-    for _ in range(rounds):
-        wait()
-        began = time.perf_counter()
-        for _ in range(STEPS_PER_ROUND):
-            step()
-        wait()
-        speeds.append(STEPS_PER_ROUND * batch / (time.perf_counter() - began))
-    return speeds
+    cuda = trainer.device.type == "cuda"
+    return [batch / timing.seconds(step, STEPS_PER_ROUND, cuda) for _ in range(rounds)]
 
 
 def main() -> None:
