@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from trueshift.data.source import IGNORED, Sample
+from trueshift.data import Sample, ScenePreparation
+from trueshift.data.source import IGNORED
 from trueshift.train.config import SegmentationAugmentConfig
 from trueshift.train.data.augment import SegmentationTransform, largest_share, nearest
 from trueshift.train.data.photometric import Distortion, distort
