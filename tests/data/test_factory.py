@@ -32,14 +32,8 @@ def test_without_anything_known_images_are_asked_for(tmp_path):
 
 @pytest.mark.parametrize("word", ["test", "val", "validation"])
 def test_a_folder_for_each_split(tmp_path, word):
-    save(
-        tmp_path / "set",
-        "train/cat/1.png",
-        "train/cat/2.png",
-        "train/dog/3.png",
-        f"{word}/cat/4.png",
-        f"{word}/dog/5.png",
-    )
+    save(tmp_path / "set", *(f"train/{name}.png" for name in ("cat/1", "cat/2", "dog/3")))
+    save(tmp_path / "set", f"{word}/cat/4.png", f"{word}/dog/5.png")
     train, test = open_data(tmp_path / "set", "train"), open_data(tmp_path / "set", "test")
     assert (train.title, test.title) == ("set train", f"set {word}")
     assert train.classes == test.classes == ["cat", "dog"]

@@ -137,15 +137,10 @@ def test_a_data_set_of_the_hub_is_opened_by_its_name(tmp_path, monkeypatch):
 
 def test_labels_of_shards_may_be_in_json(tmp_path):
     for key in ("label", "cls"):
-        folder = tmp_path / key
-        members = {}
-        for number in range(4):
-            members |= {
-                f"{number}.jpg": encoded(number, "JPEG"),
-                f"{number}.json": json.dumps({key: 3 - number}).encode(),
-            }
-        write_tar(folder / "train.tar", members)
-        assert targets(DatasetImages(folder, "train")) == [3, 2, 1, 0]
+        members = {f"{number}.jpg": encoded(number, "JPEG") for number in range(4)}
+        members |= {f"{number}.json": json.dumps({key: 3 - number}).encode() for number in range(4)}
+        write_tar(tmp_path / key / "train.tar", dict(sorted(members.items())))
+        assert targets(DatasetImages(tmp_path / key, "train")) == [3, 2, 1, 0]
 
 
 def test_images_are_upright_and_in_colours(tmp_path):

@@ -1,8 +1,5 @@
 """Images in folders: which files are read, their classes, and their pixels whatever they are stored in."""
 
-import struct
-import zlib
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -69,24 +66,11 @@ def test_photographs_are_turned_upright(tmp_path, orientation):
     assert np.array_equal(pixels_of(ImageFolder(tmp_path)[0]), np.asarray(upright))
 
 
-def png_of_16_bits(values):
-    """Pillow writes no 16-bit colours."""
-    height, width = values.shape[:2]
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 16, 2 if values.ndim == 3 else 0, 0, 0, 0)
-    signature = b"\x89PNG\r\n\x1a\n"
-    return signature + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def test_16_bits_per_channel_become_8(tmp_path):
+def test_16_bits_per_channel_become_8(tmp_path, png):
     values = np.random.default_rng(0).integers(0, 2**16, (5, 4, 3), dtype=np.uint16)
     values[0, 0], values[0, 1] = 0, 2**16 - 1
-    (tmp_path / "colour.png").write_bytes(png_of_16_bits(values))
-    (tmp_path / "grey.png").write_bytes(png_of_16_bits(values[..., 0]))
+    for name, kind, stored in (("colour", 2, values), ("grey", 0, values[..., 0])):
+        (tmp_path / f"{name}.png").write_bytes(png(4, 16, kind, [row.astype(">u2").tobytes() for row in stored]))
     colour, grey = (pixels_of(ImageFolder(tmp_path)[index]) for index in (0, 1))
     assert np.array_equal(colour, values >> 8)
     assert np.array_equal(grey, np.repeat(values[..., :1] >> 8, 3, 2))

@@ -2,8 +2,6 @@
 
 import io
 import pickle
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -29,31 +27,8 @@ def grey(values, kind="PNG"):
     return saved(Image.fromarray(values), kind)
 
 
-def few_bits(values, bits, palette=False):
-    """Pillow writes no grey of 2 or 4 bits."""
-    rows = b""
-    for row in values:
-        text = "".join(format(value, f"0{bits}b") for value in row)
-        text += "0" * (-len(text) % 8)
-        rows += b"\0" + int(text, 2).to_bytes(len(text) // 8, "big")
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], bits, 3 if palette else 0, 0, 0, 0)
-    colours = chunk(b"PLTE", bytes(3 * 2**bits)) if palette else b""
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + colours
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
-
-
 def palette(values):
-    image = Image.fromarray(values)
-    image = image.copy()
+    image = Image.fromarray(values).copy()
     image.putpalette(np.random.default_rng(0).integers(0, 256, 768, dtype=np.uint8).tobytes())
     assert image.mode == "P"
     return image
@@ -81,10 +56,13 @@ def test_every_kind_of_file_gives_the_same_classes(data):
 
 @pytest.mark.parametrize("as_palette", [False, True])
 @pytest.mark.parametrize("bits", [1, 2, 4])
-def test_few_bits_are_the_values_that_were_written(bits, as_palette):
+def test_few_bits_are_the_values_that_were_written(bits, as_palette, png):
     """Pillow spreads grey of 4 bits over 0 to 255: label 1 would be read as 17."""
     values = np.arange(21, dtype=np.uint8).reshape(3, 7) % 2**bits
-    found = decode_mask(few_bits(values, bits, as_palette), "a.png", Labels.numbered(2**bits))
+    texts = ["".join(format(value, f"0{bits}b") for value in row) for row in values]
+    texts = [text + "0" * (-len(text) % 8) for text in texts]
+    data = png(7, bits, 3 if as_palette else 0, [int(text, 2).to_bytes(len(text) // 8, "big") for text in texts])
+    found = decode_mask(data, "a.png", Labels.numbered(2**bits))
     assert np.array_equal(found, values)
 
 
@@ -100,9 +78,8 @@ def test_tables_of_published_data_sets():
     values = np.arange(151, dtype=np.uint8)[None]
     assert np.array_equal(decode_mask(grey(values), "a.png", ade)[0], [IGNORED, *range(150)])
     with_negative = Labels.numbered(19, ignored=(-1, 254, 255))
-    assert decode_mask(grey(np.array([[-1, 0, 18]], np.int32), "TIFF"), "a.tif", with_negative).tolist() == [
-        [-100, 0, 18]
-    ]
+    values = np.array([[-1, 0, 18]], np.int32)
+    assert decode_mask(grey(values, "TIFF"), "a.tif", with_negative).tolist() == [[-100, 0, 18]]
     many = Labels.numbered(3000, ignored=(65535,))
     values = np.array([[0, 255, 2999, 65535]], np.uint16)
     assert decode_mask(grey(values), "a.png", many).tolist() == [[0, 255, 2999, IGNORED]]

@@ -1,4 +1,4 @@
-"""Scenes from every layout that we know, in folders and in zips: pictures and label files that belong together."""
+"""Images with label files in every known layout, in folders and in zips."""
 
 import pickle
 import zipfile
@@ -68,22 +68,15 @@ FIRST_ROWS = {  # of the label files above, as classes
     "CamVid": [0, 10, IGNORED],
     "mine": [0, 1, IGNORED],
 }
-NAMES = {
-    ("ADE20K", "train"): ["images/training/ADE_train_00000001.jpg"],
-    ("ADE20K", "val"): ["images/validation/ADE_val_00000002.jpg"],
-    ("ADE20K", "test"): ["images/validation/ADE_val_00000002.jpg"],
-    ("Cityscapes", "train"): [
-        "leftImg8bit/train/aachen/aachen_000001_000019_leftImg8bit.png",
-        "leftImg8bit/train/bonn/bonn_000001_000019_leftImg8bit.png",
-    ],
-    ("Cityscapes", "val"): ["leftImg8bit/val/ulm/ulm_000001_000019_leftImg8bit.png"],
-    ("Cityscapes", "test"): ["leftImg8bit/val/ulm/ulm_000001_000019_leftImg8bit.png"],
-    ("CamVid", "train"): ["train/a.png", "train/b.png"],
-    ("CamVid", "val"): ["val/c.png"],
-    ("CamVid", "test"): ["test/d.png"],
-    ("mine", "train"): ["images/train/street/a.jpg"],
-    ("mine", "val"): ["images/val/street/a.jpg"],
-    ("mine", "test"): ["images/val/street/a.jpg"],
+CITIES = {name: f"{name}_000001_000019_leftImg8bit.png" for name in ("aachen", "bonn", "ulm")}
+NAMES = {  # of images in train, val and test; without labels for the last, val stands in
+    "ADE20K": (["images/training/ADE_train_00000001.jpg"], *[["images/validation/ADE_val_00000002.jpg"]] * 2),
+    "Cityscapes": (
+        [f"leftImg8bit/train/{city}/{CITIES[city]}" for city in ("aachen", "bonn")],
+        *[[f"leftImg8bit/val/ulm/{CITIES['ulm']}"]] * 2,
+    ),
+    "CamVid": (["train/a.png", "train/b.png"], ["val/c.png"], ["test/d.png"]),
+    "mine": (["images/train/street/a.jpg"], *[["images/val/street/a.jpg"]] * 2),
 }
 
 
@@ -107,7 +100,7 @@ def test_every_layout_gives_pictures_and_classes(tmp_path, layout, split, how):
     source = open_scenes(folder, split)
     assert isinstance(source, Source)
     assert source.title.split()[0] == layout
-    assert [source.name(index) for index in range(len(source))] == NAMES[layout, split]
+    assert [source.name(index) for index in range(len(source))] == NAMES[layout][("train", "val", "test").index(split)]
     for index in range(len(source)):
         scene = source[index]
         assert scene.name == source.name(index)

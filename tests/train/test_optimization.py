@@ -30,10 +30,10 @@ def configured(batch_size=1024, epochs=20, **given):
     )
 
 
-def rates(config, steps=None):
+def rates(config, steps=None, in_epoch=STEPS):
     """The learning rate of every step of a run."""
     optimizer = build_optimizer(config, nn.Linear(3, 2))
-    schedule = build_schedule(config, optimizer, STEPS)
+    schedule = build_schedule(config, optimizer, in_epoch)
     found = []
     for step in steps if steps is not None else range(config.schedule.epochs * STEPS):
         schedule.step_update(step)
@@ -65,14 +65,11 @@ def test_a_warm_up_a_curve_and_a_cooldown(after):
     assert found[170:] == [pytest.approx(1e-5)] * 30
 
 
-def test_without_a_warm_up_it_starts_at_the_top():
+def test_no_epoch_or_part_of_one_can_be_a_warm_up():
     found = rates(configured(min_lr=1e-5))
     assert found[0] == 1e-3
     assert found[100] == pytest.approx((1e-3 + 1e-5) / 2)
     assert 1e-5 < found[-1] < 1.1e-5
-
-
-def test_part_of_an_epoch_can_be_a_warm_up():
     found = rates(configured(warmup_epochs=0.5, warmup_lr=0.0))
     assert found[0] == 0
     assert found[:5] == pytest.approx([1e-3 * step / 5 for step in range(5)])
@@ -130,10 +127,7 @@ def test_steps_are_steps_however_many_an_epoch_has():
     assert found[100] == 1e-5  # the end of the run: 100 steps are 0 to 99, and the last is one stretch before it
     assert found[99] == pytest.approx(1e-5 + (1e-3 - 1e-5) / 100)
     for steps_per_epoch in (1, 7, 1000):
-        optimizer = build_optimizer(config, nn.Linear(3, 2))
-        schedule = build_schedule(config, optimizer, steps_per_epoch)
-        schedule.step_update(55)
-        assert optimizer.param_groups[0]["lr"] == found[55]
+        assert rates(config, [55], steps_per_epoch) == [found[55]]
 
 
 def test_a_line_that_begins_where_the_warm_up_ends():
@@ -146,12 +140,7 @@ def test_a_line_that_begins_where_the_warm_up_ends():
 @pytest.mark.parametrize("name", ["cosine", "tanh", "poly"])
 def test_every_curve_in_steps_is_that_of_epochs_of_one_step(name):
     given = {"schedule_name": name, "min_lr": 1e-5, "warmup_lr": 1e-6}
-    config = configured(epochs=50, warmup_epochs=5.0, **given)
-    optimizer = build_optimizer(config, nn.Linear(3, 2))
-    schedule, expected = build_schedule(config, optimizer, 1), []
-    for step in range(50):
-        schedule.step_update(step)
-        expected.append(optimizer.param_groups[0]["lr"])
+    expected = rates(configured(epochs=50, warmup_epochs=5.0, **given), range(50), in_epoch=1)
     assert rates(in_steps(50, 5, curve_after_warmup=True, **given), range(50)) == expected
 
 

@@ -266,18 +266,17 @@ def _pairs(
     of_masks = _by_key(root, masks, mask_ending)
     if not of_images:
         raise ValueError(f"{root.where(images)} has no images: needs files ending in {_ending(image_ending)}")
-    alone = [of_images[key] for key in of_images if key not in of_masks]
-    if alone:
-        raise ValueError(
-            f"{_count(alone, 'image')} without a label file, as {_some(root, alone)}: needs one of the same name in "
-            f"{masks}, ending in {_ending(mask_ending)}"
-        )
-    alone = [of_masks[key] for key in of_masks if key not in of_images]
-    if alone:
-        raise ValueError(
-            f"{_count(alone, 'label file')} without an image, as {_some(root, alone)}: needs one of the same name in "
-            f"{images}, ending in {_ending(image_ending)}"
-        )
+    sides = (
+        ("image", "a label file", of_images, of_masks, masks, mask_ending),
+        ("label file", "an image", of_masks, of_images, images, image_ending),
+    )
+    for what, missing, these, others, place, ending in sides:
+        if alone := [these[key] for key in these if key not in others]:
+            some = ", ".join(root.where(file) for file in alone[:_SHOWN])
+            raise ValueError(
+                f"{len(alone)} {what}{'s' * (len(alone) > 1)} without {missing}, as {some}: needs one of the same "
+                f"name in {place}, ending in {_ending(ending)}"
+            )
     return [(image, of_masks[key]) for key, image in of_images.items()]
 
 
@@ -302,11 +301,3 @@ def _ends(name: str, ending: str) -> bool:
 
 def _ending(ending: str) -> str:
     return ending or ", ".join(EXTENSIONS)
-
-
-def _count(files: Sequence[str], what: str) -> str:
-    return f"{len(files)} {what}{'s' * (len(files) > 1)}"
-
-
-def _some(root: Files, files: Sequence[str]) -> str:
-    return ", ".join(root.where(file) for file in files[:_SHOWN])

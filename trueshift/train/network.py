@@ -16,9 +16,8 @@ from ..models import create_model
 from ..models import hub as saving
 from ..models.backbone import Backbone
 from ..models.config import BackboneConfig
-from ..models.registry import is_ours, resolve_name
-from ..tasks import UperNet, adapt
-from ..tasks import from_pretrained as from_folder
+from ..models.registry import is_ours, name_of, resolve_name
+from ..tasks import UperNet, adapt, from_pretrained
 from ..tasks.upernet import ARCHITECTURE, UperNetConfig
 from .config import TrainConfig
 
@@ -74,14 +73,14 @@ def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
 def _segmenter_from(folder: Path, config: TrainConfig, num_classes: int) -> UperNet:
     """UperNet of another run, decoder included; the configuration's arguments override its own."""
     given, decoder = _arguments(config), config.segmentation.decoder
-    model: Any = from_folder(folder, **decoder)
+    model: Any = from_pretrained(folder, **decoder)
     if model.num_classes != num_classes:
         raise ValueError(f"{folder} knows {model.num_classes} classes: needs the {num_classes} of the data")
     asked = create_model(config.model.name, **given).config
     if _to_adapt(model.encoder, config.model.name, asked, folder):
         model = adapt(model, **{key: getattr(asked, key) for key in given})
     elif given:
-        model = from_folder(folder, **decoder, **given)
+        model = from_pretrained(folder, **decoder, **given)
     return model.train()
 
 
@@ -98,7 +97,7 @@ def _of_timm(name: str, pretrained: bool, num_classes: int, given: dict[str, Any
 
 def _from_folder(name: str, folder: Path, changes: dict[str, Any]) -> Backbone:
     """Weights of another run; ``changes`` override its arguments."""
-    model, asked = from_pretrained(folder), create_model(name, **changes).config
+    model, asked = Backbone.from_pretrained(folder), create_model(name, **changes).config
     if _to_adapt(model, name, asked, folder):
         return adapt(model, **{key: getattr(asked, key) for key in changes})
     return Backbone.from_pretrained(folder, **changes) if changes else model

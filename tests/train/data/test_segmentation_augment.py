@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from trueshift.data.source import IGNORED, Sample
+from trueshift.data import Sample, ScenePreparation
+from trueshift.data.source import IGNORED
 from trueshift.train.config import SegmentationAugmentConfig
 from trueshift.train.data.augment import SegmentationTransform, largest_share, nearest
 from trueshift.train.data.photometric import Distortion, distort
@@ -169,10 +170,8 @@ def test_padding_stays_nothing_to_the_network_whatever_colours_become():
     plain = preparation.normaliser()(pixels)
     assert torch.equal(images[:, :, ~inside], plain[:, :, ~inside])
     assert images[:, :, ~inside].abs().max() < 0.01
-    changed = [
-        not torch.equal(image[:, inside], before[:, inside]) for image, before in zip(images, plain, strict=True)
-    ]
-    assert sum(changed) >= 4  # one in sixteen stays as it is
+    changed = (images != plain)[:, :, inside].any(2).any(1)
+    assert changed.sum() >= 4  # one in sixteen stays as it is
     calm = SegmentationTransform(preparation, replace(asked, photometric=False), 0)
     assert torch.equal(calm.finisher("cpu")(pixels, labels, 1, np.arange(6)), plain)
 
@@ -235,21 +234,6 @@ def test_the_nearest_pixel_is_the_one_under_the_centre():
     for length, onto in [(7, 3), (3, 7), (480, 683), (1, 9), (9, 1)]:
         places = (np.arange(onto) + 0.5) * length / onto
         assert np.array_equal(nearest(length, onto), np.floor(places + 1e-9))
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ({"scale_range": (2.0, 0.5)}, "needs the least factor first"),
-        ({"scale_range": (0.0, 0.5)}, "above 0"),
-        ({"crop": (0, 5)}, "needs a positive height and width"),
-        ({"flip": 1.5}, "needs shares of 1"),
-        ({"max_class_share": 0.0}, "needs shares of 1"),
-    ],
-)
-def test_values_that_cannot_be_are_refused(values, told):
-    with pytest.raises(ValueError, match=told):
-        SegmentationAugmentConfig(**values)
 
 
 def test_a_scene_without_labels_cannot_be_learned_from():
