@@ -1,7 +1,7 @@
 """Label the pixels of image files; write a label file and an overlay for each."""
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .data import Unreadable
 from .data.images import EXTENSIONS, decoded, image_files
+from .eval.models.dense import PixelLogits
 from .eval.models.eval_model import EvalModel
 from .eval.runner.segment import labels_at
 from .ops.geometry.shift import Pair
@@ -88,18 +89,7 @@ class PixelLabels:
     def _logits(self, images: Tensor) -> Tensor:
         if self.sliding is None:
             return self.model.forward(images)
-        return segment_sliding(_AnySize(self.model.forward), images, self.sliding.window, self.sliding.stride)
-
-
-@dataclass(frozen=True)
-class _AnySize:
-    """A model that takes images of any size by itself."""
-
-    forward: Callable[[Tensor], Tensor]
-    size_multiple: Pair = (1, 1)
-
-    def __call__(self, images: Tensor) -> Tensor:
-        return self.forward(images)
+        return segment_sliding(PixelLogits(self.model.forward), images, self.sliding.window, self.sliding.stride)
 
 
 def usual_sliding(model: EvalModel, window: Pair | None = None, stride: Pair | None = None) -> Sliding:

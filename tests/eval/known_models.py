@@ -1,5 +1,11 @@
 """Models whose consistency is known, and records of what they answer."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -11,15 +17,19 @@ from trueshift.layers import CircularConv2d
 TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
-class Counting:
-    """A model's forward pass that counts the images it is shown; the model stays the one it was."""
+class Watched:
+    """A forward pass that keeps the batches it is shown; by default all answers are zero."""
 
-    def __init__(self, model: EvalModel) -> None:
-        self.forward, self.shown = model.forward, 0
+    def __init__(self, forward=lambda images: torch.zeros(len(images), 2)) -> None:
+        self.forward, self.batches = forward, []
 
     def __call__(self, images: Tensor) -> Tensor:
-        self.shown += len(images)
+        self.batches.append(images.clone())
         return self.forward(images)
+
+    @property
+    def shown(self) -> int:
+        return sum(map(len, self.batches))
 
 
 class Constant(nn.Module):
@@ -64,3 +74,14 @@ def answers_to(forward, names, shifts, images=range(4), preparation=TINY, source
     pictures = read_ahead(source, images, preparation, margin_of(protocols, preparation.size))
     numbers = {protocol.name: shifts for protocol in protocols}
     return list(measure(forward, pictures, protocols, preparation, numbers, seed, batch_size)), protocols
+
+
+def evaluated_by(processes, folder, output, *words):
+    """What ``trueshift eval`` writes under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "trueshift", "eval", *words, "--output", output]
+    search = f"{Path(__file__).parents[2]}{os.pathsep}{folder}"
+    environment = {**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / output / "eval.json").read_text())

@@ -10,7 +10,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ..eval.options import Progress as Report
-from .wording import assumption, cell, other_classes, percent, remarks, table_rows, verdict
+from .wording import (
+    PIXEL_ROWS,
+    ROWS,
+    SEGMENTATION,
+    assumption,
+    cell,
+    other_classes,
+    percent,
+    remarks,
+    table_rows,
+    verdict,
+)
 
 
 @contextmanager
@@ -47,30 +58,13 @@ def print_audit(console: Console, audit: dict[str, Any]) -> None:
     console.print(escape(verdict(audit)), highlight=False)
 
 
-_COLUMNS = {
-    "classification": {
-        "top1": "Top-1",
-        "consistency": "consistency",
-        "worst_case": "all shifts agree",
-        "bit_exact": "bit-identical",
-        "largest_logit_change": "largest change",
-    },
-    "segmentation": {
-        "mean_iou": "mIoU",
-        "pixel_accuracy": "pixel accuracy",
-        "consistency": "consistency",
-        "bit_exact": "bit-identical",
-        "largest_logit_change": "largest change",
-    },
-}
-
-
 def print_evaluation(console: Console, result: dict[str, Any]) -> None:
     """A row for each protocol, as the paper's tables have them, with the ranges behind the numbers."""
     model, data = result["model"], result["data"]
     table = Table(title=f"{escape(model['name'])} on {data['images']} images of {escape(data['title'])}")
     table.add_column("protocol")
-    columns = _COLUMNS[result["task"]]
+    rows = PIXEL_ROWS if result["task"] == SEGMENTATION else ROWS
+    columns = {key: title.removesuffix(" of a logit") or key for key, title, _ in rows if key != "worst_case_accuracy"}
     for title in columns.values():
         table.add_column(title, justify="right")
     for name, measured in result["measured"].items():
@@ -96,7 +90,7 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
 
 def _print_classes(console: Console, result: dict[str, Any]) -> None:
     """The intersection over union of each class, or why there is none."""
-    if result["task"] != "segmentation":
+    if result["task"] != SEGMENTATION:
         return
     first = next(iter(result["measured"].values()))
     names, classes = result["data"]["classes"], result["model"]["num_classes"]

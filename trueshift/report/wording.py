@@ -96,27 +96,23 @@ def verdict(audit: dict[str, Any]) -> str:
     if not audit["data"]["images"]:
         return "Nothing was measured."
     kind = next(iter(audit["protocols"].values()))["description"].partition(",")[0]  # circular or standard
-    describe = _steadiness_of_pixels if audit["task"] == SEGMENTATION else _steadiness
-    return "; ".join(describe(model, audit["data"]["images"], kind) for model in audit["models"]) + "."
+    dense = audit["task"] == SEGMENTATION
+    return "; ".join(_steadiness(model, audit["data"]["images"], kind, dense) for model in audit["models"]) + "."
 
 
-def _steadiness(model: dict[str, Any], images: int, kind: str) -> str:
+def _steadiness(model: dict[str, Any], images: int, kind: str, dense: bool) -> str:
     first = next(iter(model["measured"].values()))
-    flipped = round((1 - first["worst_case"]["rate"]) * images)
+    if dense:
+        changed = 100 * (1 - first["consistency"]["rate"])
+        moved = f"changes the label of {changed:.2g} % of the pixels"
+        kept = f"keeps the label of every pixel of all {images} images"
+    else:
+        changed = round((1 - first["worst_case"]["rate"]) * images)
+        moved = f"changes its answer for {changed} of {images} images"
+        kept = f"gives all {images} images the same answer"
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
-    if flipped:
-        return f"{model['name']} changes its answer for {flipped} of {images} images when the image moves"
-    return f"{model['name']} gives all {images} images the same answer under every {kind} shift tried{exact}"
-
-
-def _steadiness_of_pixels(model: dict[str, Any], images: int, kind: str) -> str:
-    first = next(iter(model["measured"].values()))
-    exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
-    changed = 100 * (1 - first["consistency"]["rate"])
-    if changed:
-        return f"{model['name']} changes the label of {changed:.2g} % of the pixels when the image moves"
-    kept = f"keeps the label of every pixel of all {images} images"
-    return f"{model['name']} {kept} under every {kind} shift tried{exact}"
+    said = f"{moved} when the image moves" if changed else f"{kept} under every {kind} shift tried{exact}"
+    return f"{model['name']} {said}"
 
 
 def remarks(audit: dict[str, Any]) -> list[str]:

@@ -22,15 +22,10 @@ def picture(motion, size=SIZE):
 
 
 @pytest.mark.parametrize("motion", [Circular(), Neighbourhood(side=3)], ids=str)
-def test_circular_views_are_rolls(motion):
-    image, shifts = picture(motion), all_shifts(motion)
+def test_circular_views_are_rolls_also_by_negative_shifts_and_around(motion):
+    around = torch.tensor([[-1, -2], [6, 5], [-13, 27], [0, 0]])
+    image, shifts = picture(motion), torch.cat([all_shifts(motion), around])
     for view, (down, right) in zip(motion.view(image, shifts, SIZE), shifts.tolist(), strict=True):
-        assert torch.equal(view, torch.roll(image, (down, right), (1, 2)))
-
-
-def test_circular_shifts_may_be_negative_or_go_around():
-    image, shifts = picture(Circular()), torch.tensor([[-1, -2], [6, 5], [-13, 27], [0, 0]])
-    for view, (down, right) in zip(Circular().view(image, shifts, SIZE), shifts.tolist(), strict=True):
         assert torch.equal(view, torch.roll(image, (down, right), (1, 2)))
 
 

@@ -1,18 +1,13 @@
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from known_models import Counting, ReadsOnePixel, subject
+from known_models import ReadsOnePixel, Watched, evaluated_by, subject
 
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample
 from trueshift.eval import EvalOptions, find_protocols, run_evaluation
 
-ROOT = Path(__file__).parents[3]
 SETTINGS = EvalOptions(shifts=3, limit=30, batch_size=16, workers=2)
 PROTOCOLS = ["cifar", "magnitude-8", "erased-28"]
 
@@ -59,7 +54,7 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path):
         torn.write('{"index": 12, "name"')
 
     model = subject(ReadsOnePixel())
-    counting = Counting(model)
+    counting = Watched(model.forward)
     again = evaluated(tmp_path, model=replace(model, forward=counting))
     assert again["measured"] == evaluated()["measured"]
     views = 3 + 1 + 3 + 2 + 3 + 1  # of each image: circular with the unshifted one, standard, magnitude, erased
@@ -105,11 +100,6 @@ def test_answers_to_other_images_are_refused(tmp_path):
         run_evaluation(subject(ReadsOnePixel()), Renamed(), find_protocols(PROTOCOLS), SETTINGS, tmp_path)
 
 
-def test_protocols_for_pixels_are_refused():
-    with pytest.raises(ValueError, match="segmentation"):
-        run_evaluation(subject(ReadsOnePixel()), EmbeddedSample(), find_protocols(["ade20k"]), SETTINGS)
-
-
 FACTORY = """
 import torch
 class Pixel(torch.nn.Module):
@@ -120,28 +110,18 @@ class Pixel(torch.nn.Module):
 """
 
 
-OPTIONS = ["--limit", "25", "--img-size", "32", "--crop-pct", "1", "--device", "cpu"]
-
-
-def launched(folder, processes, output, protocols=("circular",)):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", "trueshift", "eval", "pixel:Pixel", "--data", "sample", "--protocols", *protocols]
-    command += [*OPTIONS, "--output", output]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / output / "eval.json").read_text())
+WORDS = ["pixel:Pixel", "--data", "sample", "--limit", "25", "--img-size", "32", "--crop-pct", "1"]
+WORDS += ["--device", "cpu", "--protocols"]
 
 
 def test_processes_share_the_images_and_the_result_is_that_of_one(tmp_path, monkeypatch):
     (tmp_path / "pixel.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
-    two = launched(tmp_path, 2, "two")
+    two = evaluated_by(2, tmp_path, "two", *WORDS, "circular")
     assert two["processes"] == 2
     assert two["measured"]["circular"]["consistency"]["images"] == 25
-    alone = ["eval", "pixel:Pixel", "--data", "sample", "--protocols", "circular", *OPTIONS, "--output"]
     for output in ("one", "two"):  # from the beginning, and gone on with another number of processes
-        assert main([*alone, output]) == 0
+        assert main(["eval", *WORDS, "circular", "--output", output]) == 0
         one = json.loads((tmp_path / output / "eval.json").read_text())
         assert one["processes"] == 1
         assert one["measured"] == two["measured"]
@@ -150,5 +130,5 @@ def test_processes_share_the_images_and_the_result_is_that_of_one(tmp_path, monk
 @pytest.mark.slow
 def test_three_processes_with_uneven_shares(tmp_path):
     (tmp_path / "pixel.py").write_text(FACTORY)
-    results = [launched(tmp_path, count, f"with-{count}", ("cifar", "magnitude")) for count in (1, 2, 3)]
+    results = [evaluated_by(count, tmp_path, f"with-{count}", *WORDS, "cifar", "magnitude") for count in (1, 2, 3)]
     assert results[0]["measured"] == results[1]["measured"] == results[2]["measured"]

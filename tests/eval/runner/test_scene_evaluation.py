@@ -1,16 +1,12 @@
 """Segmentation models on whole data sets: known answers, going on after an interrupt, processes, what is refused."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from known_models import Constant, Counting, subject
+from known_models import Constant, Watched, evaluated_by, subject
 from PIL import Image
 from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
@@ -20,7 +16,6 @@ from trueshift.data import EmbeddedSample
 from trueshift.data.source import WithoutTargets
 from trueshift.eval import EvalOptions, find_protocols, make_eval_model, run_evaluation
 
-ROOT = Path(__file__).parents[3]
 SETTINGS = EvalOptions(shifts=3, batch_size=3, workers=2)
 ADE20K = find_protocols(["ade20k"])
 
@@ -58,7 +53,7 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path):
         torn.write('{"index": 5, "name"')
 
     model = segmenter(ByPlace())
-    counting = Counting(model)
+    counting = Watched(model.forward)
     assert evaluated(replace(model, forward=counting), output=tmp_path)["measured"] == evaluated()["measured"]
     assert counting.shown == 2 * 9  # two scenes, of 1 + 3 + 3 views in batches of 3
     evaluated(replace(model, forward=counting), output=tmp_path)
@@ -175,14 +170,8 @@ def test_the_command_prints_a_table_and_writes_everything(folder, capsys, monkey
 
 @pytest.mark.slow
 def test_processes_share_the_scenes_and_the_result_is_that_of_one(folder):
-    results = []
-    for processes in (1, 2, 3):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command += ["-m", "trueshift", "eval", "by_place:Place", *OPTIONS, f"with-{processes}"]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        results.append(json.loads((folder / f"with-{processes}" / "eval.json").read_text()))
+    words = ["by_place:Place", *OPTIONS[:-1]]
+    results = [evaluated_by(count, folder, f"with-{count}", *words) for count in (1, 2, 3)]
     assert results[2]["processes"] == 3
     assert results[0]["measured"] == results[1]["measured"] == results[2]["measured"]
     assert all(result["data"]["skipped"] == results[0]["data"]["skipped"] for result in results)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from known_models import Watched
 from PIL import Image
 from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
@@ -92,38 +93,23 @@ def test_labels_at_another_size_are_those_of_all_logits_at_once():
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 64])
 def test_every_batch_of_a_scene_has_one_shape_and_the_size_changes_nothing(batch_size):
-    shapes = []
-
-    def watched(images):
-        shapes.append(tuple(images.shape))
-        return ByPlace()(images)
-
+    watched = Watched(ByPlace())
     found = measured(watched, noise(1), batch_size=batch_size)
-    assert len(set(shapes)) == 1
-    assert shapes[0][0] <= batch_size
+    assert len({batch.shape for batch in watched.batches}) == 1
+    assert len(watched.batches[0]) <= batch_size
     assert [record.to_plain() for record in found] == [record.to_plain() for record in measured(ByPlace(), noise(1))]
 
 
 def test_a_model_of_one_batch_size_gets_it():
-    shapes = []
-
-    def watched(images):
-        shapes.append(len(images))
-        return images
-
+    watched = Watched(lambda images: images)
     measured(watched, noise(2), batch_size=4, fixed_batch=True)
-    assert shapes == [4, 4, 4, 4]
+    assert [len(batch) for batch in watched.batches] == [4, 4, 4, 4]
 
 
 def test_the_unshifted_image_is_shown_once_for_all_protocols():
-    shown = []
-
-    def watched(images):
-        shown.extend(images)
-        return images
-
+    watched = Watched(lambda images: images)
     measured(watched, noise(1), batch_size=1)
-    assert len(shown) == 1 + 2 + 2
+    assert watched.shown == 1 + 2 + 2
 
 
 def test_images_may_have_any_sizes():

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ...data import Source, read_ahead
+from ...data import read_ahead
 from ..metrics.aggregate import ClassTally, agreement, compared
-from ..models.eval_model import EvalModel
 from ..models.feature_maps import token_errors
 from ..options import AuditOptions
 from ..protocols.registry import ShiftProtocol
@@ -45,27 +44,25 @@ class ClassifierDetails:
 
     def look_closer(self, index: int, everyone: list[Any]) -> None:
         """The plane of answers and the change of tokens for one image."""
-        model, source, options = self.task.model, self.task.source, self.task.options
-        assert isinstance(options, AuditOptions)
-        if options.plane:
-            batch_size = self.task.batch_size
-            self.planes.append(plane_of_answers(model, source, index, options.plane, batch_size, options.device))
-        if model.maps is not None:
-            self.tokens.append(changes_of_tokens(model, source, index, options.device))
+        assert isinstance(self.task.options, AuditOptions)
+        if self.task.options.plane:
+            self.planes.append(plane_of_answers(self.task, index, self.task.options.plane))
+        if self.task.model.maps is not None:
+            self.tokens.append(changes_of_tokens(self.task, index))
 
     def to_dict(self) -> dict[str, Any]:
         """The details as plain data."""
         return {"by_class": self.by_class.summary(), "planes": self.planes, "tokens": self.tokens}
 
 
-def plane_of_answers(
-    model: EvalModel, source: Source, index: int, side: int, batch_size: int, device: str
-) -> dict[str, Any]:
+def plane_of_answers(task: Task, index: int, side: int) -> dict[str, Any]:
     """The answer under every shift of a square around zero, one pixel apart."""
     protocol = ShiftProtocol("plane", "plane of shifts", Neighbourhood(side=side))
-    rows, columns = protocol.motion.steps(model.preparation.size)
-    images = read_ahead(source, [index], model.preparation)
-    (record,) = measure(model.forward, images, [protocol], model.preparation, {"plane": None}, 0, batch_size, device)
+    forward, preparation = task.model.forward, task.model.preparation
+    rows, columns = protocol.motion.steps(preparation.size)
+    images = read_ahead(task.source, [index], preparation)
+    how = ({"plane": None}, 0, task.batch_size, task.options.device)
+    (record,) = measure(forward, images, [protocol], preparation, *how)
     assert isinstance(record, Record)
     answers = record.answers["plane"]
     labels = answers.labels[1:].reshape(len(rows), len(columns))
@@ -82,11 +79,11 @@ def plane_of_answers(
     }
 
 
-def changes_of_tokens(model: EvalModel, source: Source, index: int, device: str) -> dict[str, Any]:
+def changes_of_tokens(task: Task, index: int) -> dict[str, Any]:
     """How each stage's tokens change under a shift by one row and one column."""
+    model, sample = task.model, task.source[index]
     assert model.maps is not None
-    sample = source[index]
-    canvas = model.preparation.canvas(sample.image).to(device)
+    canvas = model.preparation.canvas(sample.image).to(task.options.device)
     stages = token_errors(model.maps, model.preparation.normalise(canvas))
     return {
         "index": index,

@@ -37,12 +37,15 @@ def wilson_interval(rate: float, count: int, confidence: float = 0.95) -> tuple[
     return max(0.0, min(rate, (middle - half) / scale)), min(1.0, max(rate, (middle + half) / scale))
 
 
-class _Rate(Metric):
-    """The mean over images of a number between 0 and 1."""
-
+class _Measure(Metric):
     full_state_update = False
     higher_is_better = True
     is_differentiable = False
+
+
+class _Rate(_Measure):
+    """The mean over images of a number between 0 and 1."""
+
     images: Tensor
 
     def __init__(self, variant: str = "", **kwargs: Any) -> None:
@@ -104,8 +107,7 @@ class ShiftConsistency(_Rate):
 
     def update(self, predictions: Shaped[Tensor, "N K *classes"]) -> None:
         """Add images, each under K shifts; K may be another number next time."""
-        labels = _labels(predictions, 2)
-        _check_shifts(labels.shape[1])
+        labels = _shifted_labels(predictions)
         self._add(agreement_with_first(labels) if self.against_first else pair_agreement(labels))
 
 
@@ -114,8 +116,7 @@ class WorstCaseConsistency(_Rate):
 
     def update(self, predictions: Shaped[Tensor, "N K *classes"]) -> None:
         """Add images, each under K shifts."""
-        labels = _labels(predictions, 2)
-        _check_shifts(labels.shape[1])
+        labels = _shifted_labels(predictions)
         self._add((labels == labels[:, :1]).all(1))
 
 
@@ -143,15 +144,13 @@ class BitExactFraction(_Rate):
         self._add(same.double().mean(1))
 
 
-class LargestLogitChange(Metric):
+class LargestLogitChange(_Measure):
     """The largest change of any logit of any image between its first view and another.
 
     Takes logits ``[N, K, classes]``, the first view first, or what :func:`logit_change` made of them, ``[N, K - 1]``.
     """
 
-    full_state_update = False
     higher_is_better = False
-    is_differentiable = False
     largest: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
@@ -186,7 +185,7 @@ class FlickerRate(_Rate):
         self._add((labels[:, 1:] != labels[:, :-1]).double().mean(1))
 
 
-class MeanIoU(Metric):
+class MeanIoU(_Measure):
     """Intersection over union of each class over all pixels of all images, and the mean over the classes that occur.
 
     A class that neither the masks nor the predictions have does not count.
@@ -196,9 +195,6 @@ class MeanIoU(Metric):
         ignore_index: pixels with this label in the mask do not count.
     """
 
-    full_state_update = False
-    higher_is_better = True
-    is_differentiable = False
     intersection: Tensor
     union: Tensor
 
@@ -360,6 +356,12 @@ def _labels(predictions: Tensor, dims: int) -> Tensor:
         f"predictions of shape {tuple(predictions.shape)} and type {predictions.dtype}: needs integer labels with "
         f"{dims} dimensions, or logits with one more"
     )
+
+
+def _shifted_labels(predictions: Tensor) -> Tensor:
+    labels = _labels(predictions, 2)
+    _check_shifts(labels.shape[1])
+    return labels
 
 
 def _check_shifts(views: int) -> None:

@@ -1,6 +1,6 @@
 """Any segmentation network as one that gives logits for every pixel of its input."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class PixelLogits(nn.Module):
         size_multiple: of rows and columns, that it needs.
     """
 
-    def __init__(self, model: nn.Module, size_multiple: Pair = (1, 1)) -> None:
+    def __init__(self, model: Callable[[Tensor], Any], size_multiple: Pair = (1, 1)) -> None:
         super().__init__()
         self.model = model
         self.size_multiple = size_multiple

@@ -85,7 +85,9 @@ def make_eval_model(
     multiple = size_multiple_of(module) if dense else (1, 1)
     return EvalModel(
         name,
-        pixel_forward(PixelLogits(module, multiple), options) if dense else _label_forward(module, options),
+        pixel_forward(PixelLogits(module, multiple), options)
+        if dense
+        else _in_precision(lambda images: logits_in(module(images)), options),
         _scene_preparation(config, multiple) if dense else Preparation.from_config(config),
         weights,
         classes=names or (imagenet_names() if num_classes == 1000 and not dense else None),
@@ -109,10 +111,6 @@ def _scene_preparation(config: dict[str, Any], multiple: Pair) -> ScenePreparati
 def pixel_forward(model: PixelLogits, options: EvalOptions) -> Forward:
     """Images of any size to logits of their pixels, in the precision asked for."""
     return _in_precision(lambda images: segment_whole(model, images), options)
-
-
-def _label_forward(module: nn.Module, options: EvalOptions) -> Forward:
-    return _in_precision(lambda images: logits_in(module(images)), options)
 
 
 def _in_precision(forward: Forward, options: EvalOptions) -> Forward:

@@ -26,20 +26,13 @@ def stage_maps(module: Any) -> StageMaps | None:
     if isinstance(module, Backbone):
         return lambda images: [tokens.values.permute(0, 3, 1, 2) for tokens in module.features(images)]
     if isinstance(module, Canonicalize):  # its network sees the image in a frame that does not move with it
-        return _maps_behind(module)
+        maps = stage_maps(module.model)
+        return maps and (lambda images: maps(circular_shift(images, canonical_origin(images), IMAGE_DIMS)))
     if hasattr(module, "forward_intermediates"):
         return lambda images: _spread(module.forward_intermediates(images, intermediates_only=True))
     if hasattr(module, "config") and hasattr(module.config, "num_labels"):
         return lambda images: _spread(_hidden_maps(module, images))
     return None
-
-
-def _maps_behind(module: Canonicalize) -> StageMaps | None:
-    """The maps of a canonicalized network, in the frame that it is shown."""
-    maps = stage_maps(module.model)
-    if maps is None:
-        return None
-    return lambda images: maps(circular_shift(images, canonical_origin(images), IMAGE_DIMS))
 
 
 def _hidden_maps(module: nn.Module, images: Tensor) -> list[Tensor]:

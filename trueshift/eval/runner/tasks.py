@@ -181,13 +181,8 @@ def problem_of(record: Record | Unreadable) -> str | None:
     """Why a record cannot be counted, if it cannot."""
     if isinstance(record, Unreadable):
         return record.reason
-    return None if is_answered(record) else NOT_NUMBERS
-
-
-def is_answered(record: Record) -> bool:
-    """Whether all logits were numbers."""
-    answers = record.answers.values()
-    return all((each.labels >= 0).all() for each in answers if isinstance(each, LabelAnswers))
+    labels = [each.labels for each in record.answers.values() if isinstance(each, LabelAnswers)]
+    return None if all((each >= 0).all() for each in labels) else NOT_NUMBERS
 
 
 def class_numbers(model: EvalModel, source: Source) -> list[int] | None:
