@@ -26,7 +26,8 @@ OTHERS = [
     "a_swinv2_mini_learned",
     *(f"{model}_200_epochs" for model in ("swinv2_mini", "a_swinv2_mini")),
     *(f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)),
-    "swin_mini_da_circular",
+    *(f"{family}_mini_da_circular" for family in ("swin", "swinv2", "cvt", "mvitv2")),
+    *(f"{model}_random_grids" for model in MODELS if model.startswith("a_")),
 ]
 SHIPPED = [f"shipped/{model}" for model in MODELS]
 ALL = [*MAIN, *OTHERS, *SHIPPED]
@@ -57,7 +58,7 @@ def values(name, *without):
 def test_all_are_there():
     there = [name.removeprefix("cifar10_small/") for name in list_recipes() if name.startswith("cifar10_small/")]
     assert there == sorted(ALL)
-    assert len(ALL) == 30
+    assert len(ALL) == 37
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -84,7 +85,7 @@ def test_the_tables_are_learned_as_in_the_paper_but_for_the_batch(name):
     assert (config.schedule.epochs, config.schedule.name, config.batch_size) == (100, "cosine", 512)
     assert augment.flip == 0.5
     assert augment.pad_crop == augment.mixup == augment.cutmix == augment.erasing == 0
-    assert augment.circular_shift == (name == "swin_mini_da_circular")
+    assert augment.circular_shift == name.endswith("_da_circular")
     assert augment.crop_scale is None
 
 
@@ -96,6 +97,13 @@ def test_an_adaptive_network_is_trained_as_its_ordinary_twin(model):
         different = ("model.name", *(("model.padding", "evaluate") if twin.endswith("_standard") else ()))
         assert values(model, *different) == values(twin, *different)
     assert values(f"shipped/{model}", "model.name") == values(f"shipped/{ordinary}", "model.name")
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if model.startswith("a_")])
+def test_random_grids_are_all_that_a_recipe_with_them_changes(model):
+    name, rate = f"{model}_random_grids", "model.grid_drop_rate"
+    assert (parsed(model).model.grid_drop_rate, parsed(name).model.grid_drop_rate) == (None, 0.5)
+    assert values(name, rate) == values(model, rate)
 
 
 def test_only_what_the_shifts_change_is_trained_twice():

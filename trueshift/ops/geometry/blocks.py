@@ -26,7 +26,7 @@ def cut_blocks(
     """
     images, height, width, channels = x.shape
     rows, columns = _count((height, width), block)
-    cut = _Move.apply(x.reshape(-1, channels), start, (height, width), block, column_first, False)
+    cut = _moved(x.reshape(-1, channels), start, (height, width), block, column_first, False)
     return cut.view(images, rows, columns, block[0] * block[1], channels)
 
 
@@ -36,7 +36,12 @@ def join_blocks(
     """The inverse of :func:`cut_blocks`."""
     images, rows, columns, _, channels = blocks.shape
     size = (rows * block[0], columns * block[1])
-    return _Move.apply(blocks.reshape(-1, channels), start, size, block, False, True).view(images, *size, channels)
+    return _moved(blocks.reshape(-1, channels), start, size, block, False, True).view(images, *size, channels)
+
+
+def _moved(*arguments: Any) -> Tensor:
+    """In a trace sizes are tensors, which a function with a gradient of its own cannot take."""
+    return (move_blocks if torch.jit.is_tracing() else _Move.apply)(*arguments)
 
 
 def _count(size: Pair, block: Pair) -> Pair:
