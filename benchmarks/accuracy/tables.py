@@ -158,6 +158,7 @@ def summary() -> str:
         rows.append([title_of(family, False), *cells[:3], f"**{cells[3]}**"])
     head = ["32 pixels, 2 to 3 M parameters", "ordinary", "ordinary, trained on circular shifts"]
     note = "Top-1 / C-Cons. / S-Cons., percent of CIFAR-10's 10,000 test images; 100 epochs, flips only, 3 seeds."
+    note += " Ordinary CvT and MViTv2 have circular padding here."
     return table([*head, "adaptive, as in the paper", "adaptive, random grids"], rows, note)
 
 
