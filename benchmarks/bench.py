@@ -65,11 +65,10 @@ def run(name: str, options: list[str]) -> int:
 
 
 def take_in(folder: Path) -> int:
-    files = sorted(folder.rglob("*_seed*.json"))
-    found = [json.loads(path.read_text()) for path in files]
+    found = [json.loads(path.read_text()) for path in sorted(folder.rglob("*_seed*.json"))]
     store.take_in(found)
-    print(f"{len(files)} files imported")
-    return 0 if files else 1
+    print(f"{len(found)} files imported")
+    return 0 if found else 1
 
 
 def main() -> int:

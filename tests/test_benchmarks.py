@@ -73,7 +73,7 @@ def test_the_latest_measurement_of_a_setting_counts(tables):
     assert "| Swin-T | 0.50 | not measured yet |" in tables.summary()
 
 
-def test_what_failed_is_told(tables):
+def test_what_failed_is_reported(tables):
     result = speeds()
     result["rows"][2] = {"name": "ours, adaptive", "error": "Oops: no"}
     save("model_speed_a", [result])

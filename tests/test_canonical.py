@@ -1,6 +1,8 @@
 """Any model, made invariant from outside."""
 
+import jaxtyping
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -11,8 +13,6 @@ from trueshift.testing import assert_equivariant, assert_invariant, photographs
 
 
 def test_a_plain_vision_transformer_becomes_bit_invariant():
-    import timm
-
     plain = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10).eval()
     with pytest.raises(AssertionError, match="does not hold"):
         assert_invariant(plain, size=32, shifts=4)
@@ -73,8 +73,6 @@ def test_gradients_and_weights_pass_through():
     ],
 )
 def test_bad_input(call, error, message, monkeypatch):
-    import jaxtyping
-
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(error, match=message):
         call(ts.canonicalize(nn.Flatten(), dense=True))

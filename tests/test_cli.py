@@ -25,9 +25,9 @@ QUICK = ["--limit", "3", "--shifts", "2", "--examples", "1", "--plane", "3", "--
 
 def test_an_audit_beside_its_twin(tmp_path, capsys):
     assert main(["audit", "swin_mini", "--against", "adapted", "--random-weights", *QUICK, "--output", "out"]) == 0
-    told = capsys.readouterr().out
-    assert "random weights" in told
-    assert "C-Cons." in told
+    message = capsys.readouterr().out
+    assert "random weights" in message
+    assert "C-Cons." in message
     found = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert [model["name"] for model in found["models"]] == ["swin_mini", "swin_mini, adapted"]
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
@@ -48,7 +48,7 @@ def test_an_evaluation(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["audit", "resnet10t"], "--random-weights"),
         (["audit", "no_such_model"], "no model is called"),
@@ -65,17 +65,17 @@ def test_an_evaluation(tmp_path, capsys):
         (["train", "--data.train_split", "bogus", "--data.holdout", "0.2"], "split 'bogus': needs 'test' or 'train'"),
     ],
 )
-def test_what_a_user_can_put_right_is_told_in_a_line(arguments, told, capsys):
+def test_what_a_user_can_put_right_is_reported_in_a_line(arguments, message, capsys):
     assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert "Traceback" not in error
     assert error.startswith("trueshift: ")
 
 
 @pytest.mark.parametrize("command", [["audit"], ["eval", "--data", "sample", "--protocols", "circular"]])
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "message"),
     [
         ("--device tpu", "device 'tpu': needs cpu, cuda, cuda:1 or auto"),
         ("--device cuda:-1", "device 'cuda:-1': needs cpu"),
@@ -93,12 +93,12 @@ def test_what_a_user_can_put_right_is_told_in_a_line(arguments, told, capsys):
         ("--split bogus", "split 'bogus': needs 'test' or 'train'"),
     ],
 )
-def test_values_that_cannot_be_are_refused_with_what_can(command, option, told, capsys):
+def test_values_that_cannot_be_are_refused_with_what_can(command, option, message, capsys):
     name, *needed = command
     assert main([name, "swin_mini", *needed, "--random-weights", *option.split()]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]  # above it the names of processes and warnings of timm's
     assert error.startswith("trueshift: ")
-    assert told in error
+    assert message in error
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
@@ -117,7 +117,7 @@ def test_no_workers_read_in_the_process_itself(workers, code, capsys):
 
 
 @pytest.mark.parametrize("command", [["audit", *QUICK], ["eval", "--protocols", "circular"]], ids=lambda each: each[0])
-def test_pictures_of_which_none_can_be_read_are_no_result(command, tmp_path, capsys):
+def test_images_of_which_none_can_be_read_are_no_result(command, tmp_path, capsys):
     (tmp_path / "broken").mkdir()
     for name in ("a.png", "b.jpg"):
         (tmp_path / "broken" / name).write_bytes(b"no picture")
@@ -159,7 +159,7 @@ def test_names_that_are_no_text_and_screens_without_letters(tmp_path, monkeypatc
     assert r"\udcdcbung.png" in (tmp_path / "audit" / "images.csv").read_text()
 
 
-def test_too_little_memory_is_told_in_a_line(monkeypatch, capsys):
+def test_too_little_memory_is_reported_in_a_line(monkeypatch, capsys):
     def full(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nMore.")
 
@@ -184,30 +184,37 @@ def test_a_full_disk_leaves_the_last_report(tmp_path, monkeypatch, capsys):
     assert not list((tmp_path / "audit").glob(".*"))
 
 
+def paint(image: str = "cat", *, colours: list[str], times: int = 3, wet: bool = False, tone: str | None = None) -> str:
+    """Paint an image.
+
+    Args:
+        image: what to paint,
+            at full length.
+        colours: some.
+        times: 100 % of them.
+        wet: or dry.
+        tone: if any.
+    """
+    return f"{image} {colours} {times} {wet} {tone}"
+
+
 def test_functions_become_commands(capsys):
-    def paint(picture: str, *, colours: list[str], times: int = 3, wet: bool = False, tone: str | None = None) -> str:
-        """Paint a picture.
-
-        Args:
-            picture: what to paint,
-                at full length.
-            colours: some.
-            times: 100 % of them.
-            wet: or dry.
-            tone: if any.
-        """
-        return f"{picture} {colours} {times} {wet} {tone}"
-
     parser = command_line("p", "about", {"paint": paint})
-    given = parser.parse_args(["paint", "cat", "--colours", "red", "blue", "--wet"])
-    assert given.run(given) == "cat ['red', 'blue'] 3 True None"
-    with pytest.raises(SystemExit):
-        parser.parse_args(["paint", "cat"])
-    assert "--colours" in capsys.readouterr().err
+    for words, painted in (
+        (["dog", "--colours", "red", "blue", "--wet"], "dog ['red', 'blue'] 3 True None"),
+        (["--colours", "red", "--times", "5"], "cat ['red'] 5 False None"),
+        (["dog", "--times", "5", "--colours", "red", "--tone", "low"], "dog ['red'] 5 False low"),
+    ):
+        given = parser.parse_args(["paint", *words])
+        assert given.run(given) == painted
+    for words, message in ((["cat"], "--colours"), (["dog", "cow", "--colours", "red"], "cow")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["paint", *words])
+        assert message in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parser.parse_args(["paint", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "what to paint, at full length" in shown
+    assert "what to paint, at full length. (default: cat)" in shown
     assert "100 % of them. (default: 3)" in shown
 
 
@@ -228,30 +235,6 @@ def test_a_function_of_arguments_gets_all_words_as_they_are(words):
     parser = command_line("p", "about", {"other": lambda: None, "send": send})
     given = parser.parse_args(["send", *words])
     assert given.run(given) == words
-
-
-def test_an_argument_with_a_default_may_be_left_out(capsys):
-    def paint(picture: str = "cat", *, times: int = 3) -> str:
-        """Paint a picture.
-
-        Args:
-            picture: what to paint.
-            times: how often.
-        """
-        return f"{picture} {times}"
-
-    parser = command_line("p", "about", {"paint": paint})
-    for words, painted in (
-        ([], "cat 3"),
-        (["dog"], "dog 3"),
-        (["--times", "5"], "cat 5"),
-        (["dog", "--times", "5"], "dog 5"),
-    ):
-        given = parser.parse_args(["paint", *words])
-        assert given.run(given) == painted
-    with pytest.raises(SystemExit):
-        parser.parse_args(["paint", "dog", "cow"])
-    assert "cow" in capsys.readouterr().err
 
 
 @dataclass(frozen=True)
@@ -297,7 +280,7 @@ def test_a_dataclass_stands_for_one_option_per_field(capsys):
     assert "of its paint." in shown
 
 
-def test_recipes_are_listed_and_told(capsys):
+def test_recipes_are_listed_and_shown(capsys):
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
     assert "cifar10/a_swin_tiny_circular" in listed

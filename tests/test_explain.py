@@ -1,4 +1,4 @@
-"""What explain says is what the network does."""
+"""What explain reports is what the network does."""
 
 import json
 
@@ -15,14 +15,14 @@ NAMES = ("a_swin_mini", "a_cvt_mini", "a_mvitv2_mini")
 def test_offsets_lead_to_the_grids(name):
     model = ts.create_model(name, anchor=False).eval()
     images = torch.stack(list(photographs(32).values()))
-    told = ts.explain(model, images)
+    report = ts.explain(model, images)
     with torch.no_grad():
         stages = model.features(images)
-    for grid, tokens in zip(told.grids, stages, strict=True):
+    for grid, tokens in zip(report.grids, stages, strict=True):
         assert torch.equal(grid.origin, tokens.grid.origin)
-    assert told.decisions[0].layer == "patch_embed"
-    assert torch.equal(told.decisions[0].offset % 2, told.grids[0].origin % 2)
-    for decision in told.decisions:
+    assert report.decisions[0].layer == "patch_embed"
+    assert torch.equal(report.decisions[0].offset % 2, report.grids[0].origin % 2)
+    for decision in report.decisions:
         assert (decision.offset >= 0).all()
         assert (decision.offset < torch.tensor(decision.stride)).all()
 
@@ -47,53 +47,43 @@ def test_windows_are_not_chosen_by_noise():
         assert margins[-1].median() > 1e-4  # one window spans the last stage: the tokens themselves decide
 
 
-def test_as_data_as_text_and_as_a_picture(tmp_path):
-    told = ts.explain(ts.create_model("a_swin_mini").eval(), photographs(32)["chelsea"])
-    rows = json.loads(json.dumps(told.rows()))
+def test_as_data_as_text_and_as_an_image(tmp_path):
+    report = ts.explain(ts.create_model("a_swin_mini").eval(), photographs(32)["chelsea"])
+    rows = json.loads(json.dumps(report.rows()))
     assert [row["layer"] for row in rows][:3] == ["patch_embed", "layers.0.align", "layers.1.downsample"]
-    assert "layers.1.downsample" in told.table()
-    assert "stage 2: every 8 pixels from" in told.table()
-    path = told.save(tmp_path / "deep" / "grids.png")
+    assert "layers.1.downsample" in report.table()
+    assert "stage 2: every 8 pixels from" in report.table()
+    path = report.save(tmp_path / "deep" / "grids.png")
     assert path.stat().st_size > 10_000
 
 
 def test_a_segmentation_network_is_explained_by_its_encoder(tmp_path):
     network = ts.UperNet("a_swin_mini", 3, channels=8, auxiliary=False).eval()
     image = photographs(32)["chelsea"]
-    told, inside = ts.explain(network, image), ts.explain(network.encoder, image)
-    assert len(told.figure().axes) == len(told.windows) == len(told.grids) == 3
-    for mine, encoders in ((told.grids, inside.grids), (told.windows, inside.windows)):
+    report, inside = ts.explain(network, image), ts.explain(network.encoder, image)
+    assert len(report.figure().axes) == len(report.windows) == len(report.grids) == 3
+    for mine, encoders in ((report.grids, inside.grids), (report.windows, inside.windows)):
         assert all(torch.equal(a.origin, b.origin) for a, b in zip(mine, encoders, strict=True))
-    assert [decision.layer for decision in told.decisions] == [f"encoder.{each.layer}" for each in inside.decisions]
-    assert "stage 2: every 8 pixels from" in told.table()
+    assert [decision.layer for decision in report.decisions] == [f"encoder.{each.layer}" for each in inside.decisions]
+    assert "stage 2: every 8 pixels from" in report.table()
 
 
-def test_without_grids_there_is_no_picture():
+def test_any_module_of_adaptive_layers_without_grids_to_draw():
     layers = torch.nn.Sequential(ts.AdaptiveTokenize(3, 8, 4), ts.AlignWindows(4))
-    told = ts.explain(layers, torch.randn(2, 3, 32, 32))
+    report = ts.explain(layers, torch.randn(2, 3, 32, 32))
+    assert [decision.layer for decision in report.decisions] == ["0", "1"]
+    assert report.grids == ()
     with pytest.raises(ValueError, match=r"no grids to draw: needs a model of trueshift's; table\(\) has the choices"):
-        told.figure()
+        report.figure()
 
 
 def test_the_model_is_left_as_it_was():
-    model = ts.create_model("a_cvt_mini").eval()
-    ts.explain(model, torch.randn(1, 3, 32, 32))
-    assert not any(module._forward_hooks for module in model.modules())
-    with pytest.raises(ValueError, match="multiple"):
-        ts.explain(model, torch.randn(1, 3, 33, 32))
-    assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_batch_statistics_are_left_as_they_were():
+    """Its mode, its batch statistics, and no hooks, also where the image is refused."""
     model = ts.create_model("a_cvt_mini").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     ts.explain(model, torch.randn(2, 3, 32, 32))
+    with pytest.raises(ValueError, match="multiple"):
+        ts.explain(model, torch.randn(1, 3, 33, 32))
     assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_any_module_of_adaptive_layers():
-    layers = torch.nn.Sequential(ts.AdaptiveTokenize(3, 8, 4), ts.AlignWindows(4))
-    told = ts.explain(layers, torch.randn(2, 3, 32, 32))
-    assert [decision.layer for decision in told.decisions] == ["0", "1"]
-    assert told.grids == ()

@@ -35,14 +35,13 @@ for to in (timm.create_model("swin_tiny_patch4_window7_224"), "a_swin_mini", 32.
 """
 
 
-def test_what_does_not_say_which_sizes_it_takes_is_refused(run_unchecked):
-    told = run_unchecked(REFUSED).splitlines()
-    for line, kind in zip(told, ("SwinTransformer", "str", "float"), strict=False):
+def test_what_has_no_sizes_is_refused(run_unchecked):
+    lines = run_unchecked(REFUSED).splitlines()
+    for line, kind in zip(lines, ("SwinTransformer", "str", "float"), strict=False):
         assert line == (
-            f"TypeError a {kind} does not say what sizes it takes: needs a model of trueshift's, or the multiple "
-            "itself, e.g. 32"
+            f"TypeError a {kind} has no size multiple: needs a model of trueshift's, or the multiple itself, e.g. 32"
         )
-    for line, multiple in zip(told[3:], ("(32,)", "(1, 2, 3)", "0", "(32, -1)"), strict=True):
+    for line, multiple in zip(lines[3:], ("(32,)", "(1, 2, 3)", "0", "(32, -1)"), strict=True):
         assert line == (
             f"ValueError a multiple of {multiple}: needs a number of pixels from 1 on, or one for rows and one for "
             "columns"

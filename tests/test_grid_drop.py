@@ -1,4 +1,4 @@
-"""Random grids while training: as often as asked, uniform, reproducible, and nothing of them in evaluation."""
+"""Random grids while training: as often as set, uniform, reproducible, and nothing of them in evaluation."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import trueshift as ts
 from trueshift.criteria import Criterion
 from trueshift.ops.selection.choose import Choice, drop_grids
 
-FAMILIES = ("a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini")
+FAMILIES = ts.list_models("a_*mini*")
 
 
 def images(count=4):

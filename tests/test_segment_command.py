@@ -1,4 +1,4 @@
-"""``trueshift segment``: pictures in, label files and overlays out, and what cannot be done told."""
+"""``trueshift segment``: images in, label files and overlays out, and what is refused."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def read(path):
     return read_mask(path, Labels.numbered(3))
 
 
-def test_label_files_and_overlays_are_written_at_the_size_of_the_picture(tmp_path, colours, capsys):
+def test_label_files_and_overlays_are_written_at_the_size_of_the_image(tmp_path, colours, capsys):
     expected = {
         "a": stripes(tmp_path / "a.png"),
         "deep_b": stripes(tmp_path / "in" / "deep" / "b.png", (33, 47), (2, 1, 0)),
@@ -83,10 +83,10 @@ def test_label_files_and_overlays_are_written_at_the_size_of_the_picture(tmp_pat
             assert image.height > labels.shape[0]
         with Image.open(tmp_path / "out" / f"{name}_mask.png") as image:
             assert image.mode == "P"
-    told = capsys.readouterr().out
-    assert "a.png (40 x 60): " in told
-    assert "red 33.3%" in told
-    assert "2 of 2 images: out" in told
+    message = capsys.readouterr().out
+    assert "a.png (40 x 60): " in message
+    assert "red 33.3%" in message
+    assert "2 of 2 images: out" in message
 
 
 def test_windows_slide_by_the_crop_of_the_training(tmp_path, colours):
@@ -105,7 +105,7 @@ def test_windows_slide_by_the_crop_of_the_training(tmp_path, colours):
         assert np.array_equal(read(tmp_path / folder / "a_mask.png"), labels)
 
 
-def test_unreadable_pictures_are_told_and_the_others_done(tmp_path, colours, capsys):
+def test_unreadable_images_are_reported_and_the_others_done(tmp_path, colours, capsys):
     stripes(tmp_path / "in" / "a.png")
     stripes(tmp_path / "in" / "c.png")
     (tmp_path / "in" / "b.png").write_bytes(b"no picture")
@@ -132,7 +132,7 @@ def test_files_are_not_written_over(tmp_path, colours, capsys):
     assert read(mine).shape == (40, 60)
 
 
-def test_hidden_files_are_not_pictures_and_linked_folders_are_looked_into(tmp_path, colours):
+def test_hidden_files_are_not_images_and_linked_folders_are_looked_into(tmp_path, colours):
     stripes(tmp_path / "elsewhere" / "a.png")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "._a.png").write_bytes(b"a note of a file system")
@@ -141,7 +141,7 @@ def test_hidden_files_are_not_pictures_and_linked_folders_are_looked_into(tmp_pa
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"linked_a_mask.png", "linked_a_overlay.png"}
 
 
-def test_results_of_the_last_time_are_not_pictures(tmp_path, colours):
+def test_results_of_the_last_time_are_not_images(tmp_path, colours):
     stripes(tmp_path / "in" / "a.png")
     for _ in range(2):
         assert main(["segment", "in", "--model", "any", "--output", "in/out", "--overwrite"]) == 0
@@ -149,7 +149,7 @@ def test_results_of_the_last_time_are_not_pictures(tmp_path, colours):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nowhere.png"], "there is no image at nowhere.png: needs an image or a folder of them"),
         (["empty"], "empty has no images: needs files ending in .jpg"),
@@ -164,13 +164,13 @@ def test_results_of_the_last_time_are_not_pictures(tmp_path, colours):
         (["a.png", "--precision", "int3"], "needs one of float32, bf16"),
     ],
 )
-def test_what_a_user_can_put_right_is_told_in_a_line(tmp_path, colours, capsys, arguments, told):
+def test_what_a_user_can_put_right_is_reported_in_a_line(tmp_path, colours, capsys, arguments, message):
     stripes(tmp_path / "a.png")
     stripes(tmp_path / "in" / "a.png")
     (tmp_path / "empty").mkdir()
     assert main(["segment", *arguments, "--model", "any"]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.startswith("trueshift: ")
     assert not list(tmp_path.rglob("*_mask.png"))
 
@@ -193,7 +193,7 @@ def test_a_network_from_its_folder(tmp_path, capsys):
     assert np.array_equal(read(tmp_path / "out" / "a_mask.png"), logits[0].argmax(0))
 
 
-def test_a_model_of_whole_pictures_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_model_of_whole_images_is_refused(tmp_path, monkeypatch, capsys):
     stripes(tmp_path / "a.png")
 
     class Classifier(nn.Module):

@@ -50,9 +50,6 @@ def finished(tmp_path_factory):
     return run
 
 
-# runs
-
-
 def test_recipes_by_patterns():
     small = [f"cifar10_small/{name}" for name in ("a_cvt_mini", "a_mvitv2_mini", "a_swinv2_mini")]
     assert matching(["a_*v*_mini"]) == small
@@ -193,9 +190,6 @@ def test_a_result_taken_in_twice_is_there_once_and_another_seed_beside_it(finish
     assert store.result_of("a_swin_mini", 9) is None
 
 
-# processes
-
-
 def job(tmp_path, name, code, after=None):
     return Job(name, [sys.executable, "-c", code], tmp_path / f"{name}.log", after)
 
@@ -271,6 +265,3 @@ def test_training_stopped_resumed_and_measured_from_the_command_line(tmp_path):
     for part in ("canonical", "adapted"):
         assert f"cvt_mini_circular,0,cpu,{part},circular,bit_exact,,1,6\n" in table
     assert store.about("cvt_mini_adapted_10_epochs", tmp_path / "results")["measured"]
-
-
-# tables

@@ -45,6 +45,7 @@ def results(monkeypatch, tmp_path):
                 "settings": {"shifts": shifts, "device": device},
                 "images": images,
                 "protocols": {},
+                "weights": "float32",
                 "measured": {protocol: rates(*numbers) for protocol, numbers in part.items()},
             }
             for name, part in parts.items()

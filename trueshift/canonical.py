@@ -7,16 +7,18 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from .layers.frame import FrameFinder
 from .layers.tokenize import check_image
 from .ops.geometry.shift import IMAGE_DIMS, circular_shift
 from .ops.nn.autocast import without_autocast
 from .ops.selection.content_hash import origin_keys
-from .ops.selection.seam import seam_scores, start_on_seam
+from .ops.selection.quantised_image import Pixels
+from .ops.selection.seam import start_on_seam
 
 
 @torch.no_grad()
-def canonical_origin(image: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
-    """The pixel at which the image should start: its wrap seam, and the content itself where seams tie.
+def canonical_origin(image: Float[Tensor, "B C H W"], finder: FrameFinder | None = None) -> Int64[Tensor, "B 2"]:
+    """The pixel at which the image should start: its border, and the content itself where several look like it.
 
     Usually the corner of the photograph as it was taken.
 
@@ -24,7 +26,7 @@ def canonical_origin(image: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
     """
     with without_autocast(image):
         pixels = image.permute(0, 2, 3, 1)
-        rows, columns = seam_scores(pixels)
+        rows, columns = (finder or FrameFinder().to(image.device))(Pixels(pixels))
         first = image.new_zeros((image.shape[0], 2), dtype=torch.int64)
         return start_on_seam(rows, columns, first, (1, 1), lambda needed: origin_keys(pixels, needed))
 
@@ -36,11 +38,12 @@ class Canonicalize(nn.Module):
         super().__init__()
         self.model = model
         self.dense = dense
+        self.frame = FrameFinder()
 
     def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The model's output on the image in its canonical frame; dense maps rolled back to the image's own."""
         check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
-        origin = canonical_origin(image)
+        origin = canonical_origin(image, self.frame)
         output = self.model(circular_shift(image, origin, IMAGE_DIMS), *args, **kwargs)
         if not self.dense:
             return output

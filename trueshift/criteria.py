@@ -85,12 +85,7 @@ class Candidates(ABC):
         return self.content
 
     def keys(self, needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
-        """The content as seen from each position, for exact ties.
-
-        Args:
-            needed: the images that tie; what stands in place of the others' means nothing. All if None, and then
-                computed once.
-        """
+        """The content as seen from each position, for exact ties; see :func:`.origin_keys`. Those of all are kept."""
         if needed is not None:
             return origin_keys(self.tie_breaker(), needed)
         if self._keys is None:
@@ -145,7 +140,7 @@ class MaxNorm(Criterion):
         self.p = p
 
     def forward(self, candidates: Candidates) -> Choice:
-        """Behind an anchor in one step, unless a subclass scores in another way."""
+        """For anchored content in one step, unless a subclass scores in another way."""
         if self.p == 2 and candidates.anchored and type(self).scores is MaxNorm.scores:
             with torch.no_grad(), without_autocast(candidates.content):
                 return candidates.choose_by_energy()
@@ -173,7 +168,7 @@ class InputNorm(Criterion):
     """
 
     def forward(self, candidates: Candidates) -> Choice:
-        """Behind an anchor in one step, unless a subclass scores in another way."""
+        """For anchored content in one step, unless a subclass scores in another way."""
         if candidates.anchored and type(self).scores is InputNorm.scores:
             with torch.no_grad(), without_autocast(candidates.content):
                 return choose_by_sum(candidates.arithmetic.power_sum(candidates.content, 2)[None], candidates.stride)
@@ -228,12 +223,7 @@ class LearnedScore(Criterion):
     """
 
     def __init__(
-        self,
-        dim: int,
-        hidden: int = 16,
-        temperature: float = 1.0,
-        mode: str = "straight_through",
-        noise: bool = True,
+        self, dim: int, hidden: int = 16, temperature: float = 1.0, mode: str = "straight_through", noise: bool = True
     ) -> None:
         super().__init__()
         if mode not in ("straight_through", "soft"):

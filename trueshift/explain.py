@@ -21,18 +21,11 @@ from .utils.evaluation_mode import in_evaluation
 
 @dataclass(frozen=True)
 class Decision:
-    """One choice of one layer, for every image of the batch.
+    """One choice of one layer, for every image of the batch; see :class:`.Choice`."""
 
-    Attributes:
-        layer: where in the model.
-        stride: between how many grids, in rows and columns.
-        offset, margin, tied: see :class:`.Choice`. The offset counts from the first token (pixel)
-            the layer was given; a tokenizer's is before the anchor.
-    """
-
-    layer: str
-    stride: Pair
-    offset: Int64[Tensor, "B 2"]
+    layer: str  # where in the model
+    stride: Pair  # between how many grids, in rows and columns
+    offset: Int64[Tensor, "B 2"]  # from the first token (pixel) the layer was given; of a tokenizer, before the anchor
     margin: Float[Tensor, " B"]
     tied: Bool[Tensor, " B"]
 

@@ -55,8 +55,7 @@ def _multiple_of(to: Target) -> Pair:
         return to.size_multiple
     if not isinstance(to, int | Sequence) or isinstance(to, str):
         raise TypeError(
-            f"a {type(to).__name__} does not say what sizes it takes: needs a model of trueshift's, or the multiple "
-            "itself, e.g. 32"
+            f"a {type(to).__name__} has no size multiple: needs a model of trueshift's, or the multiple itself, e.g. 32"
         )
     if (isinstance(to, Sequence) and len(to) != 2) or min(pair(to)) < 1:
         raise ValueError(f"a multiple of {to}: needs a number of pixels from 1 on, or one for rows and one for columns")

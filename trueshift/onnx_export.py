@@ -31,7 +31,7 @@ def export_onnx(
     Takes backbones, and :class:`~trueshift.UperNet`, whose ``logits`` are those of all pixels.
 
     The batch axis, called ``batch``, is dynamic. Channels, height and width are fixed, because grids and windows are
-    laid out for them; the file's metadata say so. Takes about a minute.
+    laid out for them; the file's metadata name them. Takes about a minute.
 
     Shift law: within one session, and for batches of one size, logits do not change when an image is shifted
     circularly, bit for bit; those of pixels move with it. They agree with those of PyTorch to rounding; so do the grids

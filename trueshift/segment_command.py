@@ -1,6 +1,5 @@
 """Label the pixels of image files; write a label file and an overlay for each."""
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from .data import Unreadable
-from .data.images import EXTENSIONS, decoded, image_files
+from .data.images import EXTENSIONS, decoded, image_files, png_bytes
 from .eval.models.dense import PixelLogits
 from .eval.models.eval_model import EvalModel
 from .eval.runner.segment import labels_at
@@ -35,15 +34,11 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Segmented:
-    """The classes found in an image.
-
-    Args:
-        shares: names of classes with their part of the pixels, the largest first.
-    """
+    """The classes found in an image."""
 
     name: str
     size: Pair
-    shares: list[tuple[str, float]]
+    shares: list[tuple[str, float]]  # names of classes with their part of the pixels, the largest first
 
     def summary(self) -> str:
         """The largest classes in a line."""
@@ -54,16 +49,11 @@ class Segmented:
 
 @dataclass(frozen=True)
 class PixelLabels:
-    """From an image to the class of each of its pixels.
-
-    Args:
-        model: a segmentation model.
-        sliding: show it windows instead of the whole image.
-    """
+    """From an image to the class of each of its pixels."""
 
     model: EvalModel
     device: str = "cpu"
-    sliding: Sliding | None = None
+    sliding: Sliding | None = None  # show the model windows instead of the whole image
 
     def __post_init__(self) -> None:
         if not self.model.dense:
@@ -147,8 +137,6 @@ def segment_files(images: Mapping[str, Path], model: PixelLabels, output: Path) 
         labels = model(image)
         names = model.names
         write_whole(output / _MASK.format(name), mask_png(labels, len(names)))
-        file = io.BytesIO()
-        overlay(image, labels, names).save(file, "PNG")
-        write_whole(output / _OVERLAY.format(name), file.getvalue())
+        write_whole(output / _OVERLAY.format(name), png_bytes(overlay(image, labels, names)))
         found = [(names[label], share) for label, share in shares(labels)]
         yield Segmented(str(path), (image.height, image.width), found)

@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.accuracy import store
 from benchmarks.accuracy.measure import PARTS, measure_run, measured_file, parts_of
-from benchmarks.accuracy.runs import Run, hours, matching, needed_by, write_result
+from benchmarks.accuracy.runs import Run, hours, matching, write_result
 from benchmarks.common.job_queue import Job, JobQueue
 from benchmarks.common.package import inference_device
 from benchmarks.common.record import RESULTS, ROOT
@@ -40,18 +40,20 @@ def main() -> int:
 def _train(given: argparse.Namespace, runs: list[Run]) -> int:
     more = [word for pair in given.override for word in _option(pair)] + ["--compile", "true"] * given.compile
     by_name = {run.name: run for run in runs}
-    waiting = [run for run in runs if run.seed not in _seeds(given, run)]
+    waiting = []
     for run in runs:
-        if run not in waiting:
+        if any(entry["seed"] == run.seed for entry in store.about(run.recipe, given.results)["trained"]):
             print(f"{run.name}: finished before", flush=True)
-    for run in waiting:
-        _refuse_without_start(run, waiting)
+        else:
+            waiting.append(run)
     jobs = []
     for run in sorted(waiting, key=lambda run: -hours(run.recipe)):
-        first = needed_by(run.recipe)
+        first = run.first
+        if first and first.weights() is None and first not in waiting:
+            beside = f"needs --runs {first.recipe} beside it, or --weights FOLDER"
+            raise SystemExit(f"{run.name} starts from {first.name}: {beside}")
         command = [sys.executable, "-m", "trueshift", "train", *run.command(given.data, more)]
-        after = Run(first, run.seed, run.work).name if first else None
-        jobs.append(Job(run.name, command, run.work / f"{run.name}.log", after, run.progress))
+        jobs.append(Job(run.name, command, run.work / f"{run.name}.log", first and first.name, run.progress))
 
     def finished(job: Job) -> None:
         run = by_name[job.name]
@@ -103,10 +105,6 @@ def _work_through(given: argparse.Namespace, jobs: list[Job], finished: Callable
     return 0 if good == len(jobs) else 75
 
 
-def _seeds(given: argparse.Namespace, run: Run) -> set[int]:
-    return {entry["seed"] for entry in store.about(run.recipe, given.results)["trained"]}
-
-
 def _parts_there(given: argparse.Namespace, run: Run, device: str) -> set[str]:
     """What need not be measured again: a trial of a few images does not stand for all."""
     return {
@@ -118,16 +116,6 @@ def _parts_there(given: argparse.Namespace, run: Run, device: str) -> set[str]:
 
 def _take_in(given: argparse.Namespace, path: Path) -> None:
     store.take_in([json.loads(path.read_text())], given.results)
-
-
-def _refuse_without_start(run: Run, planned: list[Run]) -> None:
-    """A run that starts from another's weights needs them, or that run beside it."""
-    first = needed_by(run.recipe)
-    if first is None:
-        return
-    start = Run(first, run.seed, run.work, run.kept)
-    if start.weights() is None and start.name not in {each.name for each in planned}:
-        raise SystemExit(f"{run.name} starts from {start.name}: needs --runs {first} beside it, or --weights FOLDER")
 
 
 def _option(pair: str) -> list[str]:

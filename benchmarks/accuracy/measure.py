@@ -37,7 +37,7 @@ class Part:
     shifts: int = 2  # of each image
 
 
-def _adaptive(recipe: str) -> bool:
+def _invariant(recipe: str) -> bool:
     """Whether the network is exactly invariant: adaptive, and no module removed."""
     return configuration(recipe).model.name.startswith("a_") and "_no_" not in recipe
 
@@ -51,6 +51,10 @@ def _main_tables(recipe: str) -> bool:
 
 def _ordinary(recipe: str) -> bool:
     return _main_tables(recipe) and not configuration(recipe).model.name.startswith("a_")
+
+
+def _shipped_ordinary(recipe: str) -> bool:
+    return "/shipped/" in recipe and not configuration(recipe).model.name.startswith("a_")
 
 
 def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:
@@ -68,11 +72,13 @@ def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:
 
 
 PARTS = {
-    "exactness_float32": Part(_adaptive, ("circular",), shifts=EXACTNESS_SHIFTS),
-    "exactness_bf16": Part(_adaptive, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
+    "exactness_float32": Part(_invariant, ("circular",), shifts=EXACTNESS_SHIFTS),
+    "exactness_bf16": Part(_invariant, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
     "magnitude": Part(_main_tables, ("magnitude",)),
     "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
-    "canonical": Part(_ordinary, ("circular", "cifar-standard"), canonical_twin),
+    "canonical": Part(
+        lambda recipe: _ordinary(recipe) or _shipped_ordinary(recipe), ("circular", "cifar-standard"), canonical_twin
+    ),
     "adapted": Part(lambda recipe: _ordinary(recipe) or "_da_" in recipe, ("circular", "cifar-standard"), adapted_twin),
     **{
         f"no_{name}": Part(lambda recipe: recipe in SWITCHED, ("circular",), _without(module))

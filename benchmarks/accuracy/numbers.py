@@ -62,9 +62,7 @@ def seeds_asked(recipe: str, part: str) -> int:
 
 def cell(numbers: list[float]) -> str:
     """Mean and sample deviation over seeds."""
-    if not numbers:
-        return NOT_YET
-    return f"{mean(numbers):.2f}" + (f" ± {stdev(numbers):.2f}" if len(numbers) > 1 else "")
+    return paper_cell([mean(numbers), stdev(numbers) if len(numbers) > 1 else None]) if numbers else NOT_YET
 
 
 def paper(table: str) -> dict[str, list[list[float | None]]]:

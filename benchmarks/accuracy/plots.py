@@ -11,9 +11,8 @@ from benchmarks.accuracy.numbers import FAMILIES, LONGER, NETWORKS, asked, paper
 LEARNING, MAGNITUDE = "small_learning_curves.svg", "small_shift_magnitude.svg"
 PIXELS = (8, 16, 24, 32)
 _ORDINARY, _ADAPTIVE, _PAPER = "#d1495b", "#00798c", "#8a8f98"
-Curves = dict[
-    tuple[str, bool], list[list[tuple[int | None, float]]]
-]  # epochs and Top-1 of each seed, by family and adaptive
+# epochs and Top-1 of each seed, by family and adaptive
+Curves = dict[tuple[str, bool], list[list[tuple[int | None, float]]]]
 # text stays text and no date is written, so that files are small and reproducible
 _STYLE: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trueshift", "font.size": 9, "legend.frameon": False}
 
@@ -40,15 +39,15 @@ def draw_all(folder: Path) -> None:
         longer = curves(longer=True)
         _draw(folder / LEARNING, lambda axes, family: _learning(axes, family, found, longer), "epoch", "Top-1, %")
     if levels := magnitudes():
-        told = ("largest circular shift, pixels of 32", "same answer as unshifted, %")
-        _draw(folder / MAGNITUDE, lambda axes, family: _magnitude(axes, family, levels), *told)
+        labels = ("largest circular shift, pixels of 32", "same answer as unshifted, %")
+        _draw(folder / MAGNITUDE, lambda axes, family: _magnitude(axes, family, levels), *labels)
 
 
 def _learning(axes: Any, family: str, found: Curves, longer: Curves) -> None:
     for adaptive, colour in ((False, _ORDINARY), (True, _ADAPTIVE)):
-        for trainings, style, told in ((found, "-", title_of(family, adaptive)), (longer, ":", "200 epochs")):
+        for trainings, style, title in ((found, "-", title_of(family, adaptive)), (longer, ":", "200 epochs")):
             for number, curve in enumerate(trainings.get((family, adaptive), [])):
-                label = told if not number else None
+                label = title if not number else None
                 epochs, top1 = zip(*curve, strict=True)
                 line = {"color": colour, "linestyle": style, "linewidth": 1.2, "alpha": 0.8}
                 axes.plot(epochs, [100 * rate for rate in top1], label=label, **line)

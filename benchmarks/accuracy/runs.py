@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -27,14 +27,12 @@ def matching(patterns: Iterable[str]) -> list[str]:
     found: list[str] = []
     there = [name for name in list_recipes() if name.startswith(COLLECTIONS)]
     for pattern in patterns:
-        parts = (pattern if pattern.startswith(COLLECTIONS) else f"{SMALL}/{pattern}").split("/")
-        here = [
-            name for name in there if name.count("/") == len(parts) - 1 and all(map(fnmatch, name.split("/"), parts))
-        ]
+        full = pattern if pattern.startswith(COLLECTIONS) else f"{SMALL}/{pattern}"
+        here = [name for name in there if fnmatch(name, full) and name.count("/") == full.count("/")]
         if not here:
             raise SystemExit(f"no recipe fits {pattern}: there are {', '.join(there)}")
-        found += [name for name in here if name not in found]
-    return found
+        found += here
+    return list(dict.fromkeys(found))
 
 
 @cache
@@ -65,12 +63,10 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its files."""
         return f"{collection_of(self.recipe)[1].replace('/', '_')}_seed{self.seed}"
 
     @property
     def folder(self) -> Path:
-        """Its output folder."""
         return self.work / self.name
 
     def weights(self) -> tuple[Path, str] | None:
@@ -82,14 +78,19 @@ class Run:
             return None
         return restore_weights(file, self.work / "restored" / self.name), "float16"
 
+    @property
+    def first(self) -> "Run | None":
+        """The run whose weights it starts from."""
+        needed = needed_by(self.recipe)
+        return replace(self, recipe=needed) if needed else None
+
     def command(self, data: str, more: list[str]) -> list[str]:
         """The options of ``trueshift train``."""
-        words = ["--config", self.recipe, "--seed", str(self.seed), "--data.path", data]
-        if needed := needed_by(self.recipe):
-            first = Run(needed, self.seed, self.work, self.kept)
-            found = first.weights()
-            words += ["--model.start_from", str(found[0] if found else first.folder / "final")]
-        return [*words, "--output", str(self.folder), *more]
+        words = ["--config", self.recipe, "--seed", str(self.seed), "--data.path", data, "--output", str(self.folder)]
+        if self.first:
+            found = self.first.weights()
+            words += ["--model.start_from", str(found[0] if found else self.first.folder / "final")]
+        return [*words, *more]
 
     def progress(self) -> str:
         """How far it is."""
@@ -101,12 +102,8 @@ class Run:
 
     def _entries(self, kind: str) -> list[dict[str, Any]]:
         file = self.folder / "log.jsonl"
-        entries = []
-        for line in file.read_text().splitlines() if file.exists() else []:
-            try:
-                entries.append(json.loads(line))
-            except ValueError:  # being written
-                continue
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        entries = (json.loads(line) for line in lines if line.endswith("\n"))
         return [entry for entry in entries if entry["kind"] == kind]
 
     def result(self, more: list[str]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Row(NamedTuple):
     metric: str
     epoch: int | None
     value: float
-    images: int | None
+    images: int | None = None
 
 
 def collection_of(recipe: str) -> tuple[str, str]:
@@ -54,19 +54,19 @@ def about(recipe: str, results: Path | None = None) -> Recorded:
 
 def numbers(recipe: str, part: str, protocol: str, metric: str, device: str = "") -> dict[int, float]:
     """One number for each seed."""
-    return {row.seed: row.value for row in rows(recipe, part, protocol, metric, device)}
-
-
-def rows(recipe: str, part: str, protocol: str, metric: str, device: str = "") -> list[Row]:
-    """The rows that fit, by seed."""
-    collection, name = collection_of(recipe)
-    return _table(collection).get((name, device, part, protocol, metric), [])
+    return {row.seed: row.value for row in _rows(recipe, device, part, protocol, metric)}
 
 
 def curves(recipe: str, metric: str = "top1") -> list[list[tuple[int | None, float]]]:
     """Epochs and values, one list for each seed."""
-    by_seed = groupby(rows(recipe, TRAINING, "", metric), lambda row: row.seed)
+    by_seed = groupby(_rows(recipe, "", TRAINING, "", metric), lambda row: row.seed)
     return [[(row.epoch, row.value) for row in group] for _, group in by_seed]
+
+
+def _rows(recipe: str, *key: str) -> list[Row]:
+    """The rows of a device, part, protocol and metric, by seed."""
+    collection, name = collection_of(recipe)
+    return _table(collection).get((name, *key), [])
 
 
 def take_in(found: Iterable[Recorded], results: Path | None = None) -> None:
@@ -75,7 +75,7 @@ def take_in(found: Iterable[Recorded], results: Path | None = None) -> None:
     new: dict[str, dict[tuple[str, int, str, str], list[Row]]] = defaultdict(lambda: defaultdict(list))
     for result in found:
         collection, name = collection_of(result["result"]["recipe"])
-        for row in _measured_rows(name, result) if "parts" in result["result"] else _trained_rows(name, result):
+        for row in _new_rows(name, result):
             new[collection][row[:4]].append(row)
         path = _words(result["result"]["recipe"], results)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,18 +138,17 @@ def _whole(text: str) -> int | None:
     return int(text) if text else None
 
 
-def _trained_rows(name: str, result: Recorded) -> Iterator[Row]:
+def _new_rows(name: str, result: Recorded) -> Iterator[Row]:
     seed, kept = result["seed"], result["result"]
+    if "parts" in kept:
+        for part, found in kept["parts"].items():
+            yield from _rates(name, seed, found["settings"]["device"], part, found["measured"])
+        return
     for metric in ("steps", "seconds", "images_per_second", "best_top1"):
-        yield Row(name, seed, "", TRAINING, "", metric, None, kept[metric], None)
+        yield Row(name, seed, "", TRAINING, "", metric, None, kept[metric])
     for metric, curve in kept["curve"].items():
-        yield from (Row(name, seed, "", TRAINING, "", metric, epoch, value, None) for epoch, value in curve)
+        yield from (Row(name, seed, "", TRAINING, "", metric, epoch, value) for epoch, value in curve)
     yield from _rates(name, seed, "", FINAL, kept["evaluation"])
-
-
-def _measured_rows(name: str, result: Recorded) -> Iterator[Row]:
-    for part, found in result["result"]["parts"].items():
-        yield from _rates(name, result["seed"], found["settings"]["device"], part, found["measured"])
 
 
 def _rates(name: str, seed: int, device: str, part: str, measured: Recorded) -> Iterator[Row]:
@@ -170,13 +169,11 @@ def _with_words(words: Recorded, result: Recorded) -> Recorded:
             own = {key: part.get(key, said[key]) for key in said}  # parts may be of different days and commits
             settings = {key: value for key, value in part["settings"].items() if key not in ("device", "seed")}
             of = {"part": name, "device": part["settings"]["device"], "images": part["images"]}
-            weights = part.get("weights") or kept.get("weights", "float32")
+            of |= {"weights": part["weights"], "settings": settings}
             described = {key: each["description"] for key, each in part["protocols"].items()}
-            _replace(words["measured"], {**own, **of, "weights": weights, "settings": settings, "protocols": described})
+            _replace(words["measured"], {**own, **of, "protocols": described})
         return words
     config = {**kept["config"], "seed": None}
-    if start := config["model"].get("start_from"):  # early results named it without its collection
-        config["model"] = {**config["model"], "start_from": "/".join(collection_of(start))}
     flat, first = _flat(config), _flat(words.setdefault("config", config))
     changes = {key: value for key, value in flat.items() if first.get(key) != value}
     words.setdefault("data", kept["data"])

@@ -39,15 +39,11 @@ HEAD = ["Top-1", "C-Cons.", "S-Cons.", "seeds"]
 Column = tuple[str, str]
 
 
-def _own(recipe: str, *columns: Column) -> list[str]:
-    return [cell(trained(recipe, *column)) for column in columns]
-
-
 def _cells(recipe: str, columns: tuple[Column, ...], part: str = "") -> list[str]:
     """Of a recipe as trained, or in a part that was measured of its weights later; at the end its seeds."""
-    if not part:
-        return [*_own(recipe, *columns), str(len(runs(recipe)))]
-    return [*(cell(asked(recipe, part, *column)) for column in columns), str(seeds_asked(recipe, part))]
+    if part:
+        return [*(cell(asked(recipe, part, *column)) for column in columns), str(seeds_asked(recipe, part))]
+    return [*(cell(trained(recipe, *column)) for column in columns), str(len(runs(recipe)))]
 
 
 def _theirs(name: str, row: str) -> list[str]:
@@ -62,11 +58,9 @@ def _noted(recipes: list[str]) -> str:
     """Options given beside the recipes, and the recipes without."""
     options = {recipe: {" ".join(run["overrides"]) for run in runs(recipe)} for recipe in recipes}
     found = sorted(set().union(*options.values()) - {""})
-    as_they_are = [f"`{recipe}`" for recipe, given in options.items() if given == {""}]
-    if not found:
-        return ""
-    but = f", but for {', '.join(as_they_are)}" if as_they_are else ""
-    return f" Run with `{'`, `'.join(found)}` beside the recipe{but}."
+    as_they_are = ", ".join(f"`{recipe}`" for recipe, given in options.items() if given == {""})
+    but = f", but for {as_they_are}" if as_they_are else ""
+    return f" Run with `{'`, `'.join(found)}` beside the recipe{but}." if found else ""
 
 
 def _where(recipes: list[str]) -> str:
@@ -74,37 +68,30 @@ def _where(recipes: list[str]) -> str:
     found = [run for recipe in recipes for run in runs(recipe)]
     if not found:
         return ""
-    places = sorted({machine(run) for run in found})
-    commits = sorted({run["commit"][:10] for run in found})
+    places, commits = ({machine(run) for run in found}, {run["commit"][:10] for run in found})
     seconds = [store.numbers(recipe, store.TRAINING, "", "seconds").values() for recipe in recipes]
     minutes = spread([number / 60 for numbers in seconds for number in numbers])
-    return (
-        f" Trained on {'; '.join(places)}, at commit {', '.join(commits)}, {minutes} minutes each beside "
-        "others on the same GPU."
-    )
+    trained_on = f"{'; '.join(sorted(places))}, at commit {', '.join(sorted(commits))}, {minutes} minutes each"
+    return f" Trained on {trained_on} beside others on the same GPU."
 
 
 def _by_network(shifts: str, columns: tuple[Column, ...], first: int, head: list[str]) -> str:
-    rows = []
-    for network in NETWORKS:
+    rows, names = [], [recipe_of(*network, shifts) for network in NETWORKS]
+    for network, name in zip(NETWORKS, names, strict=True):
         theirs = title_of(*network, paper=True)
-        own = [title_of(*network), *_cells(recipe_of(*network, shifts), columns)]
-        rows.append([*own, theirs, *_theirs("cifar", theirs)[first : first + 2]])
-    names = [recipe_of(*network, shifts) for network in NETWORKS]
-    where = _where(names) if shifts == "circular" else ""
-    return table(["model", *head], rows, _beside("cifar") + where + _noted(names))
+        rows.append([title_of(*network), *_cells(name, columns), theirs, *_theirs("cifar", theirs)[first : first + 2]])
+    note = _beside("cifar") + (_where(names) if shifts == "circular" else "") + _noted(names)
+    return table(["model", *head, "seeds", "the paper's", *head[:2]], rows, note)
 
 
 def circular() -> str:
     """(a)."""
-    head = ["Top-1", "C-Cons.", "bit-identical", "seeds", "the paper's", "Top-1", "C-Cons."]
-    return _by_network("circular", EXACTLY, 0, head)
+    return _by_network("circular", EXACTLY, 0, ["Top-1", "C-Cons.", "bit-identical"])
 
 
 def standard() -> str:
     """(b)."""
-    head = ["Top-1", "S-Cons.", "seeds", "the paper's", "Top-1", "S-Cons."]
-    return _by_network("standard", (("cifar-standard", "top1"), S_CONS), 4, head)
+    return _by_network("standard", (("cifar-standard", "top1"), S_CONS), 4, ["Top-1", "S-Cons."])
 
 
 def longer() -> str:
@@ -117,20 +104,44 @@ def longer() -> str:
     return table(["model", "epochs", *HEAD], rows)
 
 
-def random_grids() -> str:
-    """Flips only: is it the choice of the grid, or shifted images, that an adaptive network lacks?"""
+def _for_each_family(*entries: tuple[str, str, str]) -> str:
+    """Rows of titles and recipes, in which names of the family stand for themselves, and a part."""
     rows = []
     for family in FAMILIES:
-        plain, adaptive, twin = title_of(family, False), title_of(family, True), recipe_of(family, True)
-        shifted = f"{family}_mini_da_circular"
-        rows += [
-            [plain, *_cells(recipe_of(family, False), ALL)],
-            [f"{plain}, trained on circular shifts (DA)", *_cells(shifted, ALL)],
-            [adaptive, *_cells(twin, ALL)],
-            [f"{adaptive}, random grids", *_cells(f"{twin}_random_grids", ALL)],
-            [f"{plain} DA, adapted as it is", *_cells(shifted, ALL, "adapted")],
-        ]
+        names = {"plain": title_of(family, False), "adaptive": title_of(family, True), "family": family}
+        names |= {"ordinary": recipe_of(family, False), "twin": recipe_of(family, True)}
+        rows += [[title.format(**names), *_cells(recipe.format(**names), ALL, part)] for title, recipe, part in entries]
     return table(["model", *HEAD], rows)
+
+
+def random_grids() -> str:
+    """Flips only: is it the choice of the grid, or shifted images, that an adaptive network lacks?"""
+    return _for_each_family(
+        ("{plain}", "{ordinary}", ""),
+        ("{plain}, trained on circular shifts (DA)", "{family}_mini_da_circular", ""),
+        ("{adaptive}", "{twin}", ""),
+        ("{adaptive}, random grids", "{twin}_random_grids", ""),
+        ("{plain} DA, adapted as it is", "{family}_mini_da_circular", "adapted"),
+    )
+
+
+def canonical() -> str:
+    """(h)."""
+    return _for_each_family(
+        ("{plain}", "{ordinary}", ""),
+        ("{plain}, canonicalized", "{ordinary}", "canonical"),
+        ("{plain}, adapted as it is", "{ordinary}", "adapted"),
+        ("{adaptive}", "{twin}", ""),
+    )
+
+
+def anchored() -> str:
+    """The weights that come with the package, as they are and in the frame that the anchor finds."""
+    return _for_each_family(
+        ("{plain}", "shipped/{family}_mini", ""),
+        ("{plain}, `anchor=True`", "shipped/{family}_mini", "canonical"),
+        ("{adaptive}", "shipped/a_{family}_mini", ""),
+    )
 
 
 def paper_size() -> str:
@@ -141,7 +152,7 @@ def paper_size() -> str:
         circular, standard = (paper_size_recipe(family, adaptive, shifts) for shifts in ("circular", "standard"))
         recipes += list(dict.fromkeys([circular, standard]))
         *own, seeds = _cells(circular, EXACTLY)
-        own += [*_own(standard, S_CONS), seeds]
+        own += [cell(trained(standard, *S_CONS)), seeds]
         rows.append([title, *own, *(_theirs("cifar", title)[at] for at in (0, 1, 5))])
     head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
     return table(head, rows, _beside("cifar") + _where(recipes) + _noted(recipes))
@@ -231,15 +242,17 @@ def magnitude() -> str:
 
 def adapted() -> str:
     """(f)."""
-    first, rows = recipe_of("cvt", False), []
-    for title, recipe, part, theirs in (
-        ("CvT-mini", first, "", "CvT-13 (Default)"),
-        ("+ Adapt, as it is", first, "adapted", "CvT-13 + Adapt (No Fine-tuning)"),
+    entries = (
+        ("CvT-mini", "cvt_mini_circular", "", "CvT-13 (Default)"),
+        ("+ Adapt, as it is", "cvt_mini_circular", "adapted", "CvT-13 + Adapt (No Fine-tuning)"),
         ("+ Adapt, 10 epochs", "cvt_mini_adapted_10_epochs", "", "CvT-13 + Adapt (10 epoch Fine-tuning)"),
         ("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
         ("A-CvT-mini, from random weights", "a_cvt_mini", "", "A-CvT-13"),
-    ):
-        rows.append([title, *_cells(recipe, (TOP1, C_CONS), part), *_theirs("adapt", theirs)])
+    )
+    rows = [
+        [title, *_cells(recipe, (TOP1, C_CONS), part), *_theirs("adapt", theirs)]
+        for title, recipe, part, theirs in entries
+    ]
     return table(["model", "Top-1", "C-Cons.", "seeds", "the paper's Top-1", "C-Cons."], rows, _beside("adapt"))
 
 
@@ -255,20 +268,6 @@ def criterion() -> str:
         recipe = recipe_of(family, True) + (f"_{name}" if name != "max_norm" else "")
         rows.append([title_of(family, True), f"`{name}`: {criteria[name]}", *_cells(recipe, ALL)])
     return table(["model", "criterion", *HEAD], rows)
-
-
-def canonical() -> str:
-    """(h)."""
-    rows = []
-    for family in FAMILIES:
-        plain, title = recipe_of(family, False), title_of(family, False)
-        rows += [
-            [title, *_cells(plain, ALL)],
-            [f"{title}, canonicalized", *_cells(plain, ALL, "canonical")],
-            [f"{title}, adapted as it is", *_cells(plain, ALL, "adapted")],
-            [title_of(family, True), *_cells(recipe_of(family, True), ALL)],
-        ]
-    return table(["model", *HEAD], rows)
 
 
 def exactness() -> str:
@@ -290,37 +289,31 @@ def exactness() -> str:
 
 def _exact_counts(recipe: str, part: str, device: str) -> list[int]:
     """Images, pairs, changed answers and differing pairs, over all seeds."""
-    entries = [entry for entry in store.about(recipe)["measured"] if (entry["part"], entry["device"]) == (part, device)]
     same, exact = (store.numbers(recipe, part, "circular", key, device) for key in ("worst_case", "bit_exact"))
-    counts = [
-        (
-            images := entry["images"],
-            pairs := images * entry["settings"]["shifts"],
-            round((1 - same[entry["seed"]]) * images),
-            round((1 - exact[entry["seed"]]) * pairs),
-        )
-        for entry in entries
-    ]
+    counts = []
+    for entry in store.about(recipe)["measured"]:
+        if (entry["part"], entry["device"]) == (part, device):
+            images, seed = entry["images"], entry["seed"]
+            pairs = images * entry["settings"]["shifts"]
+            counts.append((images, pairs, round((1 - same[seed]) * images), round((1 - exact[seed]) * pairs)))
     return [sum(column) for column in zip(*counts, strict=True)]
 
 
 def shipped() -> str:
     """The weights that come with the package."""
     names = [f"shipped/{'a_' * adaptive}{family}_mini" for family, adaptive in NETWORKS]
-    rows = [[title_of(*network), *_own(name, *ALL)] for network, name in zip(NETWORKS, names, strict=True)]
+    rows = [[title_of(*network), *_cells(name, ALL)[:3]] for network, name in zip(NETWORKS, names, strict=True)]
     return table(["model", "Top-1", "C-Cons.", "S-Cons."], rows, _noted(names).strip())
 
 
 def curves() -> str:
-    return _plot(plots.LEARNING, "Top-1 on the test images while learning", bool(plots.curves()))
+    there = f"![Top-1 on the test images while learning](images/{plots.LEARNING})"
+    return there if plots.curves() else f"Top-1 on the test images while learning: {NOT_YET}."
 
 
 def magnitude_picture() -> str:
-    return _plot(plots.MAGNITUDE, "Consistency against the largest circular shift", bool(plots.magnitudes()))
-
-
-def _plot(name: str, title: str, there: bool) -> str:
-    return f"![{title}](images/{name})" if there else f"{title}: {NOT_YET}."
+    there = f"![Consistency against the largest circular shift](images/{plots.MAGNITUDE})"
+    return there if plots.magnitudes() else f"Consistency against the largest circular shift: {NOT_YET}."
 
 
 def camvid() -> str:

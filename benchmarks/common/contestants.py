@@ -40,23 +40,13 @@ class CvtReference(nn.Module):
         return self.model(x).logits
 
 
-def reference(family: str, size: int | None = None) -> nn.Module:
-    """Somebody else's network, with random weights; a CvT takes images of any size."""
-    name, own_size = FAMILIES[family]
-    return CvtReference() if family == "cvt" else timm.create_model(name, img_size=size or own_size)
-
-
-def labels_for(criteria: list[str]) -> list[str]:
-    """What adaptive networks with other criteria are called."""
-    return [f"{ADAPTIVE} ({criterion})" for criterion in criteria]
-
-
 def contestant(family: str, label: str, size: int | None = None) -> nn.Module:
-    """One of those that are compared, by its label."""
-    if label == REFERENCE:
-        return reference(family, size)
+    """One of those that are compared, by its label, with random weights; ADAPTIVE may be followed by (CRITERION)."""
     name, own_size = FAMILIES[family]
+    size = size or own_size
+    if label == REFERENCE:  # a CvT takes images of any size
+        return CvtReference() if family == "cvt" else timm.create_model(name, img_size=size)
     if label == FIXED:
-        return ts.create_model(name, img_size=size or own_size)
-    given = label.removeprefix(ADAPTIVE).strip(" ()")
-    return ts.create_model(f"a_{name}", img_size=size or own_size, criterion=given or None)
+        return ts.create_model(name, img_size=size)
+    criterion = label.removeprefix(ADAPTIVE).strip(" ()")
+    return ts.create_model(f"a_{name}", img_size=size, criterion=criterion or None)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +35,13 @@ class JobQueue:
         report_s: float = 20,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.waiting, self.at_once, self.report_s = list(jobs), at_once, report_s
+        self.waiting, self.at_once, self.report_s = {job.name: job for job in jobs}, at_once, report_s
         self.began = time.monotonic()
         self.deadline = self.began + limit_s if limit_s else float("inf")
         self.environment = {**os.environ, **(environment or {})}
         self.running: dict[str, tuple[Job, subprocess.Popen[bytes]]] = {}
         self.ended: dict[str, int] = {}
-        self.left_out: set[str] = set()
+        self.failed: set[str] = set()
 
     def run(self, finished: Callable[[Job], None]) -> dict[str, int]:
         """The exit code of each job that was started; ``finished`` is called for each that succeeded."""
@@ -64,14 +65,14 @@ class JobQueue:
         return self.ended
 
     def _start_some(self) -> None:
-        for job in list(self.waiting):
+        for job in list(self.waiting.values()):
             if len(self.running) >= self.at_once:
                 return
-            if job.after in {other.name for other in self.waiting} or job.after in self.running:
+            if job.after in self.waiting or job.after in self.running:
                 continue
-            self.waiting.remove(job)
-            if job.after in self.left_out or self.ended.get(job.after or "", 0):
-                self.left_out.add(job.name)
+            del self.waiting[job.name]
+            if job.after in self.failed:
+                self.failed.add(job.name)
                 self.say(f"{job.name}: left out, since {job.after} failed")
                 continue
             job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -80,38 +81,34 @@ class JobQueue:
             self.running[job.name] = (job, started)
 
     def _collect(self, finished: Callable[[Job], None]) -> None:
-        for name, (job, process) in list(self.running.items()):
-            code = process.poll()
-            if code is None:
-                continue
+        over = {
+            name: (job, code) for name, (job, process) in self.running.items() if (code := process.poll()) is not None
+        }
+        for name, (job, code) in over.items():
             del self.running[name]
-            self.ended[name] = code
+            lines = job.log.read_text(errors="replace").split("\n")
+            how = "done" if code == 0 else f"exit code {code}; {next(filter(None, reversed(lines)), 'no output')[:200]}"
             if code == 0:
                 try:
                     finished(job)
                 except Exception as error:  # whatever it is, it must not end the others
-                    self.ended[name] = code = 1
-                    self.say(f"{name}: done, but {type(error).__name__}: {error}")
-            last = f"; {_last_line(job.log)}" if code else ""
-            self.say(f"{name}: {'done' if code == 0 else f'exit code {code}'}, {job.progress()}{last}")
+                    code, how = 1, f"done, but {type(error).__name__}: {error}"
+            self.ended[name] = code
+            if code:
+                self.failed.add(name)
+            self.say(f"{name}: {how}, {job.progress()}")
 
     def _stop_all(self) -> None:
-        for _, process in self.running.values():
-            if process.poll() is None:
-                process.terminate()
+        processes = [process for _, process in self.running.values()]
+        for process in processes:
+            process.terminate()
         patience = time.monotonic() + _SAVING_S
-        for _, process in self.running.values():
-            try:
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, patience - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()  # does nothing to one that has ended
+            process.wait()
 
     def say(self, text: str) -> None:
         """With the seconds since the beginning."""
         print(f"[{time.monotonic() - self.began:4.0f} s] {text}", flush=True)
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1][:200] if lines else "it wrote nothing"

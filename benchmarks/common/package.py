@@ -8,6 +8,7 @@ from trueshift.eval.models.eval_model import EvalModel, adapted_twin, canonical_
 from trueshift.eval.options import inference_device, on_gpu
 from trueshift.train import TrainConfig, list_recipes, parse_arguments, train
 from trueshift.train.compile_check import SAFE, compiled, otherwise_if_constant, weights_moved
+from trueshift.train.data.loader import Batch
 from trueshift.train.preemption import StopRequest
 from trueshift.train.recipe import about as about_recipe
 from trueshift.train.trainer import Trainer

@@ -1,5 +1,6 @@
 """Result files: written with all that is needed to make them again, read, and shown as Markdown tables."""
 
+import argparse
 import json
 import shlex
 import sys
@@ -9,11 +10,28 @@ from typing import Any
 
 from trueshift.utils.provenance import circumstances, processor
 
-__all__ = ["RESULTS", "ROOT", "load", "load_all", "machine", "processor", "table", "write"]
+__all__ = ["RESULTS", "ROOT", "load", "load_all", "machine", "options", "processor", "table", "write"]
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 Recorded = dict[str, Any]
+
+
+def options(about: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser of ``--name`` by default values: False for a switch, a list for several words, a dict for further
+    arguments of ``add_argument``."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in defaults.items():
+        more = dict(value) if isinstance(value, dict) else {"default": value}
+        default = more.get("default")
+        if default is False:
+            more["action"] = "store_true"
+        elif isinstance(default, list):
+            more = {"nargs": "+", "type": type(default[0]) if default else str, **more}
+        elif default is not None:
+            more = {"type": type(default), **more}
+        parser.add_argument(f"--{name.replace('_', '-')}", **more)
+    return parser
 
 
 def write(name: str, result: Recorded, seed: int) -> Path:

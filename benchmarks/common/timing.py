@@ -57,13 +57,13 @@ def training(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer, devic
     return run
 
 
-def interleaved(runs: dict[str, Run], rounds: int, cuda: bool, round_s: float = 0.15) -> dict[str, list[float]]:
+def interleaved(runs: dict[Any, Run], rounds: int, cuda: bool, round_s: float = 0.15) -> dict[Any, list[float]]:
     """Seconds of each warm run in every round, in which it runs for about ``round_s``; odd rounds go backwards."""
     if cuda:
         for run in runs.values():  # whoever was prepared first has lost its memory to the measurement of the others'
             run()
     repeats = {name: max(1, round(round_s / seconds(run, 2 if cuda else 1, cuda))) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    times: dict[Any, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         for name in list(runs)[:: 1 if number % 2 == 0 else -1]:
             times[name].append(seconds(runs[name], repeats[name], cuda))
@@ -89,11 +89,6 @@ def difference(left: list[float], right: list[float]) -> tuple[float, list[float
     return spread(a - b for a, b in zip(left, right, strict=True))
 
 
-def size_mib(tensors: Iterable[Tensor]) -> float:
-    """Memory of tensors."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / 2**20
-
-
 def peak_memory(run: Run, held: Iterable[Tensor]) -> dict[str, float]:
     """Peak memory as if nothing else were in the process: what a warm run adds, and the weights and inputs held."""
     torch.cuda.synchronize()
@@ -102,7 +97,7 @@ def peak_memory(run: Run, held: Iterable[Tensor]) -> dict[str, float]:
     torch.cuda.reset_peak_memory_stats()
     run()
     torch.cuda.synchronize()
-    there = size_mib(held)
+    there = sum(tensor.nbytes for tensor in held) / 2**20
     return {
         "allocated_mib": there + (torch.cuda.max_memory_allocated() - allocated) / 2**20,
         "reserved_mib": there + (torch.cuda.max_memory_reserved() - reserved) / 2**20,

@@ -5,7 +5,6 @@
 Each photograph is circularly shifted at random first, so that the true corner is not at pixel 0.
 """
 
-import argparse
 import io
 from pathlib import Path
 
@@ -15,25 +14,21 @@ from PIL import Image
 
 import trueshift as ts
 from benchmarks.common import record
+from trueshift.layers.frame import FrameFinder
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.ops.selection.content_hash import origin_keys
+from trueshift.ops.selection.quantised_image import Pixels
 from trueshift.ops.selection.seam import seam_scores
-from trueshift.testing.images import PHOTOS
+from trueshift.testing.images import PHOTOS, square_pixels
 
 PATCH = 4
 
 
 def load(folder: Path, size: int, limit: int) -> torch.Tensor:
-    batch = []
-    for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))[:limit]:
-        with Image.open(path) as image:
-            side = min(image.size)
-            left, top = (image.width - side) // 2, (image.height - side) // 2
-            square = image.convert("RGB").crop((left, top, left + side, top + side)).resize((size, size))
-            batch.append(torch.from_numpy(np.array(square)).permute(2, 0, 1))
-    if not batch:
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))[:limit]
+    if not paths:
         raise SystemExit(f"no images (.jpg, .png) under {folder}")
-    return torch.stack(batch)
+    return torch.stack([square_pixels(path, size) for path in paths])
 
 
 def jpeg(image: torch.Tensor, quality: int) -> torch.Tensor:
@@ -60,13 +55,8 @@ def percent(true: torch.Tensor) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=Path, default=PHOTOS)
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--limit", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--name", default="frame_stability")
-    arguments = parser.parse_args()
+    defaults = {"images": PHOTOS, "size": 224, "limit": 1000, "seed": 0, "name": "frame_stability"}
+    arguments = record.options(__doc__, **defaults).parse_args()
 
     torch.manual_seed(arguments.seed)
     torch.set_grad_enabled(False)
@@ -74,22 +64,28 @@ def main() -> None:
     taken = load(arguments.images, size, arguments.limit)
     offset = torch.randint(size, (len(taken), 2))
     circular = circular_shift(taken, offset, IMAGE_DIMS)
-    layer = ts.AdaptiveTokenize(3, 96, 4).eval()
+    layer, finder = ts.AdaptiveTokenize(3, 96, 4).eval(), FrameFinder()
 
     def frames(pixels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Where the chosen grid starts, by each rule, and where the seam is."""
         parts = []
         for chunk in pixels.split(50):
             x = (chunk.float() / 255 - 0.45) / 0.225
-            best = origin_keys(x.permute(0, 2, 3, 1)).flatten(1).argmax(1)
-            seam = torch.stack([scores.argmax(1) for scores in seam_scores(x.permute(0, 2, 3, 1))], 1)
-            parts.append(torch.stack([layer(x).grid.origin, torch.stack([best // size, best % size], 1), seam]))
-        origin, hashed, seam = torch.cat(parts, 1)
-        return {"phase": origin % PATCH, "origin on the seam": origin, "origin by hash": hashed, "seam": seam}
+            values = x.permute(0, 2, 3, 1)
+            best = origin_keys(values).flatten(1).argmax(1)
+            seam, frame = (
+                torch.stack([scores.argmax(1) for scores in both], 1)
+                for both in (seam_scores(values), finder(Pixels(values)))
+            )
+            hashed = torch.stack([best // size, best % size], 1)
+            parts.append(torch.stack([layer(x).grid.origin, frame, hashed, seam]))
+        origin, frame, hashed, seam = torch.cat(parts, 1)
+        kinds = {"origin on the seam": origin, "frame found": frame, "origin by hash": hashed, "seam": seam}
+        return {"phase": origin % PATCH, **kinds}
 
     def kept(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor], moved: int = 0) -> dict[str, float]:
         """Percentage of images whose grid stayed with the content, which moved some columns to the left."""
-        turns = {"phase": PATCH, "origin on the seam": size, "origin by hash": size}
+        turns = {"phase": PATCH, "origin on the seam": size, "frame found": size, "origin by hash": size}
         step = torch.tensor([0, moved])
         return {key: percent(((before[key] - step - after[key]) % turn == 0).all(1)) for key, turn in turns.items()}
 
@@ -100,8 +96,10 @@ def main() -> None:
         "JPEG, quality 50": kept(start, frames(torch.stack([jpeg(image, 50) for image in circular]))),
         "ordinary shift by one pixel": kept(frames(taken), frames(shifted_frame(taken)), moved=1),
     }
-    corner = (start["seam"] + offset) % size == 0
-    found = {"rows": percent(corner[:, 0]), "columns": percent(corner[:, 1]), "both": percent(corner.all(1))}
+    found = {}
+    for name in ("seam", "frame found"):
+        corner = (start[name] + offset) % size == 0
+        found[name] = {"rows": percent(corner[:, 0]), "columns": percent(corner[:, 1]), "both": percent(corner.all(1))}
     for change, row in table.items():
         print(f"{change:28s}", row)
     print("true corner found:", found)

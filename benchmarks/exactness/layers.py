@@ -6,7 +6,6 @@
 All layers of the tests on hostile images and photographs; on CUDA with TF32 on and off, under bf16 autocast, compiled.
 """
 
-import argparse
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
@@ -36,15 +35,16 @@ def check(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shifts", default="64", help="how many random ones, or all")
-    parser.add_argument("--size", type=int, default=32)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cpu", action="store_true", help="leave CUDA alone")
-    parser.add_argument("--workers", type=int, default=0, help="check CPU layers in this many processes of one thread")
-    parser.add_argument("--core", action="store_true", help="only the layers that are also compiled")
-    parser.add_argument("--name", default=None, help="results/NAME.json; exactness_cuda or exactness_cpu if not given")
-    given = parser.parse_args()
+    given = record.options(
+        __doc__,
+        shifts={"default": "64", "help": "how many random ones, or all"},
+        size=32,
+        seed=0,
+        cpu={"default": False, "help": "leave CUDA alone"},
+        workers={"default": 0, "help": "check CPU layers in this many processes of one thread"},
+        core={"default": False, "help": "only the layers that are also compiled"},
+        name={"help": "results/NAME.json; exactness_cuda or exactness_cpu if not given"},
+    ).parse_args()
     shifts = "all" if given.shifts == "all" else int(given.shifts)
     batch = images((given.size, given.size))
     each = len(batch) * (given.size**2 if shifts == "all" else shifts)
@@ -61,11 +61,10 @@ def main() -> None:
             messages = [job(item) for item in work]
         failed = {item[0]: message for item, message in zip(work, messages, strict=True) if message}
         kind = f"{len(names)} layers, {given.size} pixels, {shifts} shifts"
-        row = {"where": where, "checks": kind, "pairs": each * len(names), "failures": len(failed), "failed": failed}
-        rows.append(row)
-        print(
-            f"{where}: {len(failed)} of {kind} fail over {row['pairs']:,} pairs", *failed.items(), sep="\n", flush=True
-        )
+        pairs, count = each * len(names), len(failed)
+        rows.append({"where": where, "checks": kind, "pairs": pairs, "failures": count, "failed": failed})
+        said = f"{where}: {count} of {kind} fail over {pairs:,} pairs"
+        print(said, *failed.items(), sep="\n", flush=True)
     name = given.name or ("exactness_cuda" if torch.cuda.is_available() else "exactness_cpu")
     print("written to", record.write(name, {"size": given.size, "rows": rows}, given.seed).relative_to(record.ROOT))
 

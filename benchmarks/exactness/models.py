@@ -14,17 +14,7 @@ from typing import Any
 import torch
 
 import trueshift as ts
-from benchmarks.common import record
-from benchmarks.common.checks import (
-    all_shifts,
-    broken_pairs,
-    everything,
-    images,
-    perturb_norms,
-    prepared,
-    random_shifts,
-    settings,
-)
+from benchmarks.common import checks, record
 
 PAPER = {
     "a_swin_tiny": (224, 224),
@@ -41,38 +31,40 @@ def examine(name: str, size: tuple[int, int], options: dict[str, Any], given: ar
     found, pairs, every = [], 0, given.shifts == "all"
     torch.manual_seed(given.seed)
     model = ts.create_model(name.split(",")[0], img_size=size).eval().to(options["device"])
-    call = prepared(everything(model), **options)
+    call = checks.prepared(checks.everything(model), **options)
     for weights in ("fresh", "norms perturbed"):
         if weights != "fresh":
-            perturb_norms(model)
-        for batch in images(size).to(options["device"]).split(1 if every else given.batch):
+            checks.perturb_norms(model)
+        for batch in checks.images(size).to(options["device"]).split(1 if every else given.batch):
             batch = batch.expand(given.batch, -1, -1, -1) if every else batch
-            shifts = all_shifts(batch) if every else random_shifts(batch, int(given.shifts))
-            broken, count = broken_pairs(call, batch, shifts)
+            shifts = checks.all_shifts(batch) if every else checks.random_shifts(batch, int(given.shifts))
+            broken, count = checks.broken_pairs(call, batch, shifts)
             found += [f"{weights}: {pair}" for pair in broken]
             pairs += count
     return {"checks": name, "pairs": pairs, "failures": len(found), "failed": found[:20]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", choices=("paper", "mini"), default="paper")
-    parser.add_argument("--shifts", default="8", help="how many random ones for every image, or all")
-    parser.add_argument("--batch", type=int, default=64, help="at most so many images at once")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cpu", action="store_true", help="leave CUDA alone")
-    parser.add_argument("--cuda", action="store_true", help="leave the CPU alone")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these of the models")
-    parser.add_argument("--precision", nargs="+", default=None, help="only these: float32, TF32, bf16")
-    parser.add_argument("--mode", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
-    parser.add_argument("--name", default=None, help="results/NAME.json")
+    parser = record.options(
+        __doc__,
+        models={"choices": ("paper", "mini"), "default": "paper"},
+        shifts={"default": "8", "help": "how many random ones for every image, or all"},
+        batch=64,
+        seed=0,
+        cpu={"default": False, "help": "leave CUDA alone"},
+        cuda={"default": False, "help": "leave the CPU alone"},
+        only={"default": [], "metavar": "NAME", "help": "only these of the models"},
+        precision={"default": [], "help": "only these: float32, TF32, bf16"},
+        mode={"choices": ("eager", "compiled"), "default": ["eager", "compiled"]},
+        name=None,
+    )
     given = parser.parse_args()
     models = PAPER if given.models == "paper" else MINI
     if unknown := set(given.only) - models.keys():
         parser.error(f"--only {' '.join(unknown)}: needs some of {'; '.join(models)}")
     device = "cuda" if torch.cuda.is_available() and not given.cpu else "cpu"
     rows = []
-    for where, options in settings(given.cpu).items():
+    for where, options in checks.settings(given.cpu).items():
         mode = "compiled" if options["compiled"] else "eager"
         if (given.cuda and options["device"] == "cpu") or mode not in given.mode:
             continue

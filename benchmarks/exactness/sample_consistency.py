@@ -3,8 +3,6 @@
 python -m benchmarks.exactness.sample_consistency --device cuda          # --limit 10: fewer images
 """
 
-import argparse
-
 import torch
 
 from benchmarks.common import record
@@ -14,11 +12,7 @@ FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--limit", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=1000)
-    options = parser.parse_args()
+    options = record.options(__doc__, device="cpu", limit=0, batch=1000).parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     source, protocols = open_data(), find_protocols(["circular"])
     settings = EvalOptions(0, options.limit, options.batch, device=options.device)

@@ -6,8 +6,6 @@ Hostile images, photographs and noise; random statistics of every norm; images o
 that repeat under a shift are among them.
 """
 
-import argparse
-
 import torch
 
 import trueshift as ts
@@ -33,12 +31,8 @@ def failures(net: torch.nn.Module, images: torch.Tensor, shifts: int, batch: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shifts", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--classes", type=int, default=11)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    given = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    given = record.options(__doc__, shifts=4, batch=16, classes=11, device=device).parse_args()
     rows = []
     for name, side in SIZES.items():
         for size in ((side, side), (2 * side, 2 * side), (side, 2 * side)):

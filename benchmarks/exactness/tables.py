@@ -9,25 +9,22 @@ def frame_stability() -> str:
     result = load("frame_stability")["result"]
     columns = list(next(iter(result["kept_percent"].values())))
     rows = [[change, *(f"{row[name]:.1f} %" for name in columns)] for change, row in result["kept_percent"].items()]
-    found = result["true_corner_found_percent"]
+    seam, frame = (result["true_corner_found_percent"][name] for name in ("seam", "frame found"))
     note = (
-        f"{result['images']} ImageNet photographs at {result['size']} pixels, untrained projection. The seam is the "
-        f"photograph's own border in {found['both']:.1f} % (rows {found['rows']:.1f}, columns {found['columns']:.1f})."
+        f"{result['images']} ImageNet photographs at {result['size']} pixels that the finder was not trained on, "
+        f"untrained projection. The photograph's own border is found in {seam['both']:.1f} % (rows {seam['rows']:.1f}, "
+        f"columns {seam['columns']:.1f}) by the seam, in {frame['both']:.1f} % ({frame['rows']:.1f}, "
+        f"{frame['columns']:.1f}) by the frame finder."
     )
     return table(["change", *(f"{column} kept" for column in columns)], rows, note)
 
 
 def layers() -> str:
-    rows = [
-        [
-            f"{row['where']}, torch {recorded['versions']['torch']}",
-            row["checks"],
-            f"{row['pairs']:,}",
-            f"{row['failures']}",
-        ]
-        for recorded in load_all("exactness_*")
-        for row in recorded["result"]["rows"]
-    ]
+    rows = []
+    for recorded in load_all("exactness_*"):
+        for row in recorded["result"]["rows"]:
+            place = f"{row['where']}, torch {recorded['versions']['torch']}"
+            rows.append([place, row["checks"], f"{row['pairs']:,}", f"{row['failures']}"])
     return table(["where", "checks", *PAIRS], rows)
 
 
@@ -62,12 +59,9 @@ def without_anchor() -> str:
     for recorded in load_all("without_anchor_*"):
         where = recorded["machine"]["gpu"] or recorded["machine"]["processor"]
         for row in recorded["result"]["rows"]:
-            cells = [
-                cell
-                for kind in ("clear", "close")
-                for cell in (f"{row[kind]}", f"{row[f'{kind}_flipped']}", f"{row[f'{kind}_change']:.1e}")
-            ]
-            rows.append([where, row["model"], *cells])
+            rows.append([where, row["model"]])
+            for kind in ("clear", "close"):
+                rows[-1] += [f"{row[kind]}", f"{row[f'{kind}_flipped']}", f"{row[f'{kind}_change']:.1e}"]
     counts = ["flipped", "largest change"]
     return table(["where", "model", "clear pairs", *counts, "close pairs", *counts], rows)
 

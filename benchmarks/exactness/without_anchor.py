@@ -7,8 +7,6 @@ choice inside the network whose margin is as small as that may flip. Above a mar
 repeat are left out: they have several equal choices.
 """
 
-import argparse
-
 import torch
 
 import trueshift as ts
@@ -52,11 +50,8 @@ def examine(name: str, size: tuple[int, int], shifts: int, device: str, batch: i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shifts", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    arguments = record.options(__doc__, shifts=8, batch=64, device=device).parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rows = []
     for name in list(PAPER)[:4]:

@@ -7,11 +7,11 @@ result is --result FILE, or looked for in ``results/`` by the run's name (RECIPE
 Nothing is written unless the rounded weights, loaded as users load them, pass every check.
 """
 
-import argparse
 import json
 import sys
 import tempfile
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,12 +22,13 @@ from torch import Tensor
 
 import trueshift
 from benchmarks.accuracy import store
+from benchmarks.common import record
 from benchmarks.common.package import EmbeddedSample, Preparation
 from benchmarks.release.model_card import card
 from benchmarks.release.weights import restore_weights
 from trueshift.models import Backbone, from_pretrained
 from trueshift.models import bundled_weights as shipped
-from trueshift.models.hub import CONFIG, read_json
+from trueshift.models.hub import read_json
 from trueshift.models.registry import name_of
 from trueshift.utils.files import json_text, write_whole
 
@@ -42,45 +43,26 @@ class Refused(ValueError):
     """Weights that must not be shipped, and why."""
 
 
-def numbers_of(result: dict[str, Any]) -> dict[str, float | None]:
-    """Top-1, C-Cons. and S-Cons. between 0 and 1, wherever in a result the measurements of ``trueshift eval`` are."""
-    circular, standard = (_found(result, name, dict) or {} for name in ("circular", "cifar-standard"))
-    top1 = circular.get("top1") or standard.get("top1") or _found(result, "top1", (dict, float))
-    consistencies = (_found(result, "c_cons", (dict, float)), _found(result, "s_cons", (dict, float)))
-    return {
-        "top1": _rate(top1),
-        "c_cons": _rate(circular.get("consistency") or consistencies[0]),
-        "s_cons": _rate(standard.get("consistency") or consistencies[1]),
-    }
+def numbers_of(result: dict[str, Any]) -> dict[str, Any]:
+    """Top-1, C-Cons. and S-Cons. between 0 and 1, and how many images they are of; None where not measured."""
+    measured = result.get("result", result).get("evaluation", {})
+    circular, standard = (measured.get(name, {}) for name in ("circular", "cifar-standard"))
+    top1, nothing = circular.get("top1") or standard.get("top1") or {}, {"rate": None}
+    consistency = {"c_cons": circular, "s_cons": standard}
+    rates = {key: each.get("consistency", nothing)["rate"] for key, each in consistency.items()}
+    return {"top1": top1.get("rate"), **rates, "data": f"{top1.get('images', 0):,} test images"}
 
 
 def training_of(result: dict[str, Any], recipe: str) -> dict[str, Any]:
-    """How the weights were made."""
-    machine = _found(result, "machine", dict) or {}
+    """How the weights were made; a run's own file keeps recipe and configuration under ``result``."""
+    kept, machine = result.get("result", result), result.get("machine", {})
     return {
-        "recipe": _found(result, "recipe", str) or recipe,
-        "seed": _found(result, "seed", int),
-        "commit": _found(result, "commit", str),
-        "date": _found(result, "date", str),
-        "epochs": _found(result, "epochs", int),
+        "recipe": kept.get("recipe", recipe),
+        **{key: result.get(key) for key in ("seed", "commit", "date")},
+        "epochs": kept["config"]["schedule"]["epochs"],
         "data": "CIFAR-10",
         "machine": machine.get("gpu") or machine.get("processor") or "a machine that was not recorded",
     }
-
-
-def _found(tree: Any, key: str, kind: type | tuple[type, ...]) -> Any:
-    """The first value of that name and kind, the outermost first."""
-    if not isinstance(tree, dict):
-        return None
-    value = tree.get(key)
-    if isinstance(value, kind) and not isinstance(value, bool):
-        return value
-    return next((value for each in tree.values() if (value := _found(each, key, kind)) is not None), None)
-
-
-def _rate(value: Any) -> float | None:
-    rate = value.get("rate") if isinstance(value, dict) else value
-    return rate if rate is None or rate <= 1 else rate / 100
 
 
 def check_values(state: dict[str, Tensor]) -> None:
@@ -138,6 +120,11 @@ def compare(kept: Backbone, loaded: Backbone, count: int, shifts: int, allowed: 
     return found
 
 
+def _free(argument: str) -> bool:
+    """Whether an argument is left to the user: how the network was trained, and what depends on its use."""
+    return argument in ("num_classes", "feature_frame") or argument.endswith("_rate")
+
+
 def ship(
     model: Backbone,
     folder: Path,
@@ -154,7 +141,9 @@ def ship(
     model = model.eval()
     state = model.state_dict()
     check_values(state)
-    stored = shipped.packed(state)
+    stored, stored_numbers = shipped.packed(state), Counter[str]()
+    for value in stored.values():
+        stored_numbers[str(value.dtype).removeprefix("torch.")] += value.numel()
     data = save(stored, metadata={"format": "pt"})
     if len(data) > LIMIT:
         raise Refused(f"{len(data):,} bytes: needs {LIMIT:,} at most, which half precision of 3 million parameters has")
@@ -168,14 +157,14 @@ def ship(
         about = {
             "architecture": name_of(model),
             "tag": tag,
-            "arguments": needed_arguments(model),
+            "arguments": {key: value for key, value in model.changed_arguments().items() if not _free(key)},
             "pretrained_cfg": {**cfg, "num_classes": model.num_classes, "license": "apache-2.0", **PAPER},
             "weights": {
                 "file": weights.name,
                 "sha256": shipped.sha256_of(weights),
                 "bytes": len(data),
                 "parameters": sum(value.numel() for value in model.parameters()),
-                "stored": _kinds(stored),
+                "stored": dict(stored_numbers),
             },
             "training": training,
             "measured": {"data": "test images", **measured},
@@ -191,60 +180,40 @@ def ship(
     return folder / f"{stem}.json"
 
 
-def needed_arguments(model: Backbone) -> dict[str, Any]:
-    """What tells the network apart from the one that its name makes; how it was trained is left to the user."""
-    left_out = ("num_classes", "feature_frame")
-    given = model.changed_arguments()
-    return {key: value for key, value in given.items() if key not in left_out and not key.endswith("_rate")}
-
-
-def _kinds(stored: dict[str, Tensor]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for value in stored.values():
-        counts[str(value.dtype).removeprefix("torch.")] += value.numel()
-    return dict(counts)
-
-
 def open_run(source: Path) -> tuple[Backbone, str]:
     """The trained network, and in which precision its weights were kept."""
-    if source.suffix == ".safetensors" and not (source.parent / CONFIG).is_file():
+    if source.suffix == ".safetensors":
         with tempfile.TemporaryDirectory() as folder:
             return from_pretrained(restore_weights(source, Path(folder))), "float16"
-    return from_pretrained(_final(source)), "float32"
+    return from_pretrained(source / "final" if (source / "final").is_dir() else source), "float32"
 
 
 def find_result(source: Path) -> dict[str, Any]:
     """What was measured of a run, by its name."""
-    one_file = source.suffix == ".safetensors" and not (source.parent / CONFIG).is_file()
-    run = source if one_file else _final(source).resolve().parent
+    run = source.resolve().parent if source.name == "final" else source.resolve()
     recipe, _, seed = run.stem.rpartition("_seed")
     known = store.result_of(recipe.replace("shipped_", "shipped/"), int(seed)) if recipe and seed.isdigit() else None
-    return known or read_json(run.with_suffix(".json") if one_file else run / "summary.json")
-
-
-def _final(source: Path) -> Path:
-    folder = source.parent if source.suffix == ".safetensors" else source
-    return folder / "final" if (folder / "final" / CONFIG).is_file() else folder
+    return known or read_json(run.with_suffix(".json") if run.suffix == ".safetensors" else run / "summary.json")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = record.options(
+        __doc__,
+        result={"nargs": "*", "type": Path, "default": [], "help": "one for each run, in the same order"},
+        tag="cifar10",
+        allow={"default": 2, "help": "images whose answer rounding may change"},
+        shifts=8,
+        folder={"type": Path, "default": shipped.FOLDER},
+    )
     parser.add_argument("sources", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--result", nargs="*", type=Path, default=[], help="one for each run, in the same order")
-    parser.add_argument("--tag", default="cifar10")
-    parser.add_argument("--allow", type=int, default=2, help="images whose answer rounding may change")
-    parser.add_argument("--shifts", type=int, default=8)
-    parser.add_argument("--folder", type=Path, default=shipped.FOLDER)
     options = parser.parse_args()
     if options.result and len(options.result) != len(options.sources):
         parser.error(f"{len(options.result)} results for {len(options.sources)} runs: needs one for each, or none")
     refused = 0
-    for position, source in enumerate(options.sources):
+    for source, file in zip_longest(options.sources, options.result):
         try:
-            result = read_json(options.result[position]) if options.result else find_result(source)
-            measured: dict[str, Any] = dict(numbers_of(result))
-            if images := _found(_found(result, "circular", dict) or {}, "images", int):
-                measured["data"] = f"{images:,} test images"
+            result = read_json(file) if file else find_result(source)
+            measured = numbers_of(result)
             if measured["top1"] is None:
                 raise Refused("its result has no Top-1: needs that of the run with its evaluation")
             model, kept_in = open_run(source)

@@ -22,18 +22,10 @@ from trueshift.testing.images import PHOTOS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", default="float32")
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--shifts", type=int, default=16)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--models", nargs="+", default=["swin_tiny_patch4_window7_224", "a_swin_tiny_patch4_window7_224"]
-    )
-    parser.add_argument("--name", default="")
-    options = parser.parse_args()
+    swin = "swin_tiny_patch4_window7_224"
+    counts = {"images": 1000, "shifts": 16, "batch": 128, "rounds": 3}
+    words = {"device": "cpu", "precision": "float32", "models": [swin, f"a_{swin}"], "name": ""}
+    options = record.options(__doc__, **counts, **words).parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     with tempfile.TemporaryDirectory() as folder:
         source = write_photographs(Path(folder), options.images)

@@ -6,7 +6,6 @@ python -m benchmarks.speed.compiled_gradients     # on a GPU; --device cpu --bat
 is wrong where the gradient in bf16 is farther from the float32 one than five times the eager network's own rounding.
 """
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -58,16 +57,17 @@ def _error(found: dict[str, Tensor], truth: dict[str, Tensor], name: str) -> flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["swin_mini", "swinv2_mini"])
-    parser.add_argument("--criterion", help="by which adaptive networks choose, e.g. learned (then without its noise)")
-    parser.add_argument("--drop-path", type=float, default=0.1, help="random depth, as recipes have it")
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--name", default="compiled_gradients")
-    given = parser.parse_args()
+    given = record.options(
+        __doc__,
+        models=["swin_mini", "swinv2_mini"],
+        criterion={"help": "by which adaptive networks choose, e.g. learned (then without its noise)"},
+        drop_path={"default": 0.1, "help": "random depth, as recipes have it"},
+        kinds={"choices": list(KINDS), "default": list(KINDS)},
+        device={"default": "cuda", "choices": ["cuda", "cpu"]},
+        batch=512,
+        rounds=7,
+        name="compiled_gradients",
+    ).parse_args()
     criterion = {"name": "learned", "noise": False} if given.criterion == "learned" else given.criterion
     arguments = {"drop_path_rate": given.drop_path} | ({"criterion": criterion} if criterion else {})
     rows = []

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import record, timing
-from benchmarks.common.contestants import FAMILIES, LABELS, REFERENCE, contestant, labels_for
+from benchmarks.common.contestants import ADAPTIVE, FAMILIES, LABELS, REFERENCE, contestant
 from benchmarks.common.package import SAFE
 from benchmarks.common.timing import device_is_lost, graphed, in_words, interleaved, peak_memory, ratio, settle, spread
 
@@ -48,10 +48,6 @@ class Setting(NamedTuple):
     def cuda(self) -> bool:
         return self.device == "cuda"
 
-    @property
-    def compiled(self) -> bool:
-        return self.mode.startswith("compiled")
-
     def __str__(self) -> str:
         name = FAMILIES[self.family].name
         return f"{name}, {self.size} pixels, {self.work}, {self.precision}, {self.mode}, batch {self.batch}"
@@ -60,13 +56,11 @@ class Setting(NamedTuple):
 def settings(given: argparse.Namespace) -> list[Setting]:
     """Everything asked for, in the order in which it is measured."""
     found = []
-    for mode, work, batch, precision, place, family in itertools.product(
-        given.mode, given.work, given.batch, given.precision, range(len(given.size or [0])), given.models
-    ):
+    asked = (given.mode, given.work, given.batch, given.precision, given.size or [None], given.models)
+    for mode, work, batch, precision, size, family in itertools.product(*asked):
         own = FAMILIES[family].size
-        size = given.size[place] if given.size else own
-        count = max(1, batch * own**2 // size**2) if given.same_area else batch
-        found.append(Setting(family, size, count, work, precision, mode, given.device))
+        count = max(1, batch * own**2 // (size or own) ** 2) if given.same_area else batch
+        found.append(Setting(family, size or own, count, work, precision, mode, given.device))
     return found
 
 
@@ -75,13 +69,6 @@ def made(family: str, label: str, size: int, device: str) -> nn.Module:
     """A network, made once for all its settings: making one takes longer than measuring it."""
     torch.manual_seed(SEED)
     return contestant(family, label, size).to(device)
-
-
-def network(label: str, setting: Setting) -> nn.Module:
-    model = made(setting.family, label, setting.size, setting.device)
-    if setting.precision == "bf16_weights":
-        model = deepcopy(model).bfloat16()
-    return model.train(setting.work == "training")
 
 
 def inputs(setting: Setting) -> tuple[Tensor, Tensor]:
@@ -93,22 +80,20 @@ def inputs(setting: Setting) -> tuple[Tensor, Tensor]:
     return (images.bfloat16() if setting.precision == "bf16_weights" else images), labels
 
 
-def one_pass(model: nn.Module, images: Tensor, labels: Tensor, setting: Setting) -> timing.Run:
-    """A forward pass, or a training step."""
-    training, bf16 = setting.work == "training", setting.precision == "bf16"
-    options = dict(SAFE) if training else None
-    run = torch.compile(model, dynamic=False, options=options) if setting.compiled else model
-    if not training:
-        return timing.inference(lambda: run(images), setting.device, bf16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    return timing.training(lambda: F.cross_entropy(run(images).float(), labels), optimizer, setting.device, bf16)
-
-
 def prepare(label: str, setting: Setting, images: Tensor, labels: Tensor) -> tuple[timing.Run, dict[str, Any]]:
-    """A warm contestant, and what is known of it already."""
+    """A warm contestant, for forward passes or training steps, and what is known of it already."""
     begin = time.perf_counter()
-    model = network(label, setting)
-    run = one_pass(model, images, labels, setting)
+    model = made(setting.family, label, setting.size, setting.device)
+    if setting.precision == "bf16_weights":
+        model = deepcopy(model).bfloat16()
+    training, bf16 = setting.work == "training", setting.precision == "bf16"
+    net = model.train(training)
+    if setting.mode.startswith("compiled"):
+        net = torch.compile(model, dynamic=False, options=dict(SAFE) if training else None)  # type: ignore[assignment]
+    run = timing.inference(lambda: net(images), setting.device, bf16)
+    if training:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        run = timing.training(lambda: F.cross_entropy(net(images).float(), labels), optimizer, setting.device, bf16)
     for _ in range(3 if setting.cuda else 1):
         run()
     known: dict[str, Any] = {"name": label}
@@ -150,35 +135,33 @@ def measure(setting: Setting, labels: list[str], rounds: int) -> dict[str, Any]:
 
 def report(result: dict[str, Any]) -> None:
     for row in result["rows"]:
-        if "error" in row:
-            print(f"  {row['name']:<15} {row['error']}", flush=True)
-            continue
-        speed = f"{row['images_per_second']:8.0f} img/s {row['milliseconds']:9.3f} ms" if "seconds" in row else ""
+        words = [row["error"]] if "error" in row else [f"warm-up {row['warm_up_s']:.1f} s"]
+        if "seconds" in row:
+            words.append(f"{row['images_per_second']:8.0f} img/s {row['milliseconds']:9.3f} ms")
         if "ratio" in row:
-            low, high = row["quartiles"]
-            speed += f"  {row['ratio']:.3f} ({low:.3f} to {high:.3f})"
-        memory = (
-            f"  {row['allocated_mib']:8.1f} MiB, reserved {row['reserved_mib']:.0f}" if "allocated_mib" in row else ""
-        )
-        print(f"  {row['name']:<15} {speed}{memory}  warm-up {row['warm_up_s']:.1f} s", flush=True)
+            words.append("{:.3f} ({:.3f} to {:.3f})".format(row["ratio"], *row["quartiles"]))
+        if "allocated_mib" in row:
+            words.append(f"{row['allocated_mib']:8.1f} MiB, reserved {row['reserved_mib']:.0f}")
+        print(f"  {row['name']:<15}", *words, sep="  ", flush=True)
 
 
 def parse() -> argparse.Namespace:
-    cuda = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=tuple(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--contestants", nargs="*", choices=LABELS, default=list(LABELS))
-    parser.add_argument("--criterion", nargs="+", default=[], help="more adaptive contestants, by their criterion")
-    parser.add_argument("--batch", nargs="+", type=int, default=None, help="128 on CUDA, 8 on a CPU")
-    parser.add_argument("--size", nargs="+", type=int, default=None, help="height and width; the model's own")
-    parser.add_argument("--same-area", action="store_true", help="fewer images where they are larger")
-    parser.add_argument("--work", nargs="+", choices=("inference", "training"), default=["inference"])
-    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=None, help="bf16; on a CPU float32")
-    parser.add_argument("--mode", nargs="+", choices=MODES, default=["eager"])
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if cuda else "cpu")
-    parser.add_argument("--rounds", type=int, default=7, help="0: memory alone")
-    parser.add_argument("--deadline", type=float, default=None, help="seconds after which nothing new is begun")
-    parser.add_argument("--name", default=None, help="results/NAME.json")
+    parser = record.options(
+        __doc__,
+        models={"choices": tuple(FAMILIES), "default": list(FAMILIES)},
+        contestants={"nargs": "*", "choices": LABELS, "default": list(LABELS)},
+        criterion={"default": [], "help": "more adaptive contestants, by their criterion"},
+        batch={"default": [], "type": int, "help": "128 on CUDA, 8 on a CPU"},
+        size={"default": [], "type": int, "help": "height and width; the model's own"},
+        same_area={"default": False, "help": "fewer images where they are larger"},
+        work={"choices": ("inference", "training"), "default": ["inference"]},
+        precision={"choices": PRECISIONS, "default": [], "help": "bf16; on a CPU float32"},
+        mode={"choices": MODES, "default": ["eager"]},
+        device={"choices": ("cuda", "cpu"), "default": "cuda" if torch.cuda.is_available() else "cpu"},
+        rounds={"default": 7, "help": "0: memory alone"},
+        deadline={"type": float, "help": "seconds after which nothing new is begun"},
+        name={"help": "results/NAME.json"},
+    )
     given = parser.parse_args()
     given.began = time.monotonic()
     given.batch = given.batch or [128 if given.device == "cuda" else 8]
@@ -190,7 +173,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     given = parse()
-    labels = [*given.contestants, *labels_for(given.criterion)]
+    labels = [*given.contestants, *(f"{ADAPTIVE} ({criterion})" for criterion in given.criterion)]
     name = given.name or f"model_speed_{given.device}"
     found: list[dict[str, Any]] = []
     left_out: list[str] = []

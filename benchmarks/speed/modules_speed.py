@@ -34,11 +34,9 @@ class Case(NamedTuple):
     fixed: Callable[[], Any] | None = None
     adaptive: Callable[[], Any] | None = None
 
-    def versions(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        for version in ("ordinary", "fixed", "adaptive"):
-            run = getattr(self, version)
-            if run is not None:
-                yield version, run
+    def versions(self) -> dict[str, Callable[[], Any]]:
+        named = dict(zip(self._fields[1:], self[1:], strict=True))
+        return {version: run for version, run in named.items() if run is not None}
 
 
 def photos_at_random_shifts(batch: int, size: int) -> Tensor:
@@ -49,28 +47,8 @@ def photos_at_random_shifts(batch: int, size: int) -> Tensor:
     return circular_shift(photos[which], torch.randint(size, (batch, 2)), IMAGE_DIMS)
 
 
-def given_to(model: nn.Module, modules: list[nn.Module], images: Tensor) -> list[tuple[Any, ...]]:
-    """The arguments of each module's first call within the model."""
-    seen: dict[nn.Module, tuple[Any, ...]] = {}
-
-    def remember(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        seen.setdefault(module, arguments)
-
-    hooks = [module.register_forward_pre_hook(remember) for module in modules]
-    model(images)
-    for hook in hooks:
-        hook.remove()
-    return [seen[module] for module in modules]  # a module that is not called any more is an error: it has moved
-
-
-def calls(model: nn.Module, modules: list[nn.Module], images: Tensor) -> list[Callable[[], Any]]:
-    """Each of the modules, on what it gets within the model."""
-    given = given_to(model, modules, images)
-    return [lambda module=module, x=x: module(*x) for module, x in zip(modules, given, strict=True)]
-
-
-def last_calls(model: nn.Module, owners: list[Any], method: str, images: Tensor) -> list[Callable[[], Any]]:
-    """A method of each of these modules, on what it was last given within the model: no hook sees such a call."""
+def calls(model: nn.Module, owners: list[Any], images: Tensor, method: str = "forward") -> list[Callable[[], Any]]:
+    """A method of each of these modules, on what it was last given within the model."""
     seen: dict[Any, tuple[Any, ...]] = {}
 
     def spy(owner: Any) -> Callable[..., Any]:
@@ -87,7 +65,8 @@ def last_calls(model: nn.Module, owners: list[Any], method: str, images: Tensor)
     finally:
         for owner in owners:
             delattr(owner, method)
-    return [lambda owner=owner: getattr(owner, method)(*seen[owner]) for owner in owners]
+    # one that is not called any more is an error: it has moved
+    return [lambda owner=owner, given=seen[owner]: getattr(owner, method)(*given) for owner in owners]
 
 
 def swin_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
@@ -125,20 +104,23 @@ def cvt_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]
     )
     for number, versions in enumerate(zip(*merges, strict=True), 2):
         yield Case(f"CvT: convolutional merging, stage {number}", *versions)
-    pools = (last_calls(model, _attentions(model), "_pooled", images) for model in (fixed, adaptive))
+    pools = (calls(model, _attentions(model), images, "_pooled") for model in (fixed, adaptive))
     for number, (plain, chosen) in enumerate(zip(*pools, strict=True), 1):  # queries are pooled first, at stride 1
         yield Case(f"CvT: pooling of keys and values, stage {number}", plain, adaptive=chosen)
 
 
 def mvit_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
     models = [make("mvitv2", label) for label in (FIXED, ADAPTIVE)]
-    pairs = (last_calls(model, _attentions(model), "position_bias", images) for model in models)
+    pairs = (calls(model, _attentions(model), images, "position_bias") for model in models)
     for number, (linear, circular) in enumerate(zip(*pairs, strict=True), 1):
         yield Case(f"MViTv2: relative positions, stage {number}", linear, adaptive=circular)
 
 
 def _attentions(model: Any) -> list[Any]:
     return [stage.blocks[0].attn for stage in model.stages]
+
+
+CASES = {"swin": swin_cases, "cvt": cvt_cases, "mvitv2": mvit_cases}
 
 
 def prepared(run: Callable[[], Any], mode: str, device: str, precision: str) -> Callable[[], Any]:
@@ -160,12 +142,10 @@ def collect(given: argparse.Namespace) -> tuple[list[Case], list[dict[str, Any]]
 
     cases: list[Case] = []
     errors = []
-    for family, find in (("swin", swin_cases), ("cvt", cvt_cases), ("mvitv2", mvit_cases)):
-        if family not in given.models:
-            continue
+    for family in given.models:
         try:
             with torch.no_grad(), torch.autocast(given.device, torch.bfloat16, enabled=given.precision == "bf16"):
-                cases += find(images, make)
+                cases += CASES[family](images, make)
         except Exception as problem:
             errors.append({"name": family, "error": in_words(problem)})
     return cases, errors
@@ -173,30 +153,32 @@ def collect(given: argparse.Namespace) -> tuple[list[Case], list[dict[str, Any]]
 
 def measure(cases: list[Case], given: argparse.Namespace, mode: str) -> list[dict[str, Any]]:
     torch.compiler.reset()
-    runs, rows = {}, []
+    runs: dict[Any, timing.Run] = {}
+    failed = []
     for case in cases:
-        for version, run in case.versions():
+        for version, run in case.versions().items():
             try:
                 runs[case.name, version] = prepared(run, mode, given.device, given.precision)
             except Exception as problem:
-                rows.append({"name": case.name, "version": version, "error": in_words(problem)})
-    keys = {f"{name}: {version}": (name, version) for name, version in runs}
-    named = interleaved({text: runs[key] for text, key in keys.items()}, given.rounds, given.device == "cuda", 0.03)
-    times = {keys[text]: taken for text, taken in named.items()}
-    return [_row(case, times) for case in cases if any(name == case.name for name, _ in times)] + rows
+                failed.append({"name": case.name, "version": version, "error": in_words(problem)})
+    times = interleaved(runs, given.rounds, given.device == "cuda", 0.03)
+    rows = [
+        _row(case.name, {version: times.get((case.name, version)) for version in case.versions()}, times)
+        for case in cases
+    ]
+    return [row for row in rows if len(row) > 1] + failed
 
 
-def _row(case: Case, times: dict[tuple[str, str], list[float]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": case.name}
-    for version, _ in case.versions():
-        taken = times.get((case.name, version))
-        if taken is None:
+def _row(name: str, taken: dict[str, list[float] | None], times: dict[Any, list[float]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name}
+    for version, seconds in taken.items():
+        if seconds is None:
             continue
-        row[f"{version}_ms"] = 1e3 * spread(taken)[0]
-        row[f"{version}_seconds"] = taken
+        row[f"{version}_ms"] = 1e3 * spread(seconds)[0]
+        row[f"{version}_seconds"] = seconds
         for key, yardstick in (("of_block", BLOCK), ("of_network", NETWORK)):
             if (yardstick, "ordinary") in times:
-                middle, quartiles = ratio(taken, times[yardstick, "ordinary"])
+                middle, quartiles = ratio(seconds, times[yardstick, "ordinary"])
                 row[f"{version}_{key}"], row[f"{version}_{key}_quartiles"] = middle, quartiles
     if "ordinary_ms" in row and "adaptive_ms" in row:
         delta, quartiles = difference(row["adaptive_seconds"], row["ordinary_seconds"])
@@ -207,18 +189,19 @@ def _row(case: Case, times: dict[tuple[str, str], list[float]]) -> dict[str, Any
 
 
 def main() -> None:
-    cuda = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=("swin", "cvt", "mvitv2"), default=["swin", "cvt", "mvitv2"])
-    parser.add_argument("--batch", type=int, default=None, help="128 on CUDA, 8 on a CPU")
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--precision", choices=("bf16", "tf32", "float32"), default=None)
-    parser.add_argument("--mode", nargs="+", choices=("eager", "compiled", "graph"), default=["eager"])
+    parser = record.options(
+        __doc__,
+        models={"choices": tuple(CASES), "default": list(CASES)},
+        batch={"type": int, "help": "128 on CUDA, 8 on a CPU"},
+        size=224,
+        precision={"choices": ("bf16", "tf32", "float32")},
+        mode={"choices": ("eager", "compiled", "graph"), "default": ["eager"]},
+        device={"choices": ("cuda", "cpu"), "default": "cuda" if torch.cuda.is_available() else "cpu"},
+        rounds=7,
+        seed=0,
+        name={"help": "results/NAME.json"},
+    )
     parser.add_argument("--compile", dest="mode", action="store_const", const=["compiled"], help="--mode compiled")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if cuda else "cpu")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--name", default=None, help="results/NAME.json")
     given = parser.parse_args()
     given.batch = given.batch or (128 if given.device == "cuda" else 8)
     given.precision = given.precision or ("bf16" if given.device == "cuda" else "float32")

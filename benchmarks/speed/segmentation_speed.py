@@ -9,10 +9,11 @@ is autocast. Memory is the peak that a pass adds, plus the decoder's weights.
 """
 
 import argparse
+from functools import partial
 from itertools import product
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import trueshift as ts
 from benchmarks.common import record, timing
@@ -21,7 +22,7 @@ from trueshift.ops.geometry.grid import Tokens
 BACKBONES = {"swin": ("swin_tiny", 448), "swinv2": ("swinv2_tiny", 512)}
 
 
-def decoder_alone(name: str, size: int, batch: int, classes: int, device: str) -> tuple[nn.Module, Tensor]:
+def decoder_alone(name: str, size: int, batch: int, classes: int, device: str) -> tuple[ts.UperNet, Tensor]:
     """A network whose backbone gives features from before, and the images it gives them for."""
     torch.manual_seed(0)
     net = ts.UperNet(name, classes, img_size=size, padding=None).to(device)
@@ -36,23 +37,19 @@ def decoder_alone(name: str, size: int, batch: int, classes: int, device: str) -
     return net, images
 
 
-def step(net: nn.Module, images: Tensor, masks: Tensor, training: bool, compiled: bool) -> timing.Run:
-    run, device = torch.compile(net) if compiled else net, images.device.type
-    if not training:
-        return timing.inference(lambda: run(images), device)
-    weights = [*net.decoder.parameters(), *net.segmentation_head.parameters(), *net.auxiliary_head.parameters()]
-    return timing.training(lambda: run(images, masks), torch.optim.SGD(weights, lr=1e-4), device)
-
-
-def measure(family: str, given: argparse.Namespace, training: bool, compiled: bool) -> dict:
+def measure(family: str, given: argparse.Namespace, work: str, mode: str) -> dict:
     name, size = BACKBONES[family]
-    cuda = given.device == "cuda"
+    training, cuda = work == "training", given.device == "cuda"
     runs, memory = {}, {}
     for kind, full in (("ordinary", name), ("equivariant", f"a_{name}")):
         net, images = decoder_alone(full, size, given.batch, given.classes, given.device)
         masks = torch.randint(given.classes, (given.batch, size, size), device=given.device)
-        net.train(training)
-        run = step(net, images, masks, training, compiled)
+        call = partial(torch.compile(net.train(training)) if mode == "compiled" else net.train(training), images)
+        run = timing.inference(call, given.device)
+        if training:
+            parts = (net.decoder, net.segmentation_head, net.auxiliary_head)
+            optimizer = torch.optim.SGD([weight for part in parts for weight in part.parameters()], lr=1e-4)
+            run = timing.training(partial(call, masks), optimizer, given.device)
         for _ in range(3):
             run()
         if cuda:
@@ -65,8 +62,8 @@ def measure(family: str, given: argparse.Namespace, training: bool, compiled: bo
         "size": size,
         "batch": given.batch,
         "classes": given.classes,
-        "work": "training" if training else "inference",
-        "compiled": compiled,
+        "work": work,
+        "compiled": mode == "compiled",
         "milliseconds": {kind: 1000 * timing.spread(taken)[0] for kind, taken in times.items()},
         "time_ratio": middle,
         "quartiles": quartiles,
@@ -77,21 +74,22 @@ def measure(family: str, given: argparse.Namespace, training: bool, compiled: bo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backbones", nargs="+", choices=tuple(BACKBONES), default=list(BACKBONES))
-    parser.add_argument("--work", nargs="+", choices=("inference", "training"), default=["inference", "training"])
-    parser.add_argument("--mode", nargs="+", choices=("eager", "compiled"), default=["eager"])
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--classes", type=int, default=150)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--name", default=None)
-    given = parser.parse_args()
+    given = record.options(
+        __doc__,
+        backbones={"choices": tuple(BACKBONES), "default": list(BACKBONES)},
+        work={"choices": ("inference", "training"), "default": ["inference", "training"]},
+        mode={"choices": ("eager", "compiled"), "default": ["eager"]},
+        batch=16,
+        classes=150,
+        rounds=9,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        name=None,
+    ).parse_args()
     timing.set_precision("bf16")
     found = []
     for mode, work, family in product(given.mode, given.work, given.backbones):
         torch.compiler.reset()
-        row = measure(family, given, work == "training", mode == "compiled")
+        row = measure(family, given, work, mode)
         found.append(row)
         memory = f", memory {row['memory_ratio']:.3f}" if row["memory_ratio"] else ""
         print(f"{family}, {work}, {mode}: time {row['time_ratio']:.3f}{memory} {row['milliseconds']}", flush=True)

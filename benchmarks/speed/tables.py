@@ -16,46 +16,61 @@ MODELS = {
     "cvt_13": ("CvT-13", 224),
     "mvitv2_tiny": ("MViTv2-T", 224),
 }
-NOT_YET = "not measured yet"
+NOT_YET, NOTHING = "not measured yet", "Not measured yet."
 REFERENCE, FIXED, ADAPTIVE = "reference", "ours, fixed", "ours, adaptive"
 MODES = {"eager": "eager", "compiled": "compiled", "graph": "CUDA graph", "compiled_graph": "compiled, CUDA graph"}
 PRECISIONS = {"bf16": "bf16", "bf16_weights": "bf16 weights", "tf32": "TF32", "float32": "float32"}
-RATIOS = "Ratios are throughputs against the reference, medians of interleaved rounds with quartiles; 1 is parity."
+HEAD = ["model", "setting", "reference", "ours, fixed", "ours, adaptive", "memory"]
+MEDIANS = "medians of interleaved rounds with quartiles"
+RATIOS = f"Ratios are throughputs against the reference, {MEDIANS}; 1 is parity."
 
 Result = dict[str, Any]
 
 
+def _setting(work: str, precision: str, mode: str, batch: int, device: str = "cuda") -> Result:
+    return {"work": work, "precision": precision, "mode": mode, "batch": batch, "device": device}
+
+
+COMPILED, EAGER, TF32, TRAINING, CPU = SUMMARY = (
+    _setting("inference", "bf16", "compiled", 128),
+    _setting("inference", "bf16", "eager", 128),
+    _setting("inference", "tf32", "eager", 128),
+    _setting("training", "bf16", "compiled", 256),
+    _setting("inference", "float32", "eager", 8, "cpu"),
+)
+TITLES = ("bf16, compiled", "bf16, eager", "TF32, eager", "training, bf16, compiled", "CPU, float32")
+
+
 def measured(pattern: str = "model_speed_*") -> list[Result]:
-    """All results, the latest first."""
-    found = [
-        (recorded["date"], _completed(result, recorded))
-        for recorded in load_all(pattern)
-        for result in recorded["result"]["results"]
+    """All results, the latest first, with where they were measured and their rows by name."""
+    recorded = sorted(load_all(pattern), key=lambda each: each["date"], reverse=True)
+    return [
+        {**result, "where": machine(each, result["device"]), "by": {row["name"]: row for row in result["rows"]}}
+        for each in recorded
+        for result in each["result"]["results"]
     ]
-    return [result for _, result in sorted(found, key=lambda pair: pair[0], reverse=True)]
-
-
-def _completed(result: Result, recorded: Result) -> Result:
-    """With what results of earlier versions did not say, and where it was measured."""
-    device = result.get("device") or ("cuda" if recorded["machine"]["gpu"] else "cpu")
-    return {
-        "size": MODELS.get(result.get("model", ""), ("", 0))[1],
-        **result,
-        "mode": result.get("mode") or ("compiled" if result["compiled"] else "eager"),
-        "device": device,
-        "precision": result["precision"].lower(),
-        "where": machine(recorded, device),
-        "contestants": {row["name"]: row for row in result["rows"]},
-    }
 
 
 def find(results: Iterable[Result], **wanted: Any) -> Result | None:
     """The latest that was measured in this setting."""
-    for result in results:
-        complete = {REFERENCE, ADAPTIVE} <= result["contestants"].keys()
-        if complete and all(result[key] == value for key, value in wanted.items()):
-            return result
-    return None
+    complete = (result for result in results if {REFERENCE, ADAPTIVE} <= result["by"].keys())
+    return next((each for each in complete if all(each[key] == value for key, value in wanted.items())), None)
+
+
+def _for_each_model(settings: Iterable[Result]) -> list[tuple[str, str, Result, Result | None]]:
+    """Model, title, setting, and what was measured in it."""
+    results = measured()
+    return [
+        (model, title, setting, find(results, model=model, size=size, **setting))
+        for setting in settings
+        for model, (title, size) in MODELS.items()
+    ]
+
+
+def _noted(head: list[str], rows: list[list[str]], used: Iterable[Result | None], note: str) -> str:
+    """A table and where its results come from; no table if there are none."""
+    places = "; ".join(dict.fromkeys(result["where"] for result in used if result))
+    return table(head, rows, note.format(f"On {places}.")) if places else NOTHING
 
 
 def ratio_cell(row: Result | None, inverse: bool = False) -> str:
@@ -72,113 +87,82 @@ def ratio_cell(row: Result | None, inverse: bool = False) -> str:
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
-def memory_ratio(result: Result | None, kind: str = "allocated_mib") -> str:
-    """Adaptive beside reference."""
-    ours, theirs = (_memory(result, name, kind) for name in (ADAPTIVE, REFERENCE))
-    return f"{ours / theirs:.3f}" if ours and theirs else ""
-
-
-def _memory(result: Result | None, name: str, kind: str) -> float | None:
-    row = result["contestants"].get(name, {}) if result else {}
-    return row.get(kind) or (row.get("memory_mib") if kind == "allocated_mib" else None)
-
-
 def speed_cell(row: Result | None) -> str:
     if row is None or "error" in row:
         return ratio_cell(row)
     return f"{row['images_per_second']:,.0f} img/s" if row.get("images_per_second") else NOT_YET
 
 
+def memory_ratio(result: Result | None, kind: str = "allocated_mib") -> str:
+    """Adaptive beside reference."""
+    ours, theirs = (result["by"].get(name, {}).get(kind) if result else None for name in (ADAPTIVE, REFERENCE))
+    return f"{ours / theirs:.3f}" if ours and theirs else ""
+
+
 def setting_words(result: Result) -> str:
     return f"{PRECISIONS[result['precision']]}, {MODES[result['mode']]}, batch {result['batch']}"
 
 
-def places(results: Iterable[Result | None]) -> str:
-    """Where results come from."""
-    return "On " + "; ".join(dict.fromkeys(result["where"] for result in results if result)) + "."
-
-
-def _settings_table(head: list[str], wanted: list[Result], show: Callable[[Result], list[str]], note: str) -> str:
-    """One line for each setting and model, those that are missing included; no table if all are."""
-    results = measured()
-    rows, used = [], []
-    for setting in wanted:
-        for model, (title, own) in MODELS.items():
-            found = find(results, model=model, size=own, **setting)
-            used.append(found)
-            rows.append([title, *(show(found) if found else [setting_words(setting), NOT_YET])])
-    return table(head, rows, f"{places(used)} {note}") if any(used) else "Not measured yet."
-
-
 def _three(result: Result) -> list[str]:
-    rows = result["contestants"]
-    ratios = (ratio_cell(rows.get(name)) for name in (FIXED, ADAPTIVE))
-    return [setting_words(result), speed_cell(rows.get(REFERENCE)), *ratios, memory_ratio(result)]
+    ratios = (ratio_cell(result["by"].get(name)) for name in (FIXED, ADAPTIVE))
+    return [speed_cell(result["by"].get(REFERENCE)), *ratios, memory_ratio(result)]
 
 
-HEAD = ["model", "setting", "reference", "ours, fixed", "ours, adaptive", "memory"]
+def _settings_table(settings: list[Result], note: str, show: Callable[[Result], list[str]] = _three) -> str:
+    """One line for each setting and model, those that are missing included."""
+    found = _for_each_model(settings)
+    rows = [[title, setting_words(each), *(show(result) if result else [NOT_YET])] for _, title, each, result in found]
+    width = max(map(len, rows))
+    return _noted(HEAD[:width], rows, (result for *_, result in found), f"{{}} {note}")
 
 
-def _setting(work: str, precision: str, mode: str, batch: int, device: str = "cuda") -> Result:
-    return {"work": work, "precision": precision, "mode": mode, "batch": batch, "device": device}
-
-
-def _also_measured(required: list[Result], **wanted: Any) -> list[Result]:
+def _also_measured(required: list[Result], batches: tuple[int, ...]) -> str:
     """The settings asked for, and any other of the same kind that was measured."""
     found = list(required)
     for result in measured():
         setting = {key: result[key] for key in required[0]}
-        if (
-            setting not in found
-            and all(result[key] in values for key, values in wanted.items())
-            and result["size"] == MODELS[result["model"]][1]
-            and all("seconds" in row for row in result["rows"] if "error" not in row)
-        ):
+        alike = (setting["work"], setting["device"]) == (required[0]["work"], "cuda")
+        usual = setting["mode"] in ("compiled", "eager") and setting["batch"] in batches
+        timed = all("seconds" in row for row in result["rows"] if "error" not in row)
+        if setting not in found and alike and usual and timed and result["size"] == MODELS[result["model"]][1]:
             found.append(setting)
-    return found
+    return _settings_table(found, f"{RATIOS} Memory is the allocated peak, adaptive / reference.")
 
 
 def inference() -> str:
-    pairs = (("bf16", "compiled"), ("bf16", "eager"), ("tf32", "eager"))
-    required = [_setting("inference", *pair, 128) for pair in pairs]
-    wanted = _also_measured(required, work=["inference"], mode=["compiled", "eager"], batch=[128], device=["cuda"])
-    return _settings_table(HEAD, wanted, _three, f"{RATIOS} Memory is the allocated peak, adaptive / reference.")
+    return _also_measured([COMPILED, EAGER, TF32], (128,))
+
+
+def training() -> str:
+    return _also_measured([TRAINING], (128, 256))
 
 
 def latency() -> str:
     def show(result: Result) -> list[str]:
-        rows = result["contestants"]
-        base = rows.get(REFERENCE, {})
+        base = result["by"][REFERENCE]
         time = f"{base['milliseconds']:.2f} ms" if base.get("milliseconds") else ratio_cell(base)
-        return [setting_words(result), time, *(ratio_cell(rows.get(name), inverse=True) for name in (FIXED, ADAPTIVE))]
+        return [time, *(ratio_cell(result["by"].get(name), inverse=True) for name in (FIXED, ADAPTIVE))]
 
-    note = "Ratios are times against the reference, medians of interleaved rounds with quartiles; below 1 is faster."
-    return _settings_table(HEAD[:5], [_setting("inference", "bf16", "graph", 1)], show, note)
+    note = f"Ratios are times against the reference, {MEDIANS}; below 1 is faster."
+    return _settings_table([_setting("inference", "bf16", "graph", 1)], note, show)
 
 
-def training() -> str:
-    required = [_setting("training", "bf16", "compiled", 256)]
-    wanted = _also_measured(required, work=["training"], mode=["compiled", "eager"], batch=[128, 256], device=["cuda"])
-    return _settings_table(HEAD, wanted, _three, f"{RATIOS} Memory is the allocated peak, adaptive / reference.")
+def cpu() -> str:
+    return _settings_table([CPU], RATIOS, lambda result: _three(result)[:3])
 
 
 def memory() -> str:
-    results, paper = measured(), load("paper_speed")["memory"]
-    rows, used = [], []
-    for work in ("training", "inference"):
-        for model, (title, own) in MODELS.items():
-            found = find(results, model=model, size=own, **_setting(work, "bf16", "eager", 64))
-            used.append(found)
-            theirs = _memory(found, REFERENCE, "allocated_mib")
-            default, adaptive = (paper[model][work][name] for name in ("default", "adaptive"))
-            printed = (f"{adaptive[kind] / default[kind]:.3f}" for kind in ("allocated", "reserved"))
-            ours = (memory_ratio(found), memory_ratio(found, "reserved_mib"))
-            rows.append([title, work, f"{theirs:,.0f} MiB" if theirs else NOT_YET, *ours, *printed])
-    if not any(used):
-        return "Not measured yet."
+    paper, rows = load("paper_speed")["memory"], []
+    found = _for_each_model(_setting(work, "bf16", "eager", 64) for work in ("training", "inference"))
+    for model, title, setting, result in found:
+        theirs = result["by"][REFERENCE].get("allocated_mib") if result else None
+        default, adaptive = (paper[model][setting["work"]][name] for name in ("default", "adaptive"))
+        printed = (f"{adaptive[kind] / default[kind]:.3f}" for kind in ("allocated", "reserved"))
+        ours = (memory_ratio(result), memory_ratio(result, "reserved_mib"))
+        rows.append([title, setting["work"], f"{theirs:,.0f} MiB" if theirs else NOT_YET, *ours, *printed])
     head = ["model", "work", "reference", "allocated", "reserved", "the paper's allocated", "the paper's reserved"]
-    note = "bf16, eager, batch 64. The reference's allocated peak, and ratios of peaks, adaptive / reference."
-    return table(head, rows, f"{note} {places(used)}")
+    note = "bf16, eager, batch 64. The reference's allocated peak, and ratios of peaks, adaptive / reference. {}"
+    return _noted(head, rows, (result for *_, result in found), note)
 
 
 def modules(device: str = "cuda") -> str:
@@ -189,9 +173,9 @@ def modules(device: str = "cuda") -> str:
         if result["device"] == device:
             rows = sorted(result["rows"], key=lambda row: "error" in row)
             size = f"{result['batch']} x 3 x {result['size']} x {result['size']}"
-            note = f"{PRECISIONS[result['precision']]}, {MODES[result['mode']]}, {size}. {places([result])}"
-            parts.append(table(head, [_module_row(row, paper) for row in rows], note))
-    return "\n\n".join(parts) or "Not measured yet."
+            note = f"{PRECISIONS[result['precision']]}, {MODES[result['mode']]}, {size}. {{}}"
+            parts.append(_noted(head, [_module_row(row, paper) for row in rows], [result], note))
+    return "\n\n".join(parts) or NOTHING
 
 
 def modules_cpu() -> str:
@@ -203,10 +187,9 @@ def _module_row(row: Result, paper: Result) -> list[str]:
         return [row["name"], row["error"]]
     printed = paper.get(row["name"].removeprefix("MViTv2: ").removesuffix(", stage 1")) or {}
     theirs = f"+{printed['adaptive'] - (printed['default'] or 0):.2f} ms" if printed else ""
-    share = f"{row['adaptive_of_block']:.2f}" if "adaptive_of_block" in row else ""
-    delta = f"{row['delta_ms']:+.3f} ms" if "delta_ms" in row else ""
-    times = [f"{row[key]:.3f} ms" if key in row else "" for key in ("ordinary_ms", "fixed_ms", "adaptive_ms")]
-    return [row["name"], *times, delta, share, theirs]
+    formats = {"ordinary_ms": ".3f", "fixed_ms": ".3f", "adaptive_ms": ".3f", "delta_ms": "+.3f"}
+    times = [f"{row[key]:{digits}} ms" if key in row else "" for key, digits in formats.items()]
+    return [row["name"], *times, f"{row['adaptive_of_block']:.2f}" if "adaptive_of_block" in row else "", theirs]
 
 
 def resolution() -> str:
@@ -214,54 +197,34 @@ def resolution() -> str:
     rows, used = [], []
     for model, (title, own) in MODELS.items():
         larger = [result for result in results if result["model"] == model and result["size"] != own]
+        sizes = sorted({result["size"] for result in larger})
         for precision, mode in dict.fromkeys((result["precision"], result["mode"]) for result in larger):
             alike = {"precision": precision, "mode": mode}
             base = [find(results, model=model, size=own, batch=batch, **alike) for batch in (128, 64, 32)]
-            sizes = sorted({result["size"] for result in larger})
             shown = [*list(filter(None, base))[:1], *(find(larger, size=size, **alike) for size in sizes)]
             for found in filter(None, shown):
                 used.append(found)
-                contestants, pixels = found["contestants"], f"{found['size']} x {found['size']}"
-                cells = [speed_cell(contestants.get(REFERENCE)), ratio_cell(contestants.get(ADAPTIVE))]
-                rows.append([title, f"{pixels}, {setting_words(found)}", *cells, _against_fixed(found)])
+                setting = f"{found['size']} x {found['size']}, {setting_words(found)}"
+                cells = [speed_cell(found["by"].get(REFERENCE)), ratio_cell(found["by"].get(ADAPTIVE))]
+                ours, fixed = (found["by"].get(name, {}).get("seconds") for name in (ADAPTIVE, FIXED))
+                ratios = [b / a for a, b in zip(ours, fixed, strict=True)] if ours and fixed else []
+                rows.append([title, setting, *cells, f"{median(ratios):.3f}" if ratios else ""])
     head = ["model", "images", "reference", "adaptive / reference", "adaptive / fixed"]
-    return table(head, rows, f"{places(used)} {RATIOS}") if used else "Not measured yet."
-
-
-def _against_fixed(result: Result) -> str:
-    ours, fixed = (result["contestants"].get(name, {}).get("seconds") for name in (ADAPTIVE, FIXED))
-    return f"{median(b / a for a, b in zip(ours, fixed, strict=True)):.3f}" if ours and fixed else ""
-
-
-def cpu() -> str:
-    wanted = [_setting("inference", "float32", "eager", 8, "cpu")]
-    return _settings_table(HEAD[:5], wanted, lambda result: _three(result)[:4], RATIOS)
-
-
-SUMMARY = {
-    "bf16, compiled": _setting("inference", "bf16", "compiled", 128),
-    "bf16, eager": _setting("inference", "bf16", "eager", 128),
-    "TF32, eager": _setting("inference", "tf32", "eager", 128),
-    "training, bf16, compiled": _setting("training", "bf16", "compiled", 256),
-    "CPU, float32": _setting("inference", "float32", "eager", 8, "cpu"),
-}
+    return _noted(head, rows, used, f"{{}} {RATIOS}")
 
 
 def summary() -> str:
     """The adaptive network's throughput beside the reference's, and the paper's beside its own default."""
-    results, paper = measured(), load("paper_speed")["throughput"]
-    rows, used = [], []
-    for model, (title, own) in MODELS.items():
-        cells = []
-        for setting in SUMMARY.values():
-            found = find(results, model=model, size=own, **setting)
-            used.append(found)
-            row = found["contestants"][ADAPTIVE] if found else {}
-            cells.append("failed" if "error" in row else f"{row['ratio']:.2f}" if row.get("ratio") else NOT_YET)
-        rows.append([title, *cells, f"{paper[model]['adaptive'] / paper[model]['default']:.2f}"])
-    where = f"{places(used)} " if any(used) else ""
-    note = f"{where}Images per second; batch 128, training 256, CPU 8; 1 is parity."
-    return table(["adaptive / reference", *SUMMARY, "the paper's"], rows, note)
+    paper, rows = load("paper_speed")["throughput"], {model: [title] for model, (title, _) in MODELS.items()}
+    found = _for_each_model(SUMMARY)
+    for model, _, _, result in found:
+        row = result["by"][ADAPTIVE] if result else {}
+        rows[model].append("failed" if "error" in row else f"{row['ratio']:.2f}" if row.get("ratio") else NOT_YET)
+    for model, row in rows.items():
+        row.append(f"{paper[model]['adaptive'] / paper[model]['default']:.2f}")
+    note = "{} Images per second; batch 128, training 256, CPU 8; 1 is parity."
+    head = ["adaptive / reference", *TITLES, "the paper's"]
+    return _noted(head, list(rows.values()), (result for *_, result in found), note)
 
 
 def trainer() -> str:
@@ -294,7 +257,6 @@ def seconds_per_step(log: list[Result]) -> float:
 
 
 def audit() -> str:
-    head = ["where", "model", "images, batch", "forward passes", "audit", "ratio (each round)"]
     rows = []
     for recorded in load_all("audit_overhead_*"):
         result = recorded["result"]
@@ -304,6 +266,7 @@ def audit() -> str:
             cells = [f"{row[key]:.1f} s" for key in ("bare_seconds", "audit_seconds")]
             cells += [f"{row['ratio']:.2f} ({rounds})", f"{row['extra_memory_mib']:.0f} MiB"]
             rows.append([where, row["model"], f"{result['images']}, {result['batch']}", *cells])
+    head = ["where", "model", "images, batch", "forward passes", "audit", "ratio (each round)"]
     return table([*head, "memory beyond the passes"], rows)
 
 
@@ -313,8 +276,7 @@ def segmentation() -> str:
         mode = "compiled" if row["compiled"] else "eager"
         work = f"{row['work']}, bf16, {mode}, {row['batch']} x {row['size']} x {row['size']}, {row['classes']} classes"
         times = [f"{row['milliseconds'][kind]:.1f} ms" for kind in ("ordinary", "equivariant")]
-        low, high = row["quartiles"]
-        ratio = f"{row['time_ratio']:.3f} ({low:.3f} to {high:.3f})"
+        ratio = ratio_cell({"ratio": row["time_ratio"], "quartiles": row["quartiles"]})
         rows.append([row["backbone"], work, *times, ratio, f"{row['memory_ratio']:.3f}"])
     head = ["decoder on", "work", "ordinary", "equivariant", "time", "memory"]
     return table(head, rows, f"`{recorded['command']}` on {machine(recorded)}; medians and quartiles.")

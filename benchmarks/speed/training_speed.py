@@ -9,16 +9,17 @@ optimizer in the same process, on one random batch that lies on the device: forw
 
 import argparse
 import json
-import statistics
 import tempfile
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from benchmarks.common import record, timing
-from benchmarks.common.package import StopRequest, Trainer, inference_device, parse_arguments
+from benchmarks.common.package import Batch, StopRequest, Trainer, inference_device, parse_arguments
 
 STEPS_PER_ROUND = 20
 
@@ -45,9 +46,9 @@ def train_and_measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         "model": name,
         "bare": [round(speed, 1) for speed in bare],
         "training": speeds,
-        "bare_median": round(statistics.median(bare), 1),
-        "training_median": round(statistics.median(speeds), 1),
-        "ratio": round(statistics.median(speeds) / statistics.median(bare), 4),
+        "bare_median": round(median(bare), 1),
+        "training_median": round(median(speeds), 1),
+        "ratio": round(median(speeds) / median(bare), 4),
         "seconds": summary["seconds"],
         "evaluation": summary.get("evaluation"),
         "log": lines,
@@ -56,35 +57,37 @@ def train_and_measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
 
 def bare_rounds(trainer: Trainer, rounds: int) -> list[float]:
     """Images per second of each round."""
-    batch, size = trainer.config.batch_size, trainer.preparation.size
-    images = torch.randn(batch, 3, *size, device=trainer.device)
-    labels = torch.randint(len(trainer.data.classes), (batch,), device=trainer.device)
+    size = trainer.config.batch_size
+    images = torch.randn(size, 3, *trainer.task.preparation.size, device=trainer.device)
+    labels = torch.randint(len(trainer.data.classes), (size,), device=trainer.device)
+    batch = Batch(images, labels, np.arange(size))
     trainer.model.train()
 
     def step() -> None:
-        trainer.accelerator.backward(trainer.objective.loss(trainer.model(images), labels))
+        trainer.accelerator.backward(trainer.task.loss(trainer.model, batch))
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
 
     for _ in range(5):
         step()
     cuda = trainer.device.type == "cuda"
-    return [batch / timing.seconds(step, STEPS_PER_ROUND, cuda) for _ in range(rounds)]
+    return [size / timing.seconds(step, STEPS_PER_ROUND, cuda) for _ in range(rounds)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="CIFAR-10")
-    parser.add_argument("--models", nargs="+", default=["swin_tiny", "a_swin_tiny"])
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--max-steps", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--evaluate", action="store_true", help="the recipe's protocols on the final weights")
-    parser.add_argument("--name", default="training_speed")
-    given = parser.parse_args()
+    given = record.options(
+        __doc__,
+        data={"required": True, "help": "CIFAR-10"},
+        models=["swin_tiny", "a_swin_tiny"],
+        batch=256,
+        epochs=3,
+        max_steps=0,
+        rounds=8,
+        precision="bf16",
+        seed=0,
+        evaluate={"default": False, "help": "the recipe's protocols on the final weights"},
+        name="training_speed",
+    ).parse_args()
     rows = []
     for name in given.models:
         rows.append(train_and_measure(name, given))

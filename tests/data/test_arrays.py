@@ -135,19 +135,7 @@ def test_damaged_cifar_files_are_reported(tmp_path, write_cifar, damage):
         open_data(tmp_path)
 
 
-def test_what_is_not_cifar_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="has no CIFAR files: needs cifar-10-batches-py or cifar-100-python"):
-        CifarFiles(tmp_path)
-    with pytest.raises(ValueError, match="split 'val': needs 'test' or 'train'"):
-        CifarFiles(tmp_path, "val")
-
-
 # downloads
-
-
-class Silent(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
 
 
 @pytest.fixture
@@ -157,9 +145,9 @@ def published(tmp_path, write_cifar, monkeypatch):
     archive = tmp_path / "server" / CIFAR10.filename
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(tmp_path / "server" / CIFAR10.base_folder, CIFAR10.base_folder)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(CIFAR10, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=archive.parent)) as server:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=archive.parent)) as server:
         monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{server.server_port}/{archive.name}")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -172,14 +160,10 @@ def test_a_data_set_is_downloaded_once_and_opens(tmp_path, published):
     folder = download("cifar10", tmp_path / "new")
     assert folder == tmp_path / "new" / "cifar-10-batches-py"
     assert len(open_data(folder, "train")) == len(open_data(tmp_path / "new", "test")) == 10
-    published.unlink()
+    (tmp_path / "by hand").mkdir()
+    published.rename(tmp_path / "by hand" / published.name)
     assert download("cifar10", tmp_path / "new") == folder
-
-
-def test_an_archive_put_there_by_hand_is_used(tmp_path, published):
-    (tmp_path / "new").mkdir()
-    published.rename(tmp_path / "new" / published.name)
-    assert download("cifar10", tmp_path / "new").is_dir()
+    assert download("cifar10", tmp_path / "by hand").is_dir()
 
 
 def test_a_download_that_fails_is_reported(tmp_path, published):
@@ -193,22 +177,18 @@ def test_a_download_that_fails_is_reported(tmp_path, published):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "folder", "error", "message"),
     [
-        ("imagenet", r"agree to its terms at https://image-net\.org, and lay it out as train/CLASS/\*\.JPEG"),
-        ("ade20k", r"agree to its terms .* lay it out as images/training/\*\.jpg with annotations/training/\*\.png"),
-        ("mnist", "data set 'mnist': needs one of cifar10, cifar100"),
+        ("imagenet", "", ValueError, r"at https://image-net\.org, and lay it out as train/CLASS/\*\.JPEG"),
+        ("ade20k", "", ValueError, r"lay it out as images/training/\*\.jpg with annotations/training/\*\.png"),
+        ("mnist", "", ValueError, "data set 'mnist': needs one of cifar10, cifar100"),
+        ("cifar10", "file", NotADirectoryError, "needs a folder to write to"),
     ],
 )
-def test_other_data_sets_are_not_downloaded(tmp_path, name, message):
-    with pytest.raises(ValueError, match=message):
-        download(name, tmp_path)
-
-
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
+def test_what_cannot_be_downloaded_is_refused(tmp_path, name, folder, error, message):
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotADirectoryError, match="needs a folder to write to"):
-        download("cifar10", tmp_path / "file")
+    with pytest.raises(error, match=message):
+        download(name, tmp_path / folder)
 
 
 # arrays
@@ -318,8 +298,16 @@ def test_a_damaged_archive_is_named(tmp_path, name, message):
             CompactArchive(file)
 
 
-def test_what_is_no_archive_is_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "nowhere.zip", tmp_path / "nowhere.npz"):
-        with pytest.raises(FileNotFoundError, match=r"is no archive: needs an \.npz, a \.zip, or a folder of them"):
-            CompactArchive(path)
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        (CifarFiles, "", "has no CIFAR files: needs cifar-10-batches-py or cifar-100-python"),
+        *((CompactArchive, name, r"is no archive: needs an \.npz, a \.zip, or a folder") for name in ("", "no.zip")),
+    ],
+)
+def test_what_is_not_there_is_refused(tmp_path, kind, name, message):
+    with pytest.raises(FileNotFoundError, match=message):
+        kind(tmp_path / name)
+    with pytest.raises(ValueError, match="split 'val': needs 'test' or 'train'"):
+        kind(tmp_path / name, "val")
     assert os.listdir(tmp_path) == []

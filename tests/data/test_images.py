@@ -100,17 +100,17 @@ def test_every_kind_of_png_is_read_as_colours(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         (np.random.default_rng(0).random((4, 4), np.float32), "floating point"),
         (np.array([[0, 2**16]], np.int32), "values from 0 to 65536"),
         (np.array([[-1, 5]], np.int32), "values from -1 to 5"),
     ],
 )
-def test_pictures_of_no_known_scale_are_not_guessed(tmp_path, values, told):
+def test_images_of_no_known_scale_are_not_guessed(tmp_path, values, message):
     """Pillow would cut off what is not between 0 and 255, which may be all there is."""
     Image.fromarray(values).save(tmp_path / "a.tif")
-    with pytest.raises(ValueError, match=f"{told}: needs 8 or 16 bits per channel"):
+    with pytest.raises(ValueError, match=f"{message}: needs 8 or 16 bits per channel"):
         ImageFolder(tmp_path)[0]
 
 
@@ -127,14 +127,11 @@ def test_linked_folders_are_classes_and_hidden_files_no_images(tmp_path):
     assert [source.name(index) for index in range(len(source))] == ["cat/a.png", "dog/b.png"]
 
 
-def test_a_folder_without_images_is_refused(tmp_path):
+def test_what_is_no_folder_of_images_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("no image")
-    with pytest.raises(ValueError, match=r"has no images: needs files ending in \.jpg"):
-        ImageFolder(tmp_path)
-
-
-def test_a_file_is_not_a_folder(tmp_path):
-    save(tmp_path / "a.png")
-    for path in (tmp_path / "a.png", tmp_path / "nowhere"):
+    for open_folder in (ImageFolder, open_data):
+        with pytest.raises(ValueError, match=r"has no images: needs files ending in \.jpg"):
+            open_folder(tmp_path)
+    for path in (tmp_path / "notes.txt", tmp_path / "nowhere"):
         with pytest.raises(NotADirectoryError, match="is not a folder: needs a folder of images"):
             ImageFolder(path)

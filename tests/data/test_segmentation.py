@@ -10,6 +10,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from trueshift.data import EmbeddedSample
+from trueshift.data.images import png_bytes
 from trueshift.data.segmentation import CAMVID, CITYSCAPES, open_scenes
 from trueshift.data.source import IGNORED, Sample, Source, WithoutTargets
 
@@ -91,7 +92,7 @@ def zipped(folder, path, inside=""):
 @pytest.mark.parametrize("how", ["folder", "wrapped", "zip", "wrapped zip"])
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_gives_pictures_and_classes(tmp_path, layout, split, how):
+def test_every_layout_gives_images_and_classes(tmp_path, layout, split, how):
     folder = tmp_path / "mine"
     LAYOUTS[layout](folder / "release" if how == "wrapped" else folder)
     if "zip" in how:
@@ -141,19 +142,14 @@ def test_cityscapes_by_the_numbers_of_training(tmp_path):
     assert len(CITYSCAPES) == 19
 
 
-def test_files_without_folders_of_splits_are_of_any_split(tmp_path):
+def test_files_without_folders_of_splits_are_of_any_split_and_need_names_of_classes(tmp_path):
     picture(tmp_path / "images" / "a.jpg")
     labels(tmp_path / "masks" / "a.png")
     for split in ("train", "val", "test"):
-        assert open_scenes(tmp_path, split, classes=["one", "two"]).name(0) == "images/a.jpg"
-
-
-def test_names_of_ones_own_classes_are_asked_for(tmp_path):
-    own(tmp_path)
-    (tmp_path / "classes.txt").unlink()
+        source = open_scenes(tmp_path, split, classes=["one", "two"])
+        assert (source.name(0), source.classes) == ("images/a.jpg", ["one", "two"])
     with pytest.raises(FileNotFoundError, match=r"classes\.txt is missing: needs the names .* or the argument classes"):
         open_scenes(tmp_path)
-    assert open_scenes(tmp_path, classes=["x", "y"]).classes == ["x", "y"]
     (tmp_path / "classes.txt").write_text("\n")
     with pytest.raises(ValueError, match=r"classes\.txt is empty"):
         open_scenes(tmp_path)
@@ -163,13 +159,13 @@ def test_files_alone_are_named(tmp_path):
     camvid(tmp_path)
     for name in "vwxyz":
         picture(tmp_path / "test" / f"{name}.png")
-    told = r"5 images without a label file, as .*test/v\.png, .*w\.png, .*x\.png: needs one .* in testannot"
-    with pytest.raises(ValueError, match=told):
+    message = r"5 images without a label file, as .*test/v\.png, .*w\.png, .*x\.png: needs one .* in testannot"
+    with pytest.raises(ValueError, match=message):
         open_scenes(tmp_path)
     for name in "vwxyzq":
         labels(tmp_path / "testannot" / f"{name}.png")
-    told = r"1 label file without an image, as .*testannot/q\.png: needs one of the same name in test"
-    with pytest.raises(ValueError, match=told):
+    message = r"1 label file without an image, as .*testannot/q\.png: needs one of the same name in test"
+    with pytest.raises(ValueError, match=message):
         open_scenes(tmp_path)
     picture(tmp_path / "test" / "q.jpg")
     picture(tmp_path / "test" / "q.png")
@@ -177,26 +173,25 @@ def test_files_alone_are_named(tmp_path):
         open_scenes(tmp_path)
 
 
-def test_another_size_of_the_label_file_is_told_when_it_is_read(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("trainannot/a.png", lambda data: data[:50], r"trainannot/a\.png is not whole"),
+        ("train/a.png", lambda data: b"nothing", r"train/a\.png is not an image that Pillow knows"),
+        (
+            "trainannot/a.png",
+            lambda data: png_bytes(Image.new("L", (3, 2))),
+            r"train/a\.png has 4 x 6 pixels, its label file trainannot/a\.png has 2 x 3: needs the same size",
+        ),
+    ],
+)
+def test_damaged_files_are_named_when_they_are_read_and_others_read(tmp_path, file, damage, message):
     camvid(tmp_path)
-    labels(tmp_path / "testannot" / "d.png", size=(3, 2))
-    source = open_scenes(tmp_path)
-    told = r"test/d\.png has 4 x 6 pixels, its label file testannot/d\.png has 2 x 3: needs the same size"
-    with pytest.raises(ValueError, match=told):
+    (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
+    source = open_scenes(tmp_path, "train")
+    with pytest.raises(ValueError, match=message):
         source[0]
-
-
-def test_damaged_files_are_named_and_others_read(tmp_path):
-    camvid(tmp_path / "data")
-    path = tmp_path / "data" / "trainannot" / "a.png"
-    path.write_bytes(path.read_bytes()[:50])
-    (tmp_path / "data" / "train" / "b.png").write_bytes(b"nothing")
-    source = open_scenes(tmp_path / "data", "train")
-    with pytest.raises(ValueError, match=r"trainannot/a\.png is not whole"):
-        source[0]
-    with pytest.raises(ValueError, match=r"train/b\.png is not an image that Pillow knows"):
-        source[1]
-    assert open_scenes(tmp_path / "data", "test")[0].target is not None
+    assert source[1].target is not None
 
 
 def test_a_damaged_zip_is_named(tmp_path):
@@ -216,16 +211,6 @@ def test_a_damaged_zip_is_named(tmp_path):
     assert open_scenes(tmp_path / "holes.zip", "val")[0].target is not None
 
 
-def test_a_source_travels_to_other_processes(tmp_path):
-    camvid(tmp_path / "data")
-    for where in (tmp_path / "data", zipped(tmp_path / "data", tmp_path / "data.zip")):
-        source = open_scenes(where)
-        scene = source[0]  # whatever is open now stays behind
-        there = pickle.loads(pickle.dumps(source))[0]
-        assert np.array_equal(there.target, scene.target)
-        assert np.array_equal(there.image, scene.image)
-
-
 @pytest.mark.parametrize("how", ["folder", "zip"])
 def test_processes_read_the_same_as_one(tmp_path, how):
     folder = tmp_path / "data"
@@ -236,11 +221,13 @@ def test_processes_read_the_same_as_one(tmp_path, how):
     source = open_scenes(folder if how == "folder" else zipped(folder, tmp_path / "data.zip"))
     here = [source[index] for index in range(len(source))]  # the zip is open when processes are forked
     assert [scene.name for scene in here] == [f"images/{number}.png" for number in range(24)]
-    there = list(DataLoader(source, batch_size=None, num_workers=2, collate_fn=lambda scene: scene))
-    for one, other in zip(here, there, strict=True):
-        assert isinstance(other, Sample)
-        assert np.array_equal(one.image, other.image)
-        assert np.array_equal(one.target, other.target)
+    forked = list(DataLoader(source, batch_size=None, num_workers=2, collate_fn=lambda scene: scene))
+    pickled = pickle.loads(pickle.dumps(source))  # whatever is open stays behind
+    for index, (one, other) in enumerate(zip(here, forked, strict=True)):
+        for scene in (other, pickled[index]):
+            assert isinstance(scene, Sample)
+            assert np.array_equal(one.image, scene.image)
+            assert np.array_equal(one.target, scene.target)
 
 
 def test_a_photograph_lies_as_its_label_file_does(tmp_path):
@@ -253,7 +240,7 @@ def test_a_photograph_lies_as_its_label_file_does(tmp_path):
     assert np.array_equal(scene.target, written)
 
 
-def test_what_is_in_no_layout_is_told_with_those_there_are(tmp_path):
+def test_what_is_in_no_layout_is_reported_with_those_there_are(tmp_path):
     picture(tmp_path / "cats" / "a.png")
     with pytest.raises(ValueError, match=r"is in no known layout .*: needs images/training with annotations/training"):
         open_scenes(tmp_path)
@@ -268,7 +255,7 @@ def test_what_is_in_no_layout_is_told_with_those_there_are(tmp_path):
         open_scenes(tmp_path / "camvid", "val")
 
 
-def test_pictures_are_scenes_of_which_nothing_is_known():
+def test_images_are_scenes_of_which_nothing_is_known():
     sample = EmbeddedSample()
     scenes = WithoutTargets(sample)
     assert isinstance(scenes, Source)

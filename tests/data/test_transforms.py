@@ -45,6 +45,8 @@ def test_the_pixels_are_those_of_timm(size, crop_pct):
     sizes = [(320, 240), (240, 320), (333, 250), (200, 31), (32, 32), (256, 256), (size, size), (257, 256)]
     for width, height in sizes:
         assert_same_as_timm(preparation, photo(width, height))
+    whole = Preparation((size, size), 1.0).canvas(photo(size, size))
+    assert np.array_equal(whole.permute(1, 2, 0), np.asarray(photo(size, size)))  # of the right size: left alone
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
@@ -54,12 +56,6 @@ def test_the_pixels_are_those_of_timm_at_many_sizes(interpolation):
     preparation = Preparation((24, 24), 0.875, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), interpolation)
     for width, height in random.integers(5, 120, (60, 2)).tolist():
         assert_same_as_timm(preparation, photo(width, height))
-
-
-def test_a_picture_of_the_right_size_is_left_alone():
-    picture = photo(32, 32)
-    canvas = Preparation((32, 32), 1.0).canvas(picture)
-    assert np.array_equal(canvas.permute(1, 2, 0), np.asarray(picture))
 
 
 def test_an_input_that_is_not_square_cuts_but_does_not_distort():
@@ -94,7 +90,7 @@ def test_a_margin_adds_pixels_around_the_same_middle(margin):
 
 @pytest.mark.parametrize("crop_pct", [1.0, 0.95])
 @pytest.mark.parametrize(("width", "height"), [(100, 100), (150, 100), (100, 150), (20, 30)])
-def test_without_room_the_picture_grows_until_the_margin_is_filled(crop_pct, width, height):
+def test_without_room_the_image_grows_until_the_margin_is_filled(crop_pct, width, height):
     picture = photo(width, height)
     canvas = Preparation((56, 56), crop_pct).canvas(picture, (8, 8))
     assert canvas.shape == (3, 72, 72)
@@ -103,7 +99,7 @@ def test_without_room_the_picture_grows_until_the_margin_is_filled(crop_pct, wid
 
 
 @pytest.mark.parametrize("crop_pct", [0.8, 0.875, 0.9, 1.0])
-def test_with_room_no_picture_grows_for_its_margin(crop_pct):
+def test_with_room_no_image_grows_for_its_margin(crop_pct):
     preparation = Preparation((56, 56), crop_pct)
     assert preparation.has_room((4, 4)) == (crop_pct <= 0.875)
     assert preparation.has_room((0, 0))
@@ -111,11 +107,6 @@ def test_with_room_no_picture_grows_for_its_margin(crop_pct):
         picture = photo(width, height)
         middle = preparation.canvas(picture, (4, 4))[:, 4:-4, 4:-4]
         assert torch.equal(middle, preparation.canvas(picture)) == preparation.has_room((4, 4))
-
-
-def test_a_margin_may_be_wider_than_high():
-    canvas = Preparation((32, 32), 1.0).canvas(photo(32, 32), (0, 6))
-    assert canvas.shape == (3, 32, 44)
 
 
 # settings
@@ -150,7 +141,7 @@ def test_the_ratio_is_kept_within_both_sides(scale, size, expected):
     assert ScenePreparation(scale).scaled(*size) == expected
 
 
-def test_each_side_goes_on_to_the_next_multiple():
+def test_each_side_resumes_to_the_next_multiple():
     swin = ScenePreparation((1792, 448), (224, 224))
     assert swin.scaled(360, 480) == (448, 672)
     assert swin.scaled(448, 448) == (448, 448)
@@ -161,7 +152,7 @@ def test_each_side_goes_on_to_the_next_multiple():
 
 
 @pytest.mark.parametrize("fit", ["resize", "pad"])
-def test_the_canvas_is_the_picture_at_that_size(fit):
+def test_the_canvas_is_the_image_at_that_size(fit):
     pixels = np.random.default_rng(0).integers(0, 256, (30, 47, 3), dtype=np.uint8)
     picture = Image.fromarray(pixels)
     preparation = ScenePreparation((64, 20), (8, 8), fit)
@@ -208,7 +199,7 @@ def test_a_configuration_file_keeps_everything():
                 ({"mean": (0.5,)}, "needs three values each"),
                 ({"std": (0.5, 0.5)}, "needs three values each"),
                 ({"std": (0.5, 0.5, 0.0)}, "std above 0"),
-                ({"interpolation": "cubic"}, "interpolation 'cubic': needs one of nearest, bilinear, bicubic, lanczos"),
+                ({"interpolation": "cubic"}, "interpolation 'cubic': needs one of nearest, .*bicubic, lanczos"),
             )
         ],
     ],

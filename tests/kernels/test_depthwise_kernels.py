@@ -24,17 +24,17 @@ def device():
     return "cpu" if kernels.INTERPRETED else "cuda"
 
 
-def both_ways(function, *tensors):
-    """Results and gradients, by plain code and by kernels."""
-    found = []
-    for on in (False, True):
+@pytest.fixture
+def with_gradients(both_ways):
+    """Pairs of results and gradients, by plain code and by kernels."""
+
+    def run(function, *tensors):
         inputs = [x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in tensors]
-        with kernels.switched(on):
-            results = function(*inputs)
-            weighted = [(y * torch.linspace(-1, 1, y.numel(), device=y.device).view(y.shape)).sum() for y in results]
-            grads = torch.autograd.grad(sum(weighted), inputs)
-        found.append([y.detach() for y in results] + list(grads))
-    return zip(*found, strict=True)
+        results = function(*inputs)
+        weighted = [(y * torch.linspace(-1, 1, y.numel(), device=y.device).view(y.shape)).sum() for y in results]
+        return [y.detach() for y in results] + list(torch.autograd.grad(sum(weighted), inputs))
+
+    return lambda function, *tensors: zip(*both_ways(run, function, *tensors), strict=True)
 
 
 def assert_same(pairs, tolerance=1e-5):
@@ -48,7 +48,7 @@ def assert_same(pairs, tolerance=1e-5):
     ("stride", "mode", "shifted"),
     [((1, 1), "circular", False), ((2, 2), "circular", True), ((4, 2), "zeros", True), ((1, 1), "zeros", False)],
 )
-def test_convolutions_of_one_map(device, stride, mode, shifted):
+def test_convolutions_of_one_map(device, stride, mode, shifted, with_gradients):
     """Keys and values of CvT: two weights, one map."""
     x, weights = torch.randn(2, 8, 4, 5, device=device), torch.randn(2, 5, 1, 3, 3, device=device)
     offset = torch.tensor(OFFSET, device=device) if shifted else None
@@ -56,47 +56,41 @@ def test_convolutions_of_one_map(device, stride, mode, shifted):
     def pooled(x, *weights):
         return depthwise_sequences([x, x], weights, stride, (1, 1), offset, mode)
 
-    assert_same(both_ways(pooled, x, *weights))
+    assert_same(with_gradients(pooled, x, *weights))
 
 
-def test_convolutions_of_views_shared_by_heads(device):
+def test_convolutions_of_views_shared_by_heads(device, with_gradients):
     """Queries, keys and values of MViTv2: parts of one projection, several heads, several tiles."""
     x, weights = torch.randn(2, 4, 8, 3 * 8, device=device), torch.randn(3, 4, 1, 3, 3, device=device)
 
     def pooled(x, *weights):
         return depthwise_sequences(x.chunk(3, 3), weights, (1, 1), (1, 1))
 
-    assert_same(both_ways(pooled, x, *weights))
+    assert_same(with_gradients(pooled, x, *weights))
 
 
-def test_several_tiles_and_blocks(device, monkeypatch):
-    from trueshift.ops.kernels import depthwise as tiles
-    from trueshift.ops.kernels import depthwise_gradients as gradients
-    from trueshift.ops.kernels import depthwise_rows as rows
-
-    for launched in (tiles, gradients, rows):
-        monkeypatch.setattr(launched, "CHANNELS", 4)
-    monkeypatch.setattr(tiles, "TILE", (2, 4))
-    monkeypatch.setattr(gradients, "TILE", (2, 4))
-    monkeypatch.setattr(rows, "LONGEST", 3)
+def test_several_tiles_and_blocks(device, monkeypatch, with_gradients):
+    monkeypatch.setattr(kernels.neighbours, "CHANNELS", 4)
+    monkeypatch.setattr(kernels.neighbours, "TILE", (2, 4))
+    monkeypatch.setattr(kernels.depthwise_rows, "LONGEST", 3)
     x, weight = torch.randn(1, 4, 6, 7, device=device), torch.randn(7, 1, 3, 3, device=device)
     for stride in ((2, 2), (1, 1)):
-        assert_same(both_ways(lambda x, weight, s=stride: [depthwise(x, weight, s, (1, 1))], x, weight))
+        assert_same(with_gradients(lambda x, weight, s=stride: [depthwise(x, weight, s, (1, 1))], x, weight))
     plain = depthwise(x, weight, (1, 1), (1, 1)).square().sum(3)
     with kernels.switched(True):
         assert_same([(plain, depthwise_energy([x], [weight], (1, 1)).sum(0))])
 
 
-def test_maps_of_different_layout(device):
+def test_maps_of_different_layout(device, with_gradients):
     """No view of one tensor, channels not last: one launch each."""
     maps = [torch.randn(1, 6, 4, 4, device=device).permute(0, 2, 3, 1), torch.randn(1, 4, 4, 6, device=device)]
     weights = torch.randn(2, 6, 1, 3, 3, device=device)
-    assert_same(both_ways(lambda x, y, *w: depthwise_sequences([x, y], w, (2, 2), (1, 1)), *maps, *weights))
+    assert_same(with_gradients(lambda x, y, *w: depthwise_sequences([x, y], w, (2, 2), (1, 1)), *maps, *weights))
 
 
 @pytest.mark.parametrize("kind", ["batch", "layer"])
 @torch.no_grad()
-def test_norms_and_class_tokens_on_the_way(device, kind):
+def test_norms_and_class_tokens_on_the_way(device, kind, both_ways):
     x, width = torch.randn(2, 4, 4, 8, device=device), 4 if kind == "layer" else 8
     weights = list(torch.randn(2, width, 1, 3, 3, device=device))
     norms = [nn.LayerNorm(4) if kind == "layer" else nn.BatchNorm2d(8) for _ in weights]
@@ -107,10 +101,7 @@ def test_norms_and_class_tokens_on_the_way(device, kind):
         norm.to(device).eval()
     prefix = torch.randn(2, 3, 8, device=device)[:, :2]
     offset = torch.tensor(OFFSET, device=device)
-    found = []
-    for on in (False, True):
-        with kernels.switched(on):
-            found.append(depthwise_sequences([x, x], weights, (2, 2), (1, 1), offset, "circular", norms, prefix))
+    found = both_ways(depthwise_sequences, [x, x], weights, (2, 2), (1, 1), offset, "circular", norms, prefix)
     assert_same(zip(*found, strict=True))
 
 
@@ -140,7 +131,7 @@ def test_energy(device):
 
 
 @pytest.mark.parametrize(("stride", "mode"), [((2, 2), "circular"), ((4, 2), "zeros"), ((1, 1), "circular")])
-def test_max_pool(device, stride, mode):
+def test_max_pool(device, stride, mode, with_gradients):
     x = (4 * torch.randn(2, 4, 8, 5)).round() / 4
     kernel, before = (stride[0] + 1, stride[1] + 1), ((stride[0] + 1) // 2, (stride[1] + 1) // 2)
 
@@ -148,7 +139,7 @@ def test_max_pool(device, stride, mode):
         return [max_pool(x, kernel, stride, before, torch.tensor(OFFSET, device=x.device), mode)]
 
     # plain code on the CPU, where ties go to the first: on CUDA torch itself is of two minds
-    plain, fast = (list(zip(*both_ways(pooled, x.to(place)), strict=True)) for place in ("cpu", device))
+    plain, fast = (list(zip(*with_gradients(pooled, x.to(place)), strict=True)) for place in ("cpu", device))
     assert_same(zip(plain[0], [y.cpu() for y in fast[1]], strict=True))
 
 
@@ -163,7 +154,7 @@ def test_gradients_of_plain_code():
 
 @pytest.mark.parametrize("rows", [circular_rows, shortest_rows, linear_rows])
 @pytest.mark.parametrize(("query", "key"), [(4, 8), (8, 4)])
-def test_position_bias(device, rows, query, key):
+def test_position_bias(device, rows, query, key, with_gradients, both_ways):
     size = (16, 32)
     starts = torch.tensor([[4, 8], [0, 24]], device=device), torch.tensor([[12, 4], [4, 12]], device=device)
     grid, key_grid = (TokenGrid((s, s), start, size) for s, start in zip((query, key), starts, strict=True))
@@ -175,39 +166,35 @@ def test_position_bias(device, rows, query, key):
         return [position_bias(queries, tables, grid, key_grid, rows), position_bias(queries, tables, grid, grid, rows)]
 
     if rows is not linear_rows:
-        assert_same(both_ways(biased, queries, *tables))
+        assert_same(with_gradients(biased, queries, *tables))
         return
     with torch.no_grad():  # its gradient is that of plain code: rows may be met twice
-        plain = biased(queries, *tables)
-        with kernels.switched(True):
-            assert_same(zip(plain, biased(queries, *tables), strict=True))
+        assert_same(zip(*both_ways(biased, queries, *tables), strict=True))
 
 
 @pytest.mark.parametrize("name", ["a_cvt_mini", pytest.param("a_mvitv2_mini", marks=pytest.mark.slow)])
-def test_all_stages(device, name):
+def test_all_stages(device, name, both_ways):
     narrow = {"embed_dim": (8, 16, 16), "num_heads": (1, 1, 2), "depths": (1, 1, 1), "img_size": 16}
     model = ts.create_model(name, **narrow).to(device)
     with torch.no_grad():
         door = model.tokenize(torch.rand(2, 3, 16, 16, device=device))
 
-    def last(on):
+    def last():
         tokens = door
-        with kernels.switched(on):
-            for stage in model.stage_list:
-                tokens = stage(tokens)
+        for stage in model.stage_list:
+            tokens = stage(tokens)
         return tokens.values
+
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+
+    def gradients():
+        model.load_state_dict(state)
+        model.train().zero_grad()
+        last().square().sum().backward()
+        return [parameter.grad.clone() for parameter in model.stages.parameters() if parameter.grad is not None]
 
     model.eval()
     with torch.no_grad():
-        assert_same([(last(False), last(True))])
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    found = []
-    for on in (False, True):
-        model.load_state_dict(state)
-        model.train().zero_grad()
-        values = last(on)
-        with kernels.switched(on):
-            values.square().sum().backward()
-        found.append([parameter.grad.clone() for parameter in model.stages.parameters() if parameter.grad is not None])
-    for plain, fast in zip(*found, strict=True):
+        assert_same([both_ways(last)])
+    for plain, fast in zip(*both_ways(gradients), strict=True):
         assert (plain - fast).abs().max() <= 1e-3 * plain.abs().max() + 1e-4

@@ -27,13 +27,6 @@ def pictures(size=(16, 24), channels=1):
     return torch.stack([*chosen, noise * 1e-30, noise * 1e30]).to(DEVICE)
 
 
-def both(function, *arguments):
-    with kernels.switched(False):
-        plain = function(*arguments)
-    with kernels.switched(True):
-        return plain, function(*arguments)
-
-
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "channels", "size"),
     [
@@ -46,29 +39,28 @@ def both(function, *arguments):
         (11, 4, 3, 1, (8, 8)),  # wider than the image
     ],
 )
-def test_energies(kernel, stride, padding, channels, size):
+def test_energies(kernel, stride, padding, channels, size, both_ways):
     image = torch.randn(2 if DEVICE == "cuda" else 1, channels, *size, device=DEVICE)
     image[0] = image[0] * 1e-20 + 3e-20
     weight, bias = torch.randn(8, channels, kernel, kernel, device=DEVICE), torch.randn(8, device=DEVICE)
     pixels = image.permute(0, 2, 3, 1)
-    plain, fused = both(patch_energy, pixels, weight, bias, (stride, stride), (padding, padding))
+    plain, fused = both_ways(patch_energy, pixels, weight, bias, (stride, stride), (padding, padding))
     assert torch.equal(plain, fused)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16])
-def test_energies_and_seams_of_narrow_types(dtype):
-    pixels = torch.randn(1, 2, 8, 16, device=DEVICE).to(dtype).permute(0, 2, 3, 1)
+def test_energies_and_seams_of_narrow_types(both_ways):
+    pixels = torch.randn(1, 2, 8, 16, device=DEVICE).bfloat16().permute(0, 2, 3, 1)
     weight = torch.randn(8, 2, 4, 4, device=DEVICE)
     for x in (pixels, pixels[:, :, ::2]):  # images in one piece, and not
-        plain, fused = both(patch_energy, x, weight, None, (4, 4), (0, 0))
+        plain, fused = both_ways(patch_energy, x, weight, None, (4, 4), (0, 0))
         assert torch.equal(plain, fused)
-        for one, other in zip(*both(seam_scores, x), strict=True):
+        for one, other in zip(*both_ways(seam_scores, x), strict=True):
             assert torch.equal(one, other)
 
 
-def test_seams_of_hostile_images_by_shared_or_own_integers():
+def test_seams_of_hostile_images_by_shared_or_own_integers(both_ways):
     pixels = pictures().permute(0, 2, 3, 1)
-    plain, fused = both(seam_scores, pixels)
+    plain, fused = both_ways(seam_scores, pixels)
     shared = Pixels(pixels)
     with kernels.switched(True):
         shared.planes((4, 4), (4, 4))
@@ -87,31 +79,31 @@ def test_keys_of_the_images_that_need_them(dtype):
     assert torch.equal(found[needed], origin_keys(pixels)[needed])
 
 
-def test_choices_among_scores_that_tie():
+def test_choices_among_scores_that_tie(both_ways):
     scores = torch.randint(0, 3, (IMAGES, 2, 4), device=DEVICE).double()
     second = torch.randint(0, 2, (IMAGES, 2, 4), device=DEVICE).double()
     keys = torch.randint(0, 5, (IMAGES, 6, 8), device=DEVICE)
     for given in ((scores,), (scores, second), (-scores,)):
-        plain, fused = both(choose, given, lambda needed: keys)
+        plain, fused = both_ways(choose, given, lambda needed: keys)
         assert torch.equal(plain.offset, fused.offset)
 
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 4)])
-def test_starts_on_seams_that_tie(stride):
+def test_starts_on_seams_that_tie(stride, both_ways):
     rows = torch.randint(0, 3, (IMAGES, 6), device=DEVICE).double()
     columns = torch.randint(0, 4, (IMAGES, 8), device=DEVICE).double()
     keys = torch.randint(0, 9, (IMAGES, 6, 8), device=DEVICE)
     offset = torch.stack([torch.randint(step, (IMAGES,), device=DEVICE) for step in stride], 1)
-    plain, fused = both(start_on_seam, rows, columns, offset, stride, lambda needed: keys)
+    plain, fused = both_ways(start_on_seam, rows, columns, offset, stride, lambda needed: keys)
     assert torch.equal(plain, fused)
 
 
 @pytest.mark.parametrize(("kernel", "padding"), [pytest.param(4, 0, marks=pytest.mark.slow), (7, 2)])
-def test_the_tokenizer_moves_with_every_image(kernel, padding):
+def test_the_tokenizer_moves_with_every_image(kernel, padding, both_ways):
     images = pictures()
     layer = ts.AdaptiveTokenize(1, 8, 4, kernel, padding).eval().to(DEVICE)
     with torch.no_grad():
-        plain, fused = both(layer.choose, images)
+        plain, fused = both_ways(layer.choose, images)
         assert torch.equal(plain.offset, fused.offset)
         assert torch.equal(plain.scores[0], fused.scores[0])
         framed = circular_shift(images, fused.offset, IMAGE_DIMS)
@@ -122,7 +114,7 @@ def test_the_tokenizer_moves_with_every_image(kernel, padding):
         assert torch.equal(circular_shift(moved, choice.offset, IMAGE_DIMS), framed)
 
 
-def test_the_frame_of_any_model():
+def test_the_frame_of_any_model(both_ways):
     images = pictures()
-    plain, fused = both(ts.canonical.canonical_origin, images)
+    plain, fused = both_ways(ts.canonical.canonical_origin, images)
     assert torch.equal(plain, fused)

@@ -1,11 +1,13 @@
 """Attention in windows and the choice behind an anchor: kernels against the plain code they stand for."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import trueshift as ts
 from trueshift.layers import CosineWindowAttention, WindowAttention
-from trueshift.layers.align import WindowCandidates
+from trueshift.layers.attention import WindowCandidates
 from trueshift.layers.tokenize import PatchCandidates
 from trueshift.ops import kernels
 from trueshift.ops.geometry.polyphase import coset_sum
@@ -26,54 +28,36 @@ def attention(kind, window, **more):
     return layer.to(DEVICE)
 
 
-def both_ways(run):
-    """What the plain code says, and what the kernels say."""
-    answers = []
-    for on in (False, True):
-        with kernels.switched(on):
-            answers.append(run())
-    return answers
-
-
 @pytest.fixture(autouse=True)
 def _full_precision():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shifted", [False, True], ids=["W-MSA", "SW-MSA"])
-@pytest.mark.parametrize("start", [None, [[0, 0], [2, 1]]], ids=["from the first token", "from anywhere"])
-def test_attention_in_one_kernel_is_attention(kind, shifted, start):
-    layer = attention(kind, (3, 4), shifted=shifted)
-    x = torch.randn(2, 6, 8, 32, device=DEVICE)
-    start = start and torch.tensor(start, device=DEVICE)
-    with torch.no_grad():
-        plain, fused = both_ways(lambda: layer(x, start))
-    torch.testing.assert_close(fused, plain, atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("window", "size"), [((2, 2), (4, 4)), ((4, 4), (4, 8)), ((10, 10), (10, 20))])
-def test_windows_of_any_size(kind, window, size):
-    layer = attention(kind, window, shifted=True)
-    x = torch.randn(3, *size, 32, device=DEVICE)
-    with torch.no_grad():
-        plain, fused = both_ways(lambda: layer(x))
-    torch.testing.assert_close(fused, plain, atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_windows_stop_at_the_border_of_the_ordinary_network(kind):
-    layer = attention(kind, 4, shifted=True, border=True)
-    x = torch.randn(2, 8, 12, 32, device=DEVICE)
-    with torch.no_grad():
-        plain, fused = both_ways(lambda: layer(x))
+@pytest.mark.parametrize(
+    ("window", "size", "start", "options"),
+    [
+        ((3, 4), (6, 8), None, {"shifted": False}),
+        ((3, 4), (6, 8), None, {"shifted": True}),
+        ((3, 4), (6, 8), [[0, 0], [2, 1]], {"shifted": False}),
+        ((3, 4), (6, 8), [[0, 0], [2, 1]], {"shifted": True}),
+        ((2, 2), (4, 4), None, {"shifted": True}),
+        ((4, 4), (4, 8), None, {"shifted": True}),
+        ((10, 10), (10, 20), None, {"shifted": True}),
+        ((4, 4), (8, 12), None, {"shifted": True, "border": True}),  # the ordinary network
+    ],
+)
+@torch.no_grad()
+def test_attention_in_one_kernel_is_attention(kind, window, size, start, options, both_ways):
+    layer = attention(kind, window, **options)
+    x = torch.randn(2, *size, 32, device=DEVICE)
+    plain, fused = both_ways(layer, x, start and torch.tensor(start, device=DEVICE))
     torch.testing.assert_close(fused, plain, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("border", [False, True])
-def test_gradients_of_attention(kind, border):
+def test_gradients_of_attention(kind, border, both_ways):
     layer = attention(kind, (3, 4), shifted=True, border=border)
     x = torch.randn(2, 6, 8, 32, device=DEVICE, requires_grad=True)
     start = None if border else torch.tensor([[1, 3], [2, 0]], device=DEVICE)
@@ -108,22 +92,23 @@ def test_attention_in_half_precision(kind):
     assert (fused - exact).norm() < 0.03 * exact.norm()
 
 
-def merges():
-    yield "Swin", ts.AdaptiveMerge(8, 24)
-    yield "Swin, with a bias", ts.AdaptiveMerge(8, 16, bias=True)
-    yield "SwinV2", ts.AdaptiveMerge(8, 20, norm="after")
-    yield "CvT", ts.AdaptiveConvMerge(8, 24)
-    yield "other patches", ts.AdaptiveMerge(8, 24, factor=(2, 3))
+MERGES = {
+    "Swin": lambda: ts.AdaptiveMerge(8, 24),
+    "Swin, with a bias": lambda: ts.AdaptiveMerge(8, 16, bias=True),
+    "SwinV2": lambda: ts.AdaptiveMerge(8, 20, norm="after"),
+    "CvT": lambda: ts.AdaptiveConvMerge(8, 24),
+    "other patches": lambda: ts.AdaptiveMerge(8, 24, factor=(2, 3)),
+}
 
 
-@pytest.mark.parametrize("layer", [pytest.param(layer, id=name) for name, layer in merges()])
-def test_energies_of_merges(layer):
-    layer = layer.to(DEVICE)
+@pytest.mark.parametrize("name", MERGES)
+def test_energies_of_merges(name):
+    layer = MERGES[name]().to(DEVICE)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
     x = torch.randn(2, 6, 12, 8, device=DEVICE) + 0.5
     grid = ts.TokenGrid((4, 4), torch.zeros(2, 2, dtype=torch.int64, device=DEVICE), (24, 48), anchored=True)
-    candidates = layer.candidates(ts.Tokens(x, grid))
+    candidates = layer.grids(layer, ts.Tokens(x, grid))
     with torch.no_grad():
         plain = candidates.arithmetic.power_sum(candidates.features(), 2)
         with kernels.switched(True):
@@ -138,51 +123,47 @@ def test_energies_of_merges(layer):
 @pytest.mark.parametrize(
     ("size", "window"), [((6, 8), (3, 4)), ((6, 6), (6, 6)), ((4, 12), (4, 3)), ((14, 14), (7, 7))]
 )
-def test_the_choice_of_windows(size, window):
+def test_the_choice_of_windows(size, window, both_ways):
     x = torch.randn(5, *size, 8, device=DEVICE)
     x[1] = 1.0  # all tie: the first is taken
     x[2, :, : size[1] // 2] = x[2, :, size[1] // 2 :]  # repeats
     candidates = WindowCandidates(x, window, 2, anchored=True)
-    plain, fused = both_ways(lambda: ts.MaxNorm()(candidates))
+    plain, fused = both_ways(ts.MaxNorm(), candidates)
     assert torch.equal(plain.offset, fused.offset)
     torch.testing.assert_close(fused.scores[0], plain.scores[0].double(), rtol=1e-6, atol=0)
 
 
-def test_the_norm_of_the_input_chooses():
+def test_the_norm_of_the_input_chooses(both_ways):
     layer = ts.AdaptiveMerge(8, criterion=ts.InputNorm()).to(DEVICE)
     grid = ts.TokenGrid((4, 4), torch.zeros(3, 2, dtype=torch.int64, device=DEVICE), (24, 48), anchored=True)
     tokens = ts.Tokens(torch.randn(3, 6, 12, 8, device=DEVICE), grid)
-    plain, fused = both_ways(lambda: layer.choose(tokens))
+    plain, fused = both_ways(layer.choose, tokens)
     assert torch.equal(plain.offset, fused.offset)
 
 
 @pytest.mark.parametrize("images", [1, 3])
 def test_few_images_are_shared_by_programs(images):
-    from trueshift.ops.kernels.choose import pick_by_sum, pick_by_windows
-
     scores = torch.rand(2, images, 16, 24, device=DEVICE)
-    offset, totals = pick_by_sum(scores, [2, 2], 1e-9)
-    expected = coset_sum(scores.double().sum(0), (2, 2))
-    assert torch.allclose(totals, expected)
-    assert torch.equal(offset, choose((expected,), None).offset)
-    offset, totals = pick_by_windows(scores[0], [4, 4], 1e-9)
-    expected = coset_sum(window_energy(scores[0].double(), (4, 4)).square(), (4, 4))
-    assert torch.allclose(totals, expected)
-    assert torch.equal(offset, choose((expected,), None).offset)
+    sums = coset_sum(scores.double().sum(0), (2, 2))
+    windows = coset_sum(window_energy(scores[0].double(), (4, 4)).square(), (4, 4))
+    for given, size, expected in ((scores, [2, 2], sums), (scores[0], [4, 4], windows)):
+        offset, totals = kernels.choose.pick_by_total(given, size, size == [4, 4], 1e-9)
+        assert torch.allclose(totals, expected)
+        assert torch.equal(offset, choose((expected,), None).offset)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")
 def test_scores_that_are_no_numbers_choose_the_first():
-    conv = torch.nn.Conv2d(3, 16, 2, 2).to(DEVICE)
-    image = torch.full((1, 3, 8, 8), float("nan"), device=DEVICE)
-    candidates = PatchCandidates(image.permute(0, 2, 3, 1), conv, (2, 2), (0, 0), anchored=True)
+    layer = ts.AdaptiveTokenize(3, 16, 2).to(DEVICE)
+    pixels = ts.Tokens.of_image(torch.full((1, 3, 8, 8), float("nan"), device=DEVICE))
+    candidates = PatchCandidates(layer, replace(pixels, grid=replace(pixels.grid, anchored=True)))
     with kernels.switched(True):
         assert ts.MaxNorm()(candidates).offset.tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize(("patch", "kernel", "padding"), [(4, 4, 0), (4, 7, 2), (2, 3, 1)])
 @pytest.mark.parametrize("mode", ["circular", "zeros"])
-def test_patches_are_projected_as_by_a_convolution(patch, kernel, padding, mode):
+def test_patches_are_projected_as_by_a_convolution(patch, kernel, padding, mode, both_ways):
     layer = ts.AdaptiveTokenize(3, 24, patch, kernel, padding, padding_mode=mode).to(DEVICE)
     image = torch.randn(3, 3, 16, 24, device=DEVICE)
     start = torch.tensor([[0, 0], [15, 23], [5, 7]], device=DEVICE)
@@ -200,7 +181,7 @@ V1, V2 = "a_swin_mini_patch2_window4_32", "a_swinv2_mini_patch2_window4_32"
 
 @pytest.mark.usefixtures("quick_interpreter")  # overflows are looked for above, in each kernel alone
 @pytest.mark.parametrize("name", [pytest.param(V1, marks=pytest.mark.slow), V2])
-def test_a_network_is_the_same_network(name):
+def test_a_network_is_the_same_network(name, both_ways):
     net = ts.create_model(name, num_classes=10, depths=(1, 2), num_heads=(1, 2), embed_dim=16).to(DEVICE)
     images = torch.randn(2, 3, 32, 32, device=DEVICE)
 

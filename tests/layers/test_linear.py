@@ -10,8 +10,8 @@ from torch import nn
 import trueshift as ts
 from trueshift.layers import linear
 from trueshift.layers.linear import Linear, cast_together
-from trueshift.layers.perceptron import Mlp
 from trueshift.models import stage
+from trueshift.models.stage import Mlp
 
 
 def autocast():
@@ -24,7 +24,7 @@ def blocks():
 
 
 def ready():
-    return linear._ready.by_layer
+    return linear._cast.get({})
 
 
 @torch.no_grad()

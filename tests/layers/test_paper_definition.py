@@ -133,7 +133,7 @@ def test_normed_tokens_would_have_been_useless_to_choose_by():
     """Why the score is taken before the norm: after it, the best and the next differ by rounding only."""
     layer = ts.AdaptiveTokenize(3, 32, 4, norm_layer=nn.LayerNorm, anchor=False)
     images = images_of(64, 3, 32)
-    pixels = images.permute(0, 2, 3, 1)
-    dense = F.layer_norm(ts.layers.tokenize.PatchCandidates(pixels, layer.proj, (4, 4), (0, 0)).dense(), (32,))
+    pixels = ts.Tokens.of_image(images)
+    dense = F.layer_norm(ts.layers.tokenize.PatchCandidates(layer, pixels).dense(), (32,))
     after = phase_scores(dense.double(), 2, (4, 4)).flatten(1).topk(2, 1).values
     assert ((after[:, 0] - after[:, 1]) / after[:, 0]).median() < layer.choose(images).margin.median() / 100

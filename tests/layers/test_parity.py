@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from timm.layers import PatchEmbed, set_fused_attn
+from timm.models import swin_transformer, swin_transformer_v2
 from torch import nn
 
 import trueshift as ts
@@ -10,8 +12,6 @@ from trueshift.ops.nn.conv import conv_on_circle
 
 
 def test_tokenize_is_timms_patch_embedding():
-    from timm.layers import PatchEmbed
-
     theirs = PatchEmbed(64, 4, 3, 24, norm_layer=nn.LayerNorm, output_fmt="NHWC")
     ours = ts.AdaptiveTokenize(3, 24, 4, norm_layer=nn.LayerNorm, criterion=ts.FixedOffset(), anchor=False)
     ours.load_state_dict(theirs.state_dict())
@@ -19,11 +19,9 @@ def test_tokenize_is_timms_patch_embedding():
     assert torch.equal(ours(image).values, theirs(image))
 
 
-@pytest.mark.parametrize(("norm", "module"), [("before", "swin_transformer"), ("after", "swin_transformer_v2")])
+@pytest.mark.parametrize(("norm", "module"), [("before", swin_transformer), ("after", swin_transformer_v2)])
 def test_merge_is_timms(norm, module):
-    import importlib
-
-    theirs = importlib.import_module(f"timm.models.{module}").PatchMerging(8)
+    theirs = module.PatchMerging(8)
     for parameter in theirs.parameters():
         nn.init.normal_(parameter)
     ours = ts.AdaptiveMerge(8, norm=norm, criterion=ts.FixedOffset())
@@ -34,11 +32,8 @@ def test_merge_is_timms(norm, module):
 
 
 def test_window_attention_is_timms():
-    from timm.layers import set_fused_attn
-    from timm.models.swin_transformer import WindowAttention
-
     set_fused_attn(True)
-    theirs = WindowAttention(16, num_heads=4, head_dim=4, window_size=(4, 2)).eval()
+    theirs = swin_transformer.WindowAttention(16, num_heads=4, head_dim=4, window_size=(4, 2)).eval()
     nn.init.normal_(theirs.relative_position_bias_table)
     ours = ts.WindowAttention(16, (4, 2), 4).eval()
     ours.load_state_dict(theirs.state_dict())

@@ -6,14 +6,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import trueshift as ts
-from trueshift.layers.pool import max_pool, pool, pool_together
-from trueshift.ops.nn.depthwise import depthwise_sequences, finish, plain_depthwise
+from trueshift.layers.pool import max_pool, pool_sequences
+from trueshift.ops.nn.depthwise import depthwise, depthwise_sequences, finish, plain_depthwise
 from trueshift.testing import assert_equivariant
 
 STRIDE = (2, 2)
 
 
-def depthwise(channels: int) -> nn.Conv2d:
+def depthwise_conv(channels: int) -> nn.Conv2d:
     return nn.Conv2d(channels, channels, 3, groups=channels, bias=False)
 
 
@@ -23,17 +23,18 @@ class Pooled(nn.Module):
     def __init__(self, criterion: ts.Criterion, anchor: bool) -> None:
         super().__init__()
         self.anchor = ts.Anchor() if anchor else nn.Identity()
-        self.convs = nn.ModuleList([depthwise(3), depthwise(3)])
+        self.convs = nn.ModuleList([depthwise_conv(3), depthwise_conv(3)])
         self.criterion = criterion
 
     def forward(self, image):
         tokens = self.anchor(ts.Tokens.of_image(image))
         maps = [tokens.values, tokens.values.flip(3)]
-        pooled, choice = pool_together(
+        pooled, choice = pool_sequences(
             maps, list(self.convs), self.criterion, STRIDE, (1, 1), anchored=tokens.grid.anchored
         )
         grid = tokens.grid.advance(choice.offset, STRIDE)
-        return tuple(ts.Tokens(part, grid) for part in [*pooled, max_pool(tokens.values, choice, STRIDE)])
+        parts = [part.unflatten(1, grid.shape) for part in pooled]
+        return tuple(ts.Tokens(part, grid) for part in [*parts, max_pool(tokens.values, choice, STRIDE)])
 
 
 @torch.no_grad()
@@ -47,25 +48,25 @@ def test_shift_law():
 @torch.no_grad()
 def test_a_fixed_phase_is_the_ordinary_layer():
     values = torch.randn(2, 8, 12, 3)
-    image, conv = values.permute(0, 3, 1, 2), depthwise(3)
-    (pooled,), choice = pool_together([values], [conv], ts.FixedOffset(), STRIDE, (1, 1), "zeros")
-    torch.testing.assert_close(pooled.permute(0, 3, 1, 2), F.conv2d(image, conv.weight, None, 2, 1, groups=3))
+    image, conv = values.permute(0, 3, 1, 2), depthwise_conv(3)
+    (pooled,), choice = pool_sequences([values], [conv], ts.FixedOffset(), STRIDE, (1, 1), "zeros")
+    torch.testing.assert_close(pooled.mT.unflatten(2, (4, 6)), F.conv2d(image, conv.weight, None, 2, 1, groups=3))
     expected = F.max_pool2d(image, 3, 2, 1)
     assert torch.equal(max_pool(values, choice, STRIDE, "zeros").permute(0, 3, 1, 2), expected)
 
 
 @torch.no_grad()
 def test_a_narrow_convolution_serves_each_head():
-    values, conv = torch.randn(2, 8, 8, 12), depthwise(4)
-    heads = [pool(values[..., head * 4 : head * 4 + 4], conv, STRIDE, (1, 1)) for head in range(3)]
-    torch.testing.assert_close(pool(values, conv, STRIDE, (1, 1)), torch.cat(heads, 3))
+    values, weight = torch.randn(2, 8, 8, 12), depthwise_conv(4).weight
+    heads = [depthwise(part, weight, STRIDE, (1, 1)) for part in values.split(4, 3)]
+    torch.testing.assert_close(depthwise(values, weight, STRIDE, (1, 1)), torch.cat(heads, 3))
 
 
 def test_at_stride_one_there_is_nothing_to_choose():
     values = torch.randn(1, 4, 4, 3)
-    pooled, choice = pool_together([values], [depthwise(3)], ts.MaxNorm(), (1, 1), (1, 1))
+    (pooled,), choice = pool_sequences([values], [depthwise_conv(3)], ts.MaxNorm(), (1, 1), (1, 1))
     assert choice is None
-    assert pooled[0].shape == values.shape
+    assert pooled.shape == (1, 16, 3)
 
 
 def test_a_learned_choice_is_trained_through_all_maps():

@@ -26,22 +26,18 @@ def choices(layer, x):
     return ts.Tokens(x.new_ones(x.shape[0], *grid.shape, 1), grid)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CHOOSERS)
-def test_choice_moves_with_the_image(name, dtype):
+@pytest.mark.parametrize("shifts", [32, pytest.param("all", marks=pytest.mark.slow)])
+def test_choice_moves_with_the_image(name, dtype, shifts):
     layer = make_layers(16)[name]().eval().to(dtype)
-    assert_equivariant(lambda x: choices(layer, x), images(dtype), shifts=32)
+    assert_equivariant(lambda x: choices(layer, x), images(dtype), shifts=shifts)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", CHOOSERS)
-def test_choice_moves_with_the_image_through_all_shifts(name, dtype):
-    layer = make_layers(16)[name]().eval().to(dtype)
-    assert_equivariant(lambda x: choices(layer, x), images(dtype), shifts="all")
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES[2:])
 @pytest.mark.parametrize("name", CHOOSERS)
 def test_low_precision_weights_and_values_choose_as_their_float32_copies(name, dtype):
     """Scores are derived from the values as given: widening them changes nothing."""

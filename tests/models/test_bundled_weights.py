@@ -190,22 +190,22 @@ def change(path):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "damage", "told"),
+    ("suffix", "damage", "message"),
     [
         ("safetensors", cut, "is damaged"),
         ("safetensors", change, "is damaged"),
         ("safetensors", Path.unlink, "is missing"),
         ("json", cut, "cannot be read"),
-        ("json", lambda path: path.write_text("{}"), "does not say architecture"),
+        ("json", lambda path: path.write_text("{}"), "has no architecture"),
     ],
 )
-def test_a_damaged_file_is_named_with_what_to_do(copied, suffix, damage, told, capsys):
+def test_a_damaged_file_is_named_with_what_to_do(copied, suffix, damage, message, capsys):
     damage(copied / f"a_swin_mini_patch2_window4_32.cifar10.{suffix}")
-    with pytest.raises(DamagedWeights, match=rf"a_swin_mini_patch2_window4_32\.cifar10\.{suffix} {told}.*install"):
+    with pytest.raises(DamagedWeights, match=rf"a_swin_mini_patch2_window4_32\.cifar10\.{suffix} {message}.*install"):
         timm.create_model("a_swin_mini", pretrained=True)
     assert main(["audit", "a_swin_mini", "--output", str(copied / "audit")]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert "network connection" not in error
     ts.create_model("a_cvt_mini", pretrained=True)  # others are as they were
 
@@ -244,9 +244,9 @@ def test_the_example_says_which_weights_are_missing(monkeypatch, capsys):
     with pytest.raises(SystemExit) as left:
         runpy.run_path(str(ROOT / "examples" / "trained.py"), run_name="__main__")
     assert left.value.code == 1
-    told = capsys.readouterr().err
-    assert " a_swin_mini, swinv2_mini" in told
-    assert " swin_mini," not in told
+    message = capsys.readouterr().err
+    assert " a_swin_mini, swinv2_mini" in message
+    assert " swin_mini," not in message
 
 
 @pytest.mark.slow
@@ -296,8 +296,8 @@ def test_half_precision_for_parameters_alone():
 
 
 def test_what_must_not_be_shipped_is_refused_and_nothing_is_written(shipping, monkeypatch, tmp_path):
-    def refused(model, told, **changes):
-        with pytest.raises(shipping.Refused, match=told):
+    def refused(model, message, **changes):
+        with pytest.raises(shipping.Refused, match=message):
             shipping.ship(model, tmp_path, TRAINING, MEASURED, **{**QUICK, **changes})
         assert not list(tmp_path.iterdir())
 
@@ -326,13 +326,12 @@ EVALUATED = {"circular": {"top1": {"rate": 0.92, "images": 10_000}, "consistency
     ("result", "numbers"),
     [
         ({"evaluation": {**EVALUATED, "cifar-standard": {"consistency": {"rate": 0.9}}}}, (0.92, 1.0, 0.9)),
-        ({"result": {"measured": EVALUATED}}, (0.92, 1.0, None)),
-        ({"metrics": {"top1": 92.5, "c_cons": 100.0, "s_cons": 90.0}}, (0.925, 1.0, 0.9)),
+        ({"result": {"evaluation": EVALUATED}}, (0.92, 1.0, None)),
         ({"config": {"model": {"padding": "circular"}}}, (None, None, None)),
     ],
 )
 def test_numbers_are_found_in_results(shipping, result, numbers):
-    assert tuple(shipping.numbers_of(result).values()) == pytest.approx(numbers)
+    assert tuple(shipping.numbers_of(result).values())[:3] == pytest.approx(numbers)
 
 
 RUN = {"recipe": "a/swin", "config": {"schedule": {"epochs": 200}}, "evaluation": EVALUATED}
@@ -353,9 +352,9 @@ def test_a_run_is_shipped_by_one_command(kept, shipping, made, monkeypatch, tmp_
     results = ["--result", str(tmp_path / "swin_seed3.json"), str(tmp_path / "none.json")]
     monkeypatch.setattr(sys, "argv", [*words, *results])
     assert shipping.main() == 1  # there is no second run, and the first is shipped all the same
-    told = capsys.readouterr()
-    assert "a_swin_mini_patch2_window4_32.cifar10.json" in told.out
-    assert "not shipped: " in told.err
+    message = capsys.readouterr()
+    assert "a_swin_mini_patch2_window4_32.cifar10.json" in message.out
+    assert "not shipped: " in message.err
     about = json.loads((target / "a_swin_mini_patch2_window4_32.cifar10.json").read_text())
     assert about["training"].items() >= {"recipe": "a/swin", "seed": 3, "commit": "abc", "epochs": 200}.items()
     assert about["measured"].items() >= {"top1": 0.92, "s_cons": None, "data": "10,000 test images"}.items()
@@ -390,8 +389,8 @@ def test_the_card_agrees_with_the_description(shipping, path):
 @torch.inference_mode()
 def test_it_knows_real_images_and_the_adaptive_one_never_changes_its_answer(shipping, path, images):
     model = ts.create_model(path.stem, pretrained=True).eval()
-    pictures, labels = shipping.sample(model.pretrained_cfg, images)
-    still = shipping.logits_of(model, pictures)
+    photos, labels = shipping.sample(model.pretrained_cfg, images)
+    still = shipping.logits_of(model, photos)
     assert (still.argmax(1) == labels).float().mean() > 0.8
-    moved = shipping.logits_of(model, torch.roll(pictures, (1, 13), (2, 3)))
+    moved = shipping.logits_of(model, torch.roll(photos, (1, 13), (2, 3)))
     assert torch.equal(still, moved) == path.name.startswith("a_")

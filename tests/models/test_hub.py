@@ -33,14 +33,8 @@ def test_saved_and_loaded_by_us_and_by_timm(name, tmp_path):
 
 @torch.no_grad()
 def test_what_differs_from_the_variant_is_kept(tmp_path):
-    model = ts.create_model(
-        "a_swin_mini",
-        img_size=(32, 64),
-        embed_dim=32,
-        criterion={"align": ts.MaxNorm(4)},
-        anchor=False,
-        feature_frame="pixel",
-    ).eval()
+    changed = {"criterion": {"align": ts.MaxNorm(4)}, "anchor": False, "feature_frame": "pixel"}
+    model = ts.create_model("a_swin_mini", img_size=(32, 64), embed_dim=32, **changed).eval()
     model.reset_classifier(3)
     again = ts.from_pretrained(model.save_pretrained(tmp_path))
     assert again.layers[0].align.criterion.p == 4
@@ -53,12 +47,13 @@ def test_what_differs_from_the_variant_is_kept(tmp_path):
 
 @torch.no_grad()
 def test_an_adapted_model_can_be_saved(tmp_path):
-    source = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1), num_classes=5)
+    source = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), num_heads=(2, 2), img_size=56)
     adapted = ts.adapt(source).eval()
     again = ts.from_pretrained(adapted.save_pretrained(tmp_path))
-    image = torch.randn(1, 3, 224, 224)
+    image = torch.randn(1, 3, 56, 56)
     assert torch.equal(again(image), adapted(image))
     assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "a_swin_tiny_patch4_window7_224"
+    assert input_size_in(tmp_path) == [3, 56, 56]
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
@@ -78,31 +73,28 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 
 
 def test_broken_folders_are_refused_in_words(tmp_path):
+    def refused(error, message):
+        with pytest.raises(error, match=message):
+            ts.from_pretrained(tmp_path)
+
     model = ts.create_model("a_swin_mini")
-    with pytest.raises(FileNotFoundError, match=r"config\.json is missing"):
-        ts.from_pretrained(tmp_path)
+    refused(FileNotFoundError, r"config\.json is missing")
     model.save_pretrained(tmp_path)
     weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="not a complete safetensors file"):
-        ts.from_pretrained(tmp_path)
+    refused(ValueError, "not a complete safetensors file")
     state = {key: value for key, value in model.state_dict().items() if key != "norm.bias"}
     save_file({**state, "norm.extra": torch.ones(1), "head.fc.bias": torch.ones(99)}, weights)
-    with pytest.raises(
-        ValueError, match=r"missing norm\.bias; unknown norm\.extra; head\.fc\.bias has shape \(99,\), needs \(10,\)"
-    ):
-        ts.from_pretrained(tmp_path)
+    shapes = r"head\.fc\.bias has shape \(99,\), needs \(10,\)"
+    refused(ValueError, rf"missing norm\.bias; unknown norm\.extra; {shapes}")
     weights.write_bytes(whole)
     config.write_text("{}")
-    with pytest.raises(ValueError, match="not the configuration of a model"):
-        ts.from_pretrained(tmp_path)
+    refused(ValueError, "not the configuration of a model")
     config.write_text('{"architecture": "a_swin_tinny"}')
-    with pytest.raises(ValueError, match="did you mean"):
-        ts.from_pretrained(tmp_path)
-    (tmp_path / "file").write_text("")
+    refused(ValueError, "did you mean")
     with pytest.raises(NotADirectoryError, match="needs a folder"):
-        model.save_pretrained(tmp_path / "file")
+        model.save_pretrained(config)
     with pytest.raises(FileNotFoundError, match="neither a folder nor a repository"):
         ts.from_pretrained(tmp_path / "nowhere" / "at" / "all")
 
@@ -114,12 +106,7 @@ class Smallest(ts.MaxNorm):
         return -super().scores(candidates)
 
 
-class OwnInputNorm(ts.InputNorm):
-    """One's own, too."""
-
-
-class OwnOffset(ts.FixedOffset):
-    """One's own, too."""
+OwnInputNorm, OwnOffset = (type("Own", (base,), {}) for base in (ts.InputNorm, ts.FixedOffset))
 
 
 @pytest.mark.parametrize(
@@ -176,45 +163,38 @@ def input_size_in(folder) -> list[int]:
     return json.loads((folder / "config.json").read_text())["pretrained_cfg"]["input_size"]
 
 
-@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
+@pytest.mark.parametrize("name", ts.list_models("a_*mini*"))
 def test_the_size_that_a_network_is_for_is_written(name, tmp_path):
     made = ts.create_model(name, img_size=64)
     assert input_size_in(made.save_pretrained(tmp_path)) == [3, 64, 64]
     assert tuple(timm.data.resolve_data_config({}, model=ts.from_pretrained(tmp_path))["input_size"]) == (3, 64, 64)
-    told = ts.create_model(name, pretrained=True)
-    told.set_input_size((64, 32))
-    assert input_size_in(told.save_pretrained(tmp_path)) == [3, 64, 32]
+    resized = ts.create_model(name, pretrained=True)
+    resized.set_input_size((64, 32))
+    assert input_size_in(resized.save_pretrained(tmp_path)) == [3, 64, 32]
     again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     assert tuple(timm.data.resolve_data_config({}, model=again)["input_size"]) == (3, 64, 32)
     features = ts.create_model(name, img_size=64, features_only=True)
     assert features.pretrained_cfg["input_size"] == (3, 64, 64)
     assert input_size_in(type(made)(made.config).save_pretrained(tmp_path)) == [3, 64, 64]  # nothing else known of it
-
-
-def test_the_size_of_a_network_that_is_loaded_for_another_is_that_one(tmp_path):
-    ts.create_model("a_cvt_mini").save_pretrained(tmp_path)
-    assert ts.from_pretrained(tmp_path, img_size=64).pretrained_cfg["input_size"] == (3, 64, 64)
-
-
-def test_the_size_of_an_adapted_network_is_written(tmp_path):
-    source = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), num_heads=(2, 2), img_size=56)
-    assert input_size_in(ts.adapt(source).save_pretrained(tmp_path)) == [3, 56, 56]
+    if "cvt" in name:  # nothing in it depends on the size
+        assert ts.from_pretrained(tmp_path, img_size=32).pretrained_cfg["input_size"] == (3, 32, 32)
 
 
 @pytest.mark.parametrize("title", MADE)
-def test_names_of_classes_come_back(title, tmp_path):
+def test_names_of_classes_come_back_and_those_of_others_are_refused(title, tmp_path):
     described = {"label_names": ["ant", "bee", "cat"], "label_descriptions": {"ant": "an insect"}}
     model = MADE[title]()
+    with pytest.raises(ValueError, match="2 label_names for 3 classes: needs one for each"):
+        model.save_pretrained(tmp_path, label_names=["ant", "bee"])
     model.save_pretrained(tmp_path, **described)
     loaded = [ts.from_pretrained(tmp_path)]
+    loaded.append(ts.from_pretrained(loaded[0].save_pretrained(tmp_path / "again")))
     if isinstance(model, ts.models.Backbone):
         loaded.append(timm.create_model(f"local-dir:{tmp_path}", pretrained=True))
     for again in loaded:
         assert list(again.pretrained_cfg["label_names"]) == ["ant", "bee", "cat"]
         assert again.pretrained_cfg["label_descriptions"] == {"ant": "an insect"}
         assert again.pretrained_cfg["num_classes"] == 3
-    third = ts.from_pretrained(ts.from_pretrained(tmp_path).save_pretrained(tmp_path / "again"))
-    assert list(third.pretrained_cfg["label_names"]) == ["ant", "bee", "cat"]
 
 
 def test_names_of_classes_go_with_the_classifier():
@@ -224,9 +204,3 @@ def test_names_of_classes_go_with_the_classifier():
     assert len(model.pretrained_cfg["label_names"]) == 10
     model.reset_classifier(4)
     assert not model.pretrained_cfg.get("label_names")
-
-
-@pytest.mark.parametrize("title", MADE)
-def test_names_of_other_classes_are_refused(title, tmp_path):
-    with pytest.raises(ValueError, match="2 label_names for 3 classes: needs one for each"):
-        MADE[title]().save_pretrained(tmp_path, label_names=["ant", "bee"])

@@ -31,29 +31,23 @@ def from_file(model: torch.nn.Module, name: str, path, **arguments) -> ts.models
     return timm.create_model(name, pretrained=True, pretrained_cfg=cfg, num_classes=7, **arguments).eval()
 
 
-@pytest.mark.parametrize("positions", ["circular", "shortest"])
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [(f"a_{NAME}", "circular"), (f"a_{NAME}", "shortest"), (NAME, "circular"), (NAME, "linear")],
+)
 @torch.no_grad()
-def test_of_an_adaptive_network_that_is_not_told_they_stay_what_they_are(positions, tmp_path):
-    model = with_strong_positions(f"a_{NAME}", positions=positions)
-    again = from_file(model, f"a_{NAME}", tmp_path)
+def test_of_a_network_without_positions_they_stay_what_they_are(name, positions, tmp_path):
+    model = with_strong_positions(name, positions=positions)
+    again = from_file(model, name, tmp_path)
     assert again.config.choices.position_mode == positions
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
     assert torch.equal(again(IMAGES), model(IMAGES))
-    wrapper = from_file(model, f"a_{NAME}", tmp_path, features_only=True)
+    wrapper = from_file(model, name, tmp_path, features_only=True)
     assert torch.equal(wrapper(IMAGES)[-1], model.forward_intermediates(IMAGES)[1][-1])
 
 
-@pytest.mark.parametrize("positions", ["circular", "linear"])
-@torch.no_grad()
-def test_of_an_ordinary_network_too(positions, tmp_path):
-    model = with_strong_positions(NAME, positions=positions)
-    again = from_file(model, NAME, tmp_path)
-    assert again.config.choices.position_mode == positions
-    assert torch.equal(again(IMAGES), model(IMAGES))
-
-
 @pytest.mark.parametrize(
-    ("name", "trained", "asked"),
+    ("name", "trained", "wanted"),
     [
         (f"a_{NAME}", "circular", "shortest"),
         (f"a_{NAME}", "shortest", "circular"),
@@ -63,16 +57,16 @@ def test_of_an_ordinary_network_too(positions, tmp_path):
     ],
 )
 @torch.no_grad()
-def test_read_in_another_way_they_say_the_same(name, trained, asked, tmp_path):
+def test_read_in_another_way_they_are_equivalent(name, trained, wanted, tmp_path):
     """Around the image a table of the circle and a linear one, read at the shortest distance, hold the same."""
     model = with_strong_positions(name, positions=trained)
-    again = from_file(model, name, tmp_path, positions=asked)
-    assert again.config.positions == asked
+    again = from_file(model, name, tmp_path, positions=wanted)
+    assert again.config.positions == wanted
     torch.testing.assert_close(again(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
-def test_weights_that_come_with_the_package_say_the_same():
+def test_weights_that_come_with_the_package_are_equivalent():
     own = ts.create_model("a_mvitv2_mini", pretrained=True)
     assert own.config.positions == "circular"
     read_otherwise = ts.create_model("a_mvitv2_mini", pretrained=True, positions="shortest")
@@ -83,16 +77,16 @@ def test_weights_that_come_with_the_package_say_the_same():
 
 
 @pytest.mark.parametrize("trained", ["circular", "shortest"])
-@pytest.mark.parametrize("asked", ["circular", "shortest"])
+@pytest.mark.parametrize("wanted", ["circular", "shortest"])
 @torch.no_grad()
-def test_for_another_size_they_are_what_set_input_size_makes_them(trained, asked, tmp_path):
+def test_for_another_size_they_are_what_set_input_size_makes_them(trained, wanted, tmp_path):
     model = with_strong_positions(f"a_{NAME}", positions=trained)
-    larger = from_file(model, f"a_{NAME}", tmp_path, positions=asked, img_size=64)
+    larger = from_file(model, f"a_{NAME}", tmp_path, positions=wanted, img_size=64)
     expected = model(LARGE)  # interpolates as it reads
     torch.testing.assert_close(larger(LARGE), expected, rtol=1e-5, atol=1e-5)
     model.set_input_size(64)
     torch.testing.assert_close(larger(LARGE), model(LARGE), rtol=1e-5, atol=1e-5)
-    if trained == asked:
+    if trained == wanted:
         assert all(torch.equal(value, model.state_dict()[key]) for key, value in larger.state_dict().items())
 
 
@@ -103,9 +97,9 @@ def test_timms_weights_for_another_size_become_what_timm_makes_of_them(tmp_path)
     expected = checkpoint_filter_fn(dict(theirs.state_dict()), larger)
     sizes = {key: getattr(SMALL, key) for key in ("depths", "embed_dim", "num_heads")}
     strides = {"stride_q": (1, 2), "stride_kv": (4, 2), "patch_kernel": 7, "patch_stride": 4, "patch_padding": 3}
-    asked = {**sizes, **strides, "img_size": 128}
+    wanted = {**sizes, **strides, "img_size": 128}
     for name, positions in ((NAME, "linear"), (f"a_{NAME}", "shortest")):
-        ours = from_file(theirs, name, tmp_path, **asked)
+        ours = from_file(theirs, name, tmp_path, **wanted)
         assert ours.config.choices.position_mode == positions
         assert all(torch.equal(value, expected[key]) for key, value in ours.state_dict().items())
 
@@ -141,8 +135,8 @@ def test_tables_that_do_not_fit_are_refused_with_what_would(tmp_path):
     ordinary = ts.create_model(NAME)
     adapted = ts.adapt(ordinary)
     fresh = ts.create_model(f"a_{NAME}")
-    told = r"positions='shortest'.* this model has positions='circular'.*: create it with positions='shortest'"
-    with pytest.raises(RuntimeError, match=told):
+    message = r"positions='shortest'.* this model has positions='circular'.*: create it with positions='shortest'"
+    with pytest.raises(RuntimeError, match=message):
         fresh.load_state_dict(adapted.state_dict())
     with pytest.raises(RuntimeError, match="create it with positions='circular'"):
         adapted.load_state_dict(fresh.state_dict(), strict=False)

@@ -1,5 +1,6 @@
-"""Every registered model: forward, backward, train and eval, features, state, dtype, sizes."""
+"""Every registered model: training and evaluation, features, copies, types, sizes, names and arguments."""
 
+import pickle
 import re
 
 import jaxtyping
@@ -20,93 +21,120 @@ MODELS = [
     for name in ts.list_models()
     if any(size in name for size in SIZES)
 ]
+every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def make(name: str, **arguments) -> tuple[ts.models.Backbone, torch.Tensor]:
-    model = ts.create_model(name, num_classes=3, **arguments)
+    model = ts.create_model(name, num_classes=3, **arguments).eval()
     return model, torch.randn(2, 3, *model.config.size)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_forward_backward_train_and_eval(name):
+@every_model
+def test_training_with_and_without_checkpointing(name):
     model, images = make(name)
     model.train()
-    model(images).sum().backward()
-    missing = [key for key, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
-    assert not missing
-    model.eval()
-    with torch.no_grad():
-        logits = model(images)
-        assert logits.shape == (2, 3)
-        assert torch.equal(logits, model(images))
-        assert torch.equal(logits, model.forward_head(model.forward_features(images)))
+
+    def gradients() -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model.zero_grad()
+        model(images).square().sum().backward()
+        return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+
+    plain = gradients()
+    assert plain.keys() == dict(model.named_parameters()).keys()
+    assert all(grad.isfinite().all() for grad in plain.values())
+    model.set_grad_checkpointing()
+    assert all(torch.equal(grad, plain[key]) for key, grad in gradients().items())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
 @torch.no_grad()
 def test_features_stand_where_they_say(name):
     model, images = make(name)
-    model.eval()
-    stages = model.features(images)
-    assert len(stages) == len(model.feature_info)
-    for tokens, info in zip(stages, model.feature_info, strict=True):
-        assert tokens.values.shape[3] == info["num_chs"]
-        assert tokens.grid.stride == (info["reduction"], info["reduction"])
-        assert tokens.grid.image_size == tuple(images.shape[2:])
-    normed = model.norm(stages[-1].values)
-    assert normed.isfinite().all()
+    for x in (images, torch.cat([images, images.flip(3)], 3)):  # and twice as wide
+        logits, stages = model(x), model.features(x)
+        assert logits.shape == (2, 3)
+        assert torch.equal(logits, model.forward_head(model.forward_features(x)))
+        for tokens, info in zip(stages, model.feature_info, strict=True):
+            assert tokens.values.shape[3] == info["num_chs"]
+            assert tokens.grid.stride == (info["reduction"], info["reduction"])
+            assert tokens.grid.image_size == tuple(x.shape[2:])
+        assert model.norm(stages[-1].values).isfinite().all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
 @torch.no_grad()
-def test_state_goes_into_a_new_model(name):
+def test_copies_give_the_same_logits(name):
     model, images = make(name)
     other, _ = make(name)
     other.load_state_dict(model.state_dict(), strict=True)
-    assert torch.equal(model.eval()(images), other.eval()(images))
+    logits = model(images)
+    for copy in (model, other, pickle.loads(pickle.dumps(model))):
+        assert torch.equal(copy(images), logits)
+        copy.set_input_size(model.config.img_size)  # its own: nothing changes
+        assert torch.equal(copy(images), logits)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_other_types(name, dtype):
     model, images = make(name)
-    model.to(dtype).eval()
-    logits = model(images.to(dtype))
+    logits = model.to(dtype)(images.to(dtype))
     assert logits.dtype == dtype
     assert logits.isfinite().all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
+def test_shapes_can_be_had_without_memory(name):
+    with torch.device("meta"):
+        model, images = make(name)
+    assert model(images).shape == model.train()(images).shape == (2, 3)
+    assert model.forward_intermediates(images, intermediates_only=True)[-1].shape[0] == 2
+
+
+@every_model
 @torch.no_grad()
-def test_an_image_twice_as_wide(name):
+def test_classifier_and_pooling(name):
     model, images = make(name)
-    wide = torch.cat([images, images.flip(3)], 3)
-    model.eval()
-    assert model(wide).shape == (2, 3)
-    assert [tokens.grid.image_size for tokens in model.features(wide)] == [tuple(wide.shape[2:])] * len(
-        model.feature_info
-    )
+    assert model.get_classifier().out_features == 3
+    model.reset_classifier(6)
+    assert model(images).shape == (2, 6)
+    assert model.num_classes == 6
+    pooled = model.forward_head(model.forward_features(images), pre_logits=True)
+    assert pooled.shape == (2, model.num_features)
+    torch.testing.assert_close(model.get_classifier()(pooled), model(images))
+    model.reset_classifier(0, "")
+    assert model(images).shape == model.forward_features(images).shape
+    with pytest.raises(ValueError, match="global_pool"):
+        model.reset_classifier(2, "max")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ts.list_models("*mini*"))
+@torch.no_grad()
+def test_another_input_size(name):
+    model, _ = make(name)
+    model.set_input_size(64)
+    assert model(torch.randn(1, 3, 64, 64)).shape == (1, 3)
+    sizes = {key: getattr(model.config, key) for key in ("img_size", "window_size") if hasattr(model.config, key)}
+    make(name, **sizes)[0].load_state_dict(model.state_dict())
+
+
+@every_model
 def test_wrong_input_is_refused_with_what_would_be_right(name, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     model, images = make(name)
-    rows, columns = model.size_multiple
-    with pytest.raises(ValueError, match=f"height {images.shape[2] + 1}: needs a multiple of {rows}"):
-        model(torch.randn(1, 3, images.shape[2] + 1, images.shape[3]))
-    with pytest.raises(ValueError, match=f"width {columns - 1}: needs a multiple of {columns}, e.g. {columns}"):
-        model(torch.randn(1, 3, images.shape[2], columns - 1))
-    with pytest.raises(ValueError, match="1 channels: this layer was made for 3"):
-        model(images[:, :1])
-    with pytest.raises(ValueError, match=r"needs \[B, 3, H, W\]"):
-        model(images[0])
-    with pytest.raises(TypeError, match=r"image.float\(\) / 255"):
-        model(images.to(torch.uint8))
-    if name.startswith("a_"):
-        with pytest.raises(ValueError, match="NaN"):
-            model(images.where(images < 1, torch.nan))
+    (rows, columns), (height, width) = model.size_multiple, images.shape[2:]
+    for wrong, error, message in [
+        (torch.randn(1, 3, height + 1, width), ValueError, f"height {height + 1}: needs a multiple of {rows}"),
+        (torch.randn(1, 3, height, columns - 1), ValueError, f"width {columns - 1}: .* {columns}, e.g. {columns}"),
+        (images[:, :1], ValueError, "1 channels: this layer was made for 3"),
+        (images[0], ValueError, r"needs \[B, 3, H, W\]"),
+        (images.to(torch.uint8), TypeError, r"image.float\(\) / 255"),
+        *([(images.where(images < 1, torch.nan), ValueError, "NaN")] if name.startswith("a_") else []),
+    ]:
+        with pytest.raises(error, match=message):
+            model(wrong)
 
 
 def test_names():
@@ -116,8 +144,9 @@ def test_names():
     assert set(ALIASES.values()) <= set(names)
     assert ts.list_models("a_cvt*") == ["a_cvt_13", "a_cvt_21", "a_cvt_mini_32", "a_cvt_w24"]
     assert "a_swin_tiny_patch4_window7_224" in ts.list_models(pretrained=True)
-    for short in ("a_swin_tiny", "a_swinv2_tiny", "a_cvt_13", "a_mvitv2_tiny"):
-        assert timm.is_model(short)
+    assert all(map(timm.is_model, ("a_swin_tiny", "a_swinv2_tiny", "a_cvt_13", "a_mvitv2_tiny", *ALIASES)))
+    for name in ts.list_models("*mini*"):
+        assert 1e6 <= sum(p.numel() for p in ts.create_model(name).parameters()) <= 5e6
 
 
 def test_names_by_several_filters_as_timm_takes_them():
@@ -142,11 +171,6 @@ def test_timms_own_names_are_still_timms():
         assert timm.models.model_entrypoint(name).__module__.startswith("timm.")
     with torch.device("meta"):
         assert type(timm.create_model("swin_tiny_patch4_window7_224")).__module__.startswith("timm.")
-
-
-def test_small_models_are_small():
-    for name in ts.list_models("*mini*"):
-        assert 1e6 <= sum(p.numel() for p in ts.create_model(name).parameters()) <= 5e6
 
 
 def test_unknown_names_and_arguments_are_refused_with_those_that_may_have_been_meant():
@@ -182,6 +206,13 @@ def test_a_size_that_no_image_could_have_is_refused_from_the_start(name, size, a
             assert model(torch.randn(1, 3, fitting, fitting)).shape == (1, 3)
 
 
+def test_a_refused_size_changes_nothing():
+    model, images = make("a_swin_mini")
+    with pytest.raises(ValueError, match=r"height 40: .* windows .*, e\.g\. 32 or 48"):
+        model.set_input_size(40)
+    assert model(images).shape == (2, 3)
+
+
 def test_an_entrypoint_is_an_attribute_of_its_module():
     """timm's register_model writes its name into ``__all__``."""
     for name in ("a_swin_tiny_patch4_window7_224", "a_swin_mini"):
@@ -191,36 +222,23 @@ def test_an_entrypoint_is_an_attribute_of_its_module():
         registry.a_swan  # noqa: B018
 
 
-def test_a_size_that_no_image_could_have_is_refused_later_too():
-    model = ts.create_model("a_swin_mini").eval()
-    with pytest.raises(ValueError, match=r"height 40: .* windows .*, e\.g\. 32 or 48"):
-        model.set_input_size(40)
-    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 10)  # and nothing was changed
+PER_STAGE = {
+    "a_swin_mini": ("num_heads", "window_size"),
+    "a_swinv2_mini": ("pretrained_window_sizes",),
+    "a_cvt_mini": ("embed_dim", "num_heads", "cls_token", "patch_sizes", "patch_strides", "patch_paddings"),
+    "a_mvitv2_mini": ("embed_dim", "num_heads", "stride_q", "stride_kv"),
+}
 
 
-PER_STAGE = [
-    ("a_swin_mini", "num_heads", (2, 4)),
-    ("a_swin_mini", "window_size", (4, 4)),
-    ("a_swinv2_mini", "pretrained_window_sizes", (0, 0, 0, 0)),
-    ("a_cvt_mini", "embed_dim", (64, 128)),
-    ("a_cvt_mini", "num_heads", (1, 2)),
-    ("a_cvt_mini", "cls_token", (False, True)),
-    ("a_cvt_mini", "patch_sizes", (3, 3, 3, 3)),
-    ("a_cvt_mini", "patch_strides", (2, 2)),
-    ("a_cvt_mini", "patch_paddings", (1, 1)),
-    ("a_mvitv2_mini", "embed_dim", (64, 128, 256, 512)),
-    ("a_mvitv2_mini", "num_heads", (1, 2)),
-    ("a_mvitv2_mini", "stride_q", (1, 2, 2, 2)),
-    ("a_mvitv2_mini", "stride_kv", (4, 2)),
-]
-
-
-@pytest.mark.parametrize(("name", "field", "value"), PER_STAGE)
-def test_one_value_for_each_stage_is_needed(name, field, value):
-    depths = ts.create_model(name).config.depths
-    message = f"{field} {value}: needs one value for each of the {len(depths)} stages of depths {depths}"
+@pytest.mark.parametrize(("name", "field"), [(name, field) for name, fields in PER_STAGE.items() for field in fields])
+@pytest.mark.parametrize("count", [2, 4])
+def test_one_value_for_each_stage_is_needed(name, field, count):
+    config = ts.create_model(name).config
+    value, depths = getattr(config, field), config.depths
+    wrong = ((value if isinstance(value, tuple) else (value,)) * 4)[:count]
+    message = f"{field} {wrong}: needs one value for each of the {len(depths)} stages of depths {depths}"
     with pytest.raises(ValueError, match=re.escape(message)):
-        ts.create_model(name, **{field: value})
+        ts.create_model(name, **{field: wrong})
 
 
 @pytest.mark.parametrize("name", ["swin_tiny", "swinv2_tiny", "cvt_13", "mvitv2_tiny"])

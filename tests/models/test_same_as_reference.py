@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 from references import make_reference, weights_of
+from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg, checkpoint_filter_fn
 
 import trueshift as ts
 from trueshift.models.registry import FAMILIES
@@ -11,6 +12,7 @@ from trueshift.models.registry import FAMILIES
 DEFAULT = ("swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "cvt_13", "mvitv2_tiny")
 PAPER_SIZES = [name for family in FAMILIES for name in family.variants if "mini" not in name]
 VARIANTS = [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in PAPER_SIZES]
+TWO_STAGES = {"depths": (2, 2), "num_heads": (3, 6)}
 PARAMETERS = dict(zip(DEFAULT, (28.29, 28.35, 20.00, 24.17), strict=True))
 
 
@@ -43,22 +45,10 @@ def test_parameter_counts(name):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("swin_tiny_patch4_window7_224", {"img_size": (224, 448), "depths": (1, 1, 2, 1)}),
-        (
-            "swin_tiny_patch4_window7_224",
-            {"img_size": (56, 56), "in_chans": 1, "depths": (1, 2), "num_heads": (3, 6)},
-        ),
+        (DEFAULT[0], {"img_size": (224, 448), "depths": (1, 1, 2, 1)}),
+        (DEFAULT[0], {"img_size": (56, 56), "in_chans": 1, "depths": (1, 2), "num_heads": (3, 6)}),
         ("swinv2_tiny_window16_256", {"depths": (1, 1, 2, 2)}),
-        (
-            "swinv2_tiny_window8_256",
-            {
-                "img_size": 64,
-                "window_size": 4,
-                "depths": (2, 2),
-                "num_heads": (3, 6),
-                "pretrained_window_sizes": (8, 8),
-            },
-        ),
+        (DEFAULT[1], {"img_size": 64, "window_size": 4, "pretrained_window_sizes": (8, 8)} | TWO_STAGES),
     ],
     ids=str,
 )
@@ -67,8 +57,7 @@ def test_other_sizes_and_windows(name, arguments):
     reference = make_reference(name, num_classes=11, **arguments)
     ours = ts.create_model(name, num_classes=11, **arguments).eval()
     ours.load_state_dict(reference.state_dict(), strict=True)
-    size = arguments.get("img_size", 256)
-    image = torch.randn(2, arguments.get("in_chans", 3), *((size, size) if isinstance(size, int) else size))
+    image = torch.randn(2, ours.in_chans, *ours.config.size)
     expected = reference(image)
     assert (ours(image) - expected).abs().max() <= 1e-5 * expected.abs().max()
 
@@ -77,8 +66,6 @@ def test_other_sizes_and_windows(name, arguments):
 def test_mvit_at_another_size_is_timms_made_for_it():
     """timm's own raises there or reads its tables off-centre; ours interpolates them, as timm's loader does."""
     ours = ts.create_model("mvitv2_tiny", num_classes=5, depths=(1, 1, 1, 1)).eval()
-    from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg, checkpoint_filter_fn
-
     larger = MultiScaleVit(MultiScaleVitCfg(depths=(1, 1, 1, 1)), img_size=(256, 256), num_classes=5).eval()
     larger.load_state_dict(checkpoint_filter_fn(dict(ours.state_dict()), larger))
     image = torch.randn(1, 3, 256, 256)
@@ -97,8 +84,7 @@ def test_set_input_size_is_timms(name):
     ours.load_state_dict(reference.state_dict())
     for model in (reference, ours):
         model.set_input_size(img_size=(128, 128), window_size=(4, 4))
-    assert {key: value.shape for key, value in ours.state_dict().items()} == {
-        key: value.shape for key, value in reference.state_dict().items()
-    }
+    mine, theirs = ({key: value.shape for key, value in model.state_dict().items()} for model in (ours, reference))
+    assert mine == theirs
     image = torch.randn(1, 3, 128, 128)
     torch.testing.assert_close(ours(image), reference(image), rtol=1e-5, atol=1e-5)

@@ -5,7 +5,7 @@ import torch
 from model_checks import perturb_norms, random_shifts
 
 import trueshift as ts
-from trueshift.models.selection_config import SelectionConfig, describe
+from trueshift.models.config import SelectionConfig, describe
 from trueshift.testing import photographs
 
 
@@ -57,7 +57,7 @@ def test_every_part_is_needed(ablation):
 
 @pytest.mark.parametrize("name", ["a_swin_mini", "a_cvt_mini", "a_mvitv2_mini"])
 def test_with_the_anchor_later_ablations_show_nothing(name):
-    """Behind an anchored door every network sees the same tensor: which is why the anchor is a switch."""
+    """Behind an anchored tokenizer every network sees the same tensor: which is why the anchor is a switch."""
     assert change_under_shifts(perturb_norms(ts.create_model(name, criterion={"merge": "fixed"}))) == 0
 
 
@@ -73,7 +73,7 @@ def test_other_criteria(name, criterion):
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
-def test_a_function_makes_a_criterion_for_each_layer():
+def test_a_function_makes_a_criterion_for_each_layer_and_a_criterion_is_copied():
     made = []
 
     def make(dim: int) -> ts.Criterion:
@@ -83,20 +83,14 @@ def test_a_function_makes_a_criterion_for_each_layer():
     model = ts.create_model("a_swin_mini", criterion=make)
     assert {64, 128, 256} <= set(made)
     assert model.patch_embed.criterion.hidden.in_features == 64
-
-
-def test_a_criterion_is_copied_not_shared():
-    criterion = ts.MaxNorm()
-    model = ts.create_model("a_swin_mini", criterion=criterion)
+    model = ts.create_model("a_swin_mini", criterion=ts.MaxNorm())
     assert model.patch_embed.criterion is not model.layers[0].align.criterion
 
 
 def test_defaults_follow_the_criterion():
-    assert SelectionConfig("max_norm").padding_mode == SelectionConfig("max_norm").position_mode == "circular"
-    assert SelectionConfig("fixed").padding_mode == "zeros"
-    assert SelectionConfig("fixed").position_mode == "linear"
-    assert SelectionConfig("max_norm").anchored
-    assert not SelectionConfig("fixed").anchored
+    adaptive, ordinary = SelectionConfig("max_norm"), SelectionConfig("fixed")
+    assert (adaptive.padding_mode, adaptive.position_mode, adaptive.anchored) == ("circular", "circular", True)
+    assert (ordinary.padding_mode, ordinary.position_mode, ordinary.anchored) == ("zeros", "linear", False)
     assert not SelectionConfig({"tokenize": "fixed"}).anchored
     assert SelectionConfig({"merge": "fixed"}).at("pool", 1).adaptive is False
     assert SelectionConfig({"merge": "fixed", "pool": "max_norm"}).at("pool", 1).adaptive
@@ -121,13 +115,9 @@ def test_wrong_settings_are_refused(arguments, message):
 
 def test_a_criterion_can_be_written_down():
     spec = {"tokenize": ts.MaxNorm(1), "align": "fixed", "merge": ts.FixedOffset((1, 0))}
-    written = describe(spec)
-    assert written == {
-        "tokenize": {"name": "max_norm", "p": 1},
-        "align": "fixed",
-        "merge": {"name": "fixed", "offset": [1, 0]},
-    }
-    again = SelectionConfig(written)
+    fixed = {"name": "fixed", "offset": [1, 0]}
+    assert describe(spec) == {"tokenize": {"name": "max_norm", "p": 1}, "align": "fixed", "merge": fixed}
+    again = SelectionConfig(describe(spec))
     assert again.at("tokenize", 8).p == 1
     assert again.at("merge", 8).offset == (1, 0)
     with pytest.raises(ValueError, match="cannot be written"):

@@ -1,23 +1,47 @@
-"""What tests of reports share."""
+"""Audits to draw: small, with names that would break a page that does not escape them, and a broken image."""
 
+import numpy as np
 import pytest
-from report_samples import NastyScenes, audit_of_segmenters, audit_of_twins, nasty_folder
+from known_models import ByPixel, ByPlace, Scenes, noise, segmenter
+from PIL import Image
 
+from trueshift.data import ImageFolder
+from trueshift.eval import AuditOptions, EvalOptions, adapted_twin, load_eval_model, run_audit
 from trueshift.report.page import write_audit
+
+NASTY = "<script>alert(1)<script>&\"quoted\" 'name'"
 
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory):
     """An audit of classifiers and its page, to be read only."""
-    folder = tmp_path_factory.mktemp("report")
-    (folder / "data").mkdir()
-    source = nasty_folder(folder / "data")
-    found = audit_of_twins(source)
+    folder, generator = tmp_path_factory.mktemp("report"), np.random.default_rng(0)
+    for label, name in enumerate([NASTY, "b" * 60, "c"]):
+        (folder / "data" / name).mkdir(parents=True)
+        for number in range(2):
+            pixels = generator.integers(0, 256, (48, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "data" / name / f"<img src=x onerror=alert({label}{number})>.png")
+    (folder / "data" / "c" / "torn <b>.png").write_bytes(b"torn")
+    source, options = ImageFolder(folder / "data"), EvalOptions(random_weights=True)
+    ordinary = load_eval_model("swin_mini", options)
+    quick = AuditOptions(limit=8, shifts=4, examples=2, plane=8, batch_size=32)
+    found = run_audit([ordinary, adapted_twin(ordinary, options)], source, quick)
     return found, write_audit(found, source, folder)
 
 
+class NastyScenes(Scenes):
+    def name(self, index):
+        return f"<b>{index} $_{{x$"
+
+
 @pytest.fixture(scope="session")
-def written_scenes(tmp_path_factory):
+def scenes():
+    return NastyScenes([*noise(3), (OSError("torn <b>"), None)], (NASTY, "green", "blue"))
+
+
+@pytest.fixture(scope="session")
+def written_scenes(tmp_path_factory, scenes):
     """The same of segmentation models."""
-    found = audit_of_segmenters(NastyScenes())
-    return found, write_audit(found, NastyScenes(), tmp_path_factory.mktemp("scenes"))
+    models = [segmenter(ByPlace(), "<img src=x onerror=alert(1)>"), segmenter(ByPixel(), "pixel $\\frac$")]
+    found = run_audit(models, scenes, AuditOptions(shifts=3, examples=2, batch_size=4))
+    return found, write_audit(found, scenes, tmp_path_factory.mktemp("scenes"))

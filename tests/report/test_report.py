@@ -6,29 +6,37 @@ import io
 import json
 import re
 from dataclasses import replace
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from known_models import Constant, subject
+from known_models import SMALL, ByPixel, ByPlace, Constant, Scenes, noise, segmenter, subject
 from PIL import Image
-from report_samples import NastyScenes, Reader
-from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
 from trueshift.data import EmbeddedSample
 from trueshift.eval import AuditOptions, find_protocols, run_audit
 from trueshift.report.images import change_image, flip_images, label_image
 from trueshift.report.page import write_audit
-from trueshift.report.wording import number, percent, remarks, table_rows, verdict
+from trueshift.report.wording import audit_remarks, number, percent, table_rows, verdict
+
+
+class Reader(HTMLParser):
+    """All tags and attributes of a page."""
+
+    def __init__(self, found, path):
+        super().__init__()
+        self.found, self.text, self.tags, self.attributes = found, path.read_text(), [], []
+        self.feed(self.text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
 
 
 @pytest.fixture(params=["written", "written_scenes"])
 def page(request):
     """The page of each task, read."""
-    found, path = request.getfixturevalue(request.param)
-    reader = Reader()
-    reader.feed(path.read_text())
-    reader.found, reader.text = found, path.read_text()
-    return reader
+    return Reader(*request.getfixturevalue(request.param))
 
 
 def test_names_are_escaped_and_the_page_needs_nothing_else(page):
@@ -54,22 +62,29 @@ def test_every_image_is_one_and_says_what_it_shows(page):
     assert page.tags.count("img") == len(described)
 
 
-def test_what_must_be_known_is_said(written):
-    found, path = written
-    text = path.read_text()
-    assert "random initialisation" in text
-    assert "1 skipped" in text
-    for protocol in found["protocols"].values():
-        assert protocol["description"].replace("'", "&#39;") in text
-    assert "±" in text
+def test_what_must_be_known_is_said(page):
+    dense = page.found["task"] == "segmentation"
+    words = ("mIoU", "mASCC", "mASSC", "pixel accuracy", "whole images of at most 64 x 16")
+    for word in (*(words if dense else ("random initialisation", "C-Cons.")), "1 skipped", "±"):
+        assert word in page.text
+    for protocol in page.found["protocols"].values():
+        assert protocol["description"].replace("'", "&#39;") in page.text
+    assert any("Skipped" in remark for remark in audit_remarks(page.found))
 
 
-def test_the_files_are_there(written):
-    found, path = written
-    assert json.loads((path.parent / "audit.json").read_text())["data"]["images"] == found["data"]["images"] == 6
-    assert len((path.parent / "images.csv").read_text().splitlines()) == 7
-    for name in ("magnitudes", "planes", "tokens"):
-        with Image.open(path.parent / "figures" / f"{name}.png") as figure:
+@pytest.mark.parametrize(
+    ("which", "images", "figures"),
+    [("written", 6, {"magnitudes", "planes", "tokens"}), ("written_scenes", 3, {"flips"})],
+)
+def test_the_files_are_there(request, which, images, figures):
+    found, path = request.getfixturevalue(which)
+    assert json.loads((path.parent / "audit.json").read_text()) == json.loads(json.dumps(found))
+    _, *rows = csv.reader((path.parent / "images.csv").read_text().splitlines())
+    assert [float(row[3]) for row in rows] == [1] * images
+    assert found["data"]["images"] == images
+    assert {file.stem for file in (path.parent / "figures").iterdir()} == figures
+    for file in (path.parent / "figures").iterdir():
+        with Image.open(file) as figure:
             assert min(figure.size) > 300
 
 
@@ -107,53 +122,33 @@ def test_the_verdict_names_the_kind_of_shift_it_is_about(protocol, kind):
     assert verdict(found) == f"constant gives all 3 images the same answer under every {kind} shift tried, bit for bit."
 
 
-def test_the_files_of_a_segmentation_audit_are_there(written_scenes):
-    found, path = written_scenes
-    assert json.loads((path.parent / "audit.json").read_text())["models"][0]["flips"] == found["models"][0]["flips"]
-    rows = list(csv.reader((path.parent / "images.csv").read_text().splitlines()))
-    assert len(rows) == 4
-    assert [float(row[3]) for row in rows[1:]] == [1, 1, 1]
-    assert [file.name for file in (path.parent / "figures").iterdir()] == ["flips.png"]
-    with Image.open(path.parent / "figures" / "flips.png") as figure:
-        assert min(figure.size) > 300
+def test_the_verdict_on_pixels(written_scenes):
+    sentence = verdict(written_scenes[0])
+    assert "keeps the label of every pixel of all 3 images under every circular shift tried, bit for bit" in sentence
+    assert "onerror=alert(1)> changes the label of" in sentence
 
 
-def test_what_must_be_known_of_segmentation_is_said(written_scenes):
-    found, path = written_scenes
-    text = path.read_text()
-    for words in ("mIoU", "mASCC", "mASSC", "pixel accuracy", "1 skipped", "whole images of at most 64 x 16"):
-        assert words in text
-    for protocol in found["protocols"].values():
-        assert protocol["description"] in text
-    kept = "keeps the label of every pixel of all 3 images"
-    assert f"{kept} under every circular shift tried, bit for bit" in verdict(found)
-    assert "onerror=alert(1)> changes the label of" in verdict(found)
-    assert any("Skipped" in remark for remark in remarks(found))
-
-
-def test_an_audit_that_was_interrupted_at_once_still_ends_in_a_report(tmp_path):
+def test_an_audit_that_was_interrupted_or_read_nothing_still_ends_in_a_report(tmp_path, scenes):
     def interrupted(what, done, total):
         raise KeyboardInterrupt
 
-    found = run_audit([segmenter(ByPlace())], NastyScenes(), AuditOptions(shifts=2), progress=interrupted)
-    assert "Interrupted: 1 of 4" in write_audit(found, NastyScenes(), tmp_path).read_text()
+    found = run_audit([segmenter(ByPlace())], scenes, AuditOptions(shifts=2), progress=interrupted)
+    assert "Interrupted: 1 of 4" in write_audit(found, scenes, tmp_path).read_text()
+    broken = Scenes([(OSError("torn"), None)])
+    for model in (segmenter(ByPlace()), subject(Constant())):
+        page = write_audit(run_audit([model], broken, AuditOptions(shifts=2)), broken, tmp_path).read_text()
+        assert "Nothing was measured" in page
+        assert "scene 0" in page
 
 
-def test_nothing_measured_is_said(tmp_path):
-    source = Scenes([(OSError("torn"), None)])
-    found = run_audit([segmenter(ByPlace())], source, AuditOptions(shifts=2))
-    assert "Nothing was measured" in write_audit(found, source, tmp_path).read_text()
-
-
-def test_images_of_a_flip_show_it(written_scenes):
-    found, source = written_scenes[0], NastyScenes()
-    flip = max(found["models"][0]["flips"], key=lambda flip: flip["flipped"])
-    drawn = flip_images(flip, source)
+def test_images_of_a_flip_show_it(written_scenes, scenes):
+    flip = max(written_scenes[0]["models"][0]["flips"], key=lambda flip: flip["flipped"])
+    drawn = flip_images(flip, scenes)
     assert {picture.shape for picture in drawn.values()} == {(16, 24, 3)}
     down, right = flip["shift"]
     assert (np.roll(drawn["image"], (down, right), (0, 1)) == drawn["shifted"]).all()
     assert (drawn["before"][0, 0] != drawn["before"][-1, 0]).any()
-    standard = flip_images({**flip, "wraps": False, "shift": [2, -3]}, source)["shifted"]
+    standard = flip_images({**flip, "wraps": False, "shift": [2, -3]}, scenes)["shifted"]
     assert (standard[:2] == standard[0, 0]).all()
     assert (standard[2:, :-3] == drawn["image"][:-2, 3:]).all()
 

@@ -1,4 +1,4 @@
-"""Pictures of any size before a network that takes few: whole and by windows, with answers known beforehand."""
+"""Images of any size, whole and by windows, for networks that take few sizes; with answers known beforehand."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from trueshift.tasks.inference import segment_sliding, segment_whole
 
 
 class Pointwise(nn.Module):
-    """What it says about a pixel depends on that pixel alone."""
+    """Its logits of a pixel depend on that pixel alone."""
 
     def __init__(self, multiple=(1, 1)):
         super().__init__()
@@ -19,12 +19,12 @@ class Pointwise(nn.Module):
     def forward(self, images):
         assert images.shape[2] % self.size_multiple[0] == 0
         assert images.shape[3] % self.size_multiple[1] == 0
-        self.shown.append(tuple(images.shape))
+        self.shown.append(images)
         return self.layer(images)
 
 
 class PlaceInWindow(nn.Module):
-    """Says where in its input a pixel stands: row, column, and the size of it all."""
+    """Reports where in its input a pixel is: row, column, and the size of the input."""
 
     size_multiple = (1, 1)
 
@@ -38,7 +38,7 @@ class PlaceInWindow(nn.Module):
 
 @pytest.mark.parametrize("size", [(16, 24), (17, 23), (5, 40), (8, 8), (1, 1), (31, 7)])
 @pytest.mark.parametrize("multiple", [(1, 1), (4, 8), (7, 3)])
-def test_a_network_of_single_pixels_says_the_same_by_all_three_ways(size, multiple):
+def test_a_network_of_single_pixels_gives_the_same_by_all_three_ways(size, multiple):
     images = torch.randn(2, 3, *size)
     network = Pointwise(multiple)
     expected = network.layer(images)
@@ -49,28 +49,16 @@ def test_a_network_of_single_pixels_says_the_same_by_all_three_ways(size, multip
     assert torch.allclose(sliding, expected, atol=1e-5)
 
 
-def test_a_size_that_the_network_takes_is_shown_as_it_is():
-    network = Pointwise((4, 8))
-    images = torch.randn(1, 3, 8, 16)
+def test_only_sizes_that_do_not_fit_are_padded_with_zeros_at_the_bottom_and_the_right():
+    network, images = Pointwise((4, 8)), torch.randn(1, 3, 8, 16)
     assert torch.equal(segment_whole(network, images), network.layer(images))
     segment_whole(network, images[:, :, :7, :15])
-    assert network.shown == [(1, 3, 8, 16)] * 2
-
-
-def test_zeros_stand_in_at_the_bottom_and_at_the_right():
-    class Show(nn.Module):
-        size_multiple = (4, 4)
-
-        def forward(self, images):
-            self.seen = images
-            return images
-
-    network, images = Show(), torch.randn(1, 3, 5, 6)
-    assert torch.equal(segment_whole(network, images), images)
-    assert network.seen.shape == (1, 3, 8, 8)
-    assert torch.equal(network.seen[:, :, :5, :6], images)
-    assert not network.seen[:, :, 5:].any()
-    assert not network.seen[:, :, :, 6:].any()
+    fitting, padded = network.shown
+    assert torch.equal(fitting, images)
+    assert padded.shape == images.shape
+    assert torch.equal(padded[:, :, :7, :15], images[:, :, :7, :15])
+    assert not padded[:, :, 7:].any()
+    assert not padded[:, :, :, 15:].any()
 
 
 def by_hand(length, window, stride):
@@ -111,8 +99,8 @@ def test_overlapping_windows_are_averaged_where_they_overlap(size, window, strid
 def test_an_image_smaller_than_the_window_is_padded_to_it():
     network = Pointwise()
     segment_sliding(network, torch.randn(2, 3, 5, 20), (8, 8), (4, 4))
-    assert {shape[1:] for shape in network.shown} == {(3, 8, 8)}
-    assert sum(shape[0] for shape in network.shown) == 2 * 4  # columns from 0, 4, 8 and 12
+    assert {images.shape[1:] for images in network.shown} == {(3, 8, 8)}
+    assert sum(map(len, network.shown)) == 2 * 4  # columns from 0, 4, 8 and 12
 
 
 def test_a_window_as_large_as_the_image_is_the_whole():
@@ -120,15 +108,13 @@ def test_a_window_as_large_as_the_image_is_the_whole():
     assert torch.equal(segment_sliding(network, images, (10, 14), (7, 7)), segment_whole(network, images))
 
 
+def network_of(forward, multiple=(1, 1)):
+    return type("Network", (nn.Module,), {"size_multiple": multiple, "forward": lambda self, images: forward(images)})()
+
+
 def test_windows_are_summed_in_full_precision():
-    class Half(nn.Module):
-        size_multiple = (1, 1)
-
-        def forward(self, images):
-            return images.to(torch.bfloat16)
-
     images = torch.randn(1, 3, 12, 12).to(torch.bfloat16).float()
-    found = segment_sliding(Half(), images, (6, 6), (1, 1))
+    found = segment_sliding(network_of(lambda images: images.to(torch.bfloat16)), images, (6, 6), (1, 1))
     assert found.dtype == torch.float32
     assert torch.allclose(found, images, atol=1e-6)
 
@@ -143,7 +129,7 @@ def test_an_image_does_not_depend_on_its_neighbours():
 
 
 def test_the_law_holds_for_sizes_as_they_are_and_is_lost_by_padding_and_by_windows():
-    """As the docstrings say: a circular network keeps its law only where nothing is added and no window stands."""
+    """A circular network keeps its law only where nothing is added and no window stands."""
     network = nn.Conv2d(3, 4, 5, padding=2, padding_mode="circular").double()
     network.size_multiple = (8, 8)
 
@@ -164,19 +150,9 @@ def test_strides_that_leave_pixels_out_are_refused(stride, together):
 
 
 def test_answers_that_are_not_for_every_pixel_are_refused():
-    class Classifier(nn.Module):
-        size_multiple = (4, 4)
-
-        def forward(self, images):
-            return images.mean((2, 3))
-
-    class Coarse(Classifier):
-        def forward(self, images):
-            return images[:, :, ::4, ::4]
-
-    for network in (Classifier(), Coarse()):
+    for forward in (lambda images: images.mean((2, 3)), lambda images: images[:, :, ::4, ::4]):
         with pytest.raises(ValueError, match=r"needs logits \[B, classes, H, W\] for every pixel"):
-            segment_whole(network, torch.randn(1, 3, 8, 8))
+            segment_whole(network_of(forward, (4, 4)), torch.randn(1, 3, 8, 8))
 
 
 def test_gradients_pass_both_ways():

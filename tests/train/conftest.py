@@ -3,6 +3,7 @@
 from functools import cache
 
 import pytest
+from training_runs import write_scenes
 
 from trueshift.train import cli as arguments
 
@@ -13,3 +14,8 @@ def _one_parser():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "_parser", cache(arguments._parser))
         yield
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory):
+    return write_scenes(tmp_path_factory.mktemp("scenes"))

@@ -18,7 +18,7 @@ class Joining(Exception):
 @pytest.mark.parametrize(
     ("asked", "before", "now"), [("true", None, ":4096:8"), ("true", ":16:8", ":16:8"), ("false", None, None)]
 )
-def test_cublas_is_told_before_a_gpu_is_used(tmp_path, monkeypatch, asked, before, now):
+def test_cublas_is_reported_before_a_gpu_is_used(tmp_path, monkeypatch, asked, before, now):
     seen = []
 
     def joined_processes(device):

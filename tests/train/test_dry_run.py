@@ -17,33 +17,13 @@ def tried(*words: str) -> int:
     )
 
 
-def test_a_recipe_with_all_kinds_of_augmentation(tmp_path):
-    """The mini stands in for the tiny network: what differs between recipes otherwise is the same."""
-    assert tried(
-        *("--config", "cifar10/a_swin_tiny_standard", "--config", "options/swin_augmentation"),
-        *("--model.name", "a_swin_mini", "--output", str(tmp_path / "untouched")),
-    ) == 0  # fmt: skip
-    assert not (tmp_path / "untouched").exists()
-
-
-def test_fine_tuning_is_tried_without_the_run_it_starts_from():
-    assert tried("--config", "cifar10/cvt_13_adapted_10_epochs", "--model.name", "a_cvt_mini") == 0
-
-
-@pytest.mark.parametrize("classes", [10, 100])
-def test_made_up_cifar_is_read_as_the_real_one(tmp_path, classes):
-    write_cifar(tmp_path, classes)
-    for split in ("train", "test"):
-        source = open_data(tmp_path, split)
-        assert source.classes is not None
-        assert len(source.classes) == classes
-        assert len(source) >= 16
-
-
-def test_made_up_folders_are_read_as_imagenet(tmp_path):
-    write_image_folders(tmp_path, 3)
-    assert open_data(tmp_path, "train").classes == open_data(tmp_path, "test").classes
-    assert len(open_data(tmp_path, "test")) == 3
+@pytest.mark.parametrize(("write", "classes"), [(write_cifar, 10), (write_cifar, 100), (write_image_folders, 3)])
+def test_made_up_images_are_read_as_the_real_ones(tmp_path, write, classes):
+    write(tmp_path, classes)
+    train, test = (open_data(tmp_path, split) for split in ("train", "test"))
+    assert train.classes == test.classes
+    assert len(train.classes) == classes
+    assert len(train) == len(test) == (16 if write is write_cifar else 3)
 
 
 @pytest.mark.parametrize("kind", WITH_MASKS)
@@ -53,9 +33,7 @@ def test_made_up_scenes_are_read_as_the_real_ones(tmp_path, kind):
     for split in ("train", "test"):
         source = open_scenes(tmp_path, split)
         assert source.title.lower().startswith(kind)
-        assert source.classes is not None
-        assert len(source.classes) == CLASSES[kind]
-        assert len(source) == 16
+        assert (len(source.classes), len(source)) == (CLASSES[kind], 16)
         assert source[0].target.min() != IGNORED
         assert source[0].target.max() < CLASSES[kind]
         names |= {source.name(index) for index in range(16)}
@@ -69,9 +47,18 @@ SMALL_SCENES = (
 )
 
 
-def test_a_recipe_for_scenes(tmp_path):
-    """The mini stands in here too; nothing is fetched for a recipe that starts from published weights."""
-    assert tried("--config", "ade20k/a_swin_tiny_circular", *SMALL_SCENES, "--output", str(tmp_path / "untouched")) == 0
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cifar10/a_swin_tiny_standard", "--config", "options/swin_augmentation", "--model.name", "a_swin_mini"),
+        ("cifar10/cvt_13_adapted_10_epochs", "--model.name", "a_cvt_mini"),  # without the run it starts from
+        ("ade20k/a_swin_tiny_circular", *SMALL_SCENES),  # without the published weights it starts from
+    ],
+    ids=["augmented", "adapted", "scenes"],
+)
+def test_a_recipe(tmp_path, words):
+    """The minis stand in for the tiny networks: what differs between recipes otherwise is the same."""
+    assert tried("--config", *words, "--output", str(tmp_path / "untouched")) == 0
     assert not (tmp_path / "untouched").exists()
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import timm
 import torch
+from training_runs import same as same_weights
 
 import trueshift
 from trueshift.data import Preparation
@@ -29,8 +30,7 @@ def built(name, classes=5, data=None, **model):
 
 
 def same(one, other):
-    one, other = one.state_dict(), other.state_dict()
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    return same_weights(one.state_dict(), other.state_dict())
 
 
 @pytest.fixture
@@ -43,32 +43,22 @@ def ordinary(tmp_path):
     return model, str(model.save_pretrained(tmp_path / "ordinary"))
 
 
-# by name
-
-
-@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini_patch2_window4_32"])
-def test_ours_by_name(name):
+@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini_patch2_window4_32", "resnet18"])
+def test_by_name(name):
     model = build_network(configured(name), 5)
-    assert isinstance(model, Backbone)
-    assert name_of(model) == resolve_name(name)
-    assert model.training
-    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)
-
-
-def test_timms_by_name():
-    model = built("resnet18")
-    assert type(model).__module__.startswith("timm")
+    if name == "resnet18":
+        assert type(model).__module__.startswith("timm")
+    else:
+        assert isinstance(model, Backbone)
+        assert name_of(model) == resolve_name(name)
     assert model.training
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)
 
 
 def test_ours_win_where_timm_has_the_name_too():
     assert timm.is_model("swin_tiny_patch4_window7_224")
-    assert is_ours("swin_tiny_patch4_window7_224")
-    assert is_ours("a_swin_tiny")
-    assert is_ours("swin_tiny_patch4_window7_224.ms_in1k")
-    assert not is_ours("resnet18")
-    assert not is_ours("resnet18.a1_in1k")
+    assert all(map(is_ours, ("swin_tiny_patch4_window7_224", "a_swin_tiny", "swin_tiny_patch4_window7_224.ms_in1k")))
+    assert not any(map(is_ours, ("resnet18", "resnet18.a1_in1k")))
 
 
 @pytest.mark.parametrize("name", ["a_swin_minni", "a_resnet18", "nothing_like_it"])
@@ -98,26 +88,14 @@ def test_the_same_seed_makes_the_same_network():
     assert not same(first, built("a_swin_mini"))
 
 
-# from another run
-
-
-def test_the_same_network_goes_on(ordinary):
-    model, folder = ordinary
-    again = built("swin_mini", start_from=folder)
-    assert same(again, model)
-    assert again.training
-    assert type(again) is type(model)
-
-
 def test_an_ordinary_network_is_adapted(ordinary):
     model, folder = ordinary
     adapted = built("a_swin_mini", start_from=folder, padding="circular", drop_path_rate=0.25)
-    assert adapted.config.choices.adaptive("tokenize", "align", "merge")
-    assert adapted.config.depths == (1, 1)
+    config, choices = adapted.config, adapted.config.choices
+    assert choices.adaptive("tokenize", "align", "merge")
     assert same(adapted, model)
     assert adapted.training
-    assert adapted.config.drop_path_rate == 0.25
-    assert adapted.config.choices.padding_mode == "circular"
+    assert (config.depths, config.drop_path_rate, choices.padding_mode) == ((1, 1), 0.25, "circular")
     images, adapted = torch.rand(2, 3, 32, 32), adapted.eval()
     assert torch.equal(adapted(images), adapted(images.roll((3, 5), (2, 3))))
     assert not torch.equal(model.eval()(images), model(images.roll((3, 5), (2, 3))))
@@ -125,8 +103,11 @@ def test_an_ordinary_network_is_adapted(ordinary):
 
 def test_what_is_asked_for_counts_for_a_network_from_a_folder_too(ordinary):
     model, folder = ordinary
+    assert same(built("swin_mini", start_from=folder), model)
     again = built("swin_mini", start_from=folder, padding="circular", drop_path_rate=0.25)
     assert same(again, model)
+    assert again.training
+    assert type(again) is type(model)
     assert again.config.drop_path_rate == 0.25
     assert again.config.choices.padding_mode == "circular"
 
@@ -150,58 +131,57 @@ def test_another_architecture_is_refused(ordinary, name):
         build_network(configured(name, start_from=ordinary[1]), 5)
 
 
-def test_a_network_of_the_usual_sizes_needs_no_more_than_its_name(tmp_path):
-    model = trueshift.create_model("swin_mini", num_classes=5)
-    model.save_pretrained(tmp_path)
-    assert same(build_network(configured("a_swin_mini", start_from=str(tmp_path)), 5), model)
-
-
 def test_an_adaptive_network_is_no_start_for_an_ordinary_one(tmp_path):
     folder = str(built("a_swin_mini").save_pretrained(tmp_path))
     assert built("a_swin_mini", start_from=folder)
     with pytest.raises(ValueError, match="holds a a_swin"):
         built("swin_mini", start_from=folder)
+    ordinary = trueshift.create_model("swin_mini", num_classes=5)  # of the usual sizes: its name is enough
+    folder = str(ordinary.save_pretrained(tmp_path))
+    assert same(build_network(configured("a_swin_mini", start_from=folder), 5), ordinary)
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
+def test_a_folder_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         built("swin_mini", start_from=str(tmp_path / "nowhere" / "at" / "all"))
 
 
-# how pictures are prepared
-
-
-def test_pictures_are_prepared_as_the_network_wants_or_as_told():
+def test_images_are_prepared_as_the_network_wants_or_as_told():
     model = built("a_swin_mini")
     own = preparation_for(configured("a_swin_mini"), model)
     assert own == Preparation.from_config(model.pretrained_cfg)
     assert own.size == (32, 32)
-    told = preparation_for(configured("a_swin_mini", DataConfig(crop_pct=0.5, img_size=64)), model)
-    assert told == replace(own, crop_pct=0.5, size=(64, 64))
+    asked = preparation_for(configured("a_swin_mini", DataConfig(crop_pct=0.5, img_size=64)), model)
+    assert asked == replace(own, crop_pct=0.5, size=(64, 64))
     assert preparation_for(configured("test_resnet"), built("test_resnet")).size == (160, 160)
 
 
-# to a folder and back
-
-TOLD = Preparation((32, 32), 0.6, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bilinear")
+ASKED = Preparation((32, 32), 0.6, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bilinear")
 
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
-def test_ours_come_back_with_how_pictures_were_prepared(tmp_path, name):
+def test_ours_come_back_with_the_preparation_of_images(tmp_path, name):
     model = built(name, padding="circular", drop_path_rate=0.3)
-    save_network(model, tmp_path / "final", TOLD, CLASSES)
+    assert came_back(model, tmp_path / "final", ASKED)
     again = trueshift.from_pretrained(tmp_path / "final")
     assert same(again, model)
-    assert again.config.choices.padding_mode == "circular"
-    assert again.config.drop_path_rate == 0.3
-    assert Preparation.from_config(again.pretrained_cfg) == TOLD
-    subject = load_eval_model(str(tmp_path / "final"))
-    assert subject.preparation == TOLD
-    assert subject.classes == CLASSES
-    by_timm = timm.create_model(f"local-dir:{tmp_path / 'final'}", pretrained=True)
-    assert same(by_timm, model)
-    save_network(built(name), tmp_path / "final", TOLD, CLASSES)  # over itself, as the best is
+    assert (again.config.choices.padding_mode, again.config.drop_path_rate) == ("circular", 0.3)
+    assert Preparation.from_config(again.pretrained_cfg) == ASKED
+    save_network(built(name), tmp_path / "final", ASKED, CLASSES)  # over itself, as the best is
     assert not same(trueshift.from_pretrained(tmp_path / "final"), model)
+
+
+def came_back(model, folder, preparation):
+    """By timm, and for evaluation; saving leaves the network as it was."""
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    save_network(model, folder, preparation, CLASSES)
+    assert model.training
+    assert same_weights(before, model.state_dict())
+    subject = load_eval_model(str(folder))
+    assert (subject.preparation, subject.classes) == (preparation, CLASSES)
+    again = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    assert same(again, model)
+    return again
 
 
 @pytest.mark.parametrize(
@@ -212,25 +192,11 @@ def test_ours_come_back_with_how_pictures_were_prepared(tmp_path, name):
         ("test_vit", None, {"depth": 2, "global_pool": "avg"}),
     ],
 )
-def test_timms_come_back_with_how_pictures_were_prepared(tmp_path, name, data, arguments):
+def test_timms_come_back_with_the_preparation_of_images(tmp_path, name, data, arguments):
     model = built(name, data=data, arguments=arguments)
-    told = replace(TOLD, size=preparation_for(configured(name, data), model).size)
-    save_network(model, tmp_path / "final", told, CLASSES)
-    again = timm.create_model(f"local-dir:{tmp_path / 'final'}", pretrained=True)
-    assert same(again, model)
-    images = torch.rand(2, 3, *told.size)
+    asked = replace(ASKED, size=preparation_for(configured(name, data), model).size)
+    again, images = came_back(model, tmp_path / "final", asked), torch.rand(2, 3, *asked.size)
     assert torch.equal(again.eval()(images), model.eval()(images))
-    assert Preparation.from_config(again.pretrained_cfg) == told
+    assert Preparation.from_config(again.pretrained_cfg) == asked
     config = json.loads((tmp_path / "final" / "config.json").read_text())
     assert (config["num_classes"], config["label_names"]) == (5, CLASSES)
-    subject = load_eval_model(str(tmp_path / "final"))
-    assert subject.preparation == told
-    assert subject.classes == CLASSES
-
-
-def test_saving_leaves_the_network_as_it_was(tmp_path):
-    model = built("a_swin_mini")
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    save_network(model, tmp_path, TOLD, CLASSES)
-    assert model.training
-    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())

@@ -93,13 +93,10 @@ def test_every_curve_falls_from_the_highest_rate(name):
     assert all(after <= before for before, after in pairwise(found))
     assert found[-1] < 0.3 * found[0]
     assert min(found) > 0
-
-
-@pytest.mark.parametrize("name", ["cosine", "tanh", "poly"])
-def test_every_curve_with_an_end_stays_there_for_the_cooldown(name):
-    found = rates(configured(schedule_name=name, min_lr=1e-5, cooldown_epochs=4))
-    assert found[160:] == [pytest.approx(1e-5)] * 40
-    assert found[150] > 1e-5
+    if name != "step":  # a curve with an end stays there for the cooldown
+        found = rates(configured(schedule_name=name, min_lr=1e-5, cooldown_epochs=4))
+        assert found[160:] == [pytest.approx(1e-5)] * 40
+        assert found[150] > 1e-5
 
 
 def test_known_curves():
@@ -107,9 +104,6 @@ def test_known_curves():
     assert line == pytest.approx([1e-5 + (1e-3 - 1e-5) * (1 - step / 200) for step in range(200)])
     stairs = rates(configured(schedule_name="step", decay_rate=0.1, decay_epochs=5))
     assert stairs == pytest.approx([1e-3 * 0.1 ** (step // 50) for step in range(200)])
-
-
-# a length in steps
 
 
 def in_steps(steps=100, warmup=10, **given):
@@ -130,13 +124,6 @@ def test_steps_are_steps_however_many_an_epoch_has():
         assert rates(config, [55], steps_per_epoch) == [found[55]]
 
 
-def test_a_line_that_begins_where_the_warm_up_ends():
-    found = rates(in_steps(curve_after_warmup=True), range(101))
-    assert found[:11] == pytest.approx([1e-6 + (1e-3 - 1e-6) * step / 10 for step in range(11)])
-    assert found[10:] == pytest.approx([1e-5 + (1e-3 - 1e-5) * (1 - step / 90) for step in range(91)])
-    assert found[100] == 1e-5
-
-
 @pytest.mark.parametrize("name", ["cosine", "tanh", "poly"])
 def test_every_curve_in_steps_is_that_of_epochs_of_one_step(name):
     given = {"schedule_name": name, "min_lr": 1e-5, "warmup_lr": 1e-6}
@@ -153,20 +140,6 @@ def test_how_many_steps_a_run_has(schedule, most, total):
     config = TrainConfig(schedule=ScheduleConfig(**schedule), max_steps=most)
     run = SimpleNamespace(config=config, order=BatchOrder(30, 4))
     assert Trainer.total_steps.fget(run) == total
-
-
-def test_a_rate_that_is_put_back_with_the_optimizer_changes_nothing():
-    config = configured(warmup_epochs=3)
-    first, second = (build_optimizer(config, nn.Linear(3, 2)) for _ in range(2))
-    schedules = [build_schedule(config, optimizer, STEPS) for optimizer in (first, second)]
-    schedules[0].step_update(77)
-    second.load_state_dict(first.state_dict())
-    for schedule in schedules:
-        schedule.step_update(78)
-    assert first.param_groups[0]["lr"] == second.param_groups[0]["lr"] == rates(config, [78])[0]
-
-
-# which weights
 
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini", "swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
@@ -225,14 +198,14 @@ def test_an_optimizer_takes_its_own_arguments():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"name": "adamwww"}, "optimizer 'adamwww' cannot be made"),
         ({"arguments": {"no_such": 1}}, "optimizer 'adamw' cannot be made.*no_such"),
         ({"arguments": {"betas": [2.0, 0.9]}}, "optimizer 'adamw' cannot be made.*beta"),
     ],
 )
-def test_an_optimizer_that_cannot_be_is_refused_by_name(given, told):
+def test_an_optimizer_that_cannot_be_is_refused_by_name(given, message):
     config = replace(configured(), optimizer=replace(OptimizerConfig(), **given))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         build_optimizer(config, nn.Linear(3, 2))

@@ -29,19 +29,15 @@ def steps(folder):
     return [entry["step"] for entry in entries(folder)]
 
 
-def test_an_entry_is_a_line(tmp_path):
-    written(tmp_path, [1, 2])
-    assert entries(tmp_path) == [
-        {"kind": "train", "step": 1, "loss": 1.0, "note": "words"},
-        {"kind": "train", "step": 2, "loss": 0.5, "note": "words"},
-    ]
-
-
-def test_an_entry_is_there_before_the_next_is_written(tmp_path):
+def test_an_entry_is_a_line_before_the_next_is_written(tmp_path):
     log = RunLog(tmp_path, PLAIN, {})
-    log.write("test", 7, {"top1": 0.5})
-    assert entries(tmp_path) == [{"kind": "test", "step": 7, "top1": 0.5}]
+    log.write("test", 7, {"top1": 0.5, "note": "words"})
+    assert entries(tmp_path) == [{"kind": "test", "step": 7, "top1": 0.5, "note": "words"}]
+    log.write("train", 8, {"loss": float("nan"), "grad_norm": float("inf"), "lr": 1e-8})
     log.close()
+    last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1], parse_constant=pytest.fail)
+    assert last == {"kind": "train", "step": 8, "loss": None, "grad_norm": None, "lr": 1e-8}
+    assert [file.name for file in tmp_path.iterdir()] == ["log.jsonl"]  # nothing that was not asked for
 
 
 def test_steps_that_are_made_again_are_logged_once(tmp_path):
@@ -49,11 +45,7 @@ def test_steps_that_are_made_again_are_logged_once(tmp_path):
     written(tmp_path, [3, 4, 5], step=2, again=True)
     assert steps(tmp_path) == [1, 2, 3, 4, 5]
     assert ["again" in entry for entry in entries(tmp_path)] == [False, False, True, True, True]
-
-
-def test_a_new_run_starts_with_an_empty_log(tmp_path):
-    written(tmp_path, [1, 2])
-    written(tmp_path, [1])
+    written(tmp_path, [1])  # a new run
     assert steps(tmp_path) == [1]
 
 
@@ -66,22 +58,6 @@ def test_a_line_that_was_not_finished_is_forgotten(tmp_path, half):
     assert steps(tmp_path) == [1, 2, 3]
 
 
-def test_a_number_without_bound_is_still_json(tmp_path):
-    log = RunLog(tmp_path, LogConfig(), {})
-    log.write("train", 1, {"loss": float("nan"), "grad_norm": float("inf"), "lr": 1e-8})
-    log.close()
-
-    def refuse(word):
-        raise ValueError(f"{word} is not JSON")
-
-    text = (tmp_path / "log.jsonl").read_text()
-    found = json.loads(text, parse_constant=refuse)
-    assert found == {"kind": "train", "step": 1, "loss": None, "grad_norm": None, "lr": 1e-8}
-
-
-# TensorBoard
-
-
 def curve(folder, name):
     board = EventAccumulator(str(folder / "tensorboard"))
     board.Reload()
@@ -89,38 +65,25 @@ def curve(folder, name):
     return [(event.step, event.value) for event in board.Scalars(name)]
 
 
-def test_tensorboard_has_the_same_numbers(tmp_path):
-    written(tmp_path, [1, 2, 4], LogConfig(), epoch=0)
-    assert curve(tmp_path, "train/loss") == [(1, 1.0), (2, 0.5), (4, 0.25)]
-    assert curve(tmp_path, "train/epoch") == [(1, 0.0), (2, 0.0), (4, 0.0)]
-
-
-def test_tensorboard_forgets_steps_that_are_made_again(tmp_path):
-    written(tmp_path, [1, 2, 4, 8], LogConfig())
+def test_tensorboard_has_the_same_numbers_without_steps_that_are_made_again(tmp_path):
+    written(tmp_path, [1, 2, 4, 8], LogConfig(), grad_norm=float("inf"))
+    assert curve(tmp_path, "train/loss") == [(1, 1.0), (2, 0.5), (4, 0.25), (8, 0.125)]
     written(tmp_path, [3, 4], LogConfig(), step=2)
     assert curve(tmp_path, "train/loss") == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3)), (4, 0.25)]
 
 
-def test_nothing_is_written_that_was_not_asked_for(tmp_path):
-    written(tmp_path, [1])
-    assert [file.name for file in tmp_path.iterdir()] == ["log.jsonl"]
-
-
-# what is not installed, and Weights & Biases without its server
-
-
 @pytest.mark.parametrize(
-    ("module", "config", "told"),
+    ("module", "config", "message"),
     [
         ("wandb", LogConfig(tensorboard=False, wandb="project"), "pip install wandb, or leave out --log.wandb"),
         ("torch.utils.tensorboard", LogConfig(), "pip install tensorboard, or --log.tensorboard false"),
     ],
 )
-def test_what_is_missing_is_told_with_a_way_out(tmp_path, monkeypatch, module, config, told):
+def test_what_is_missing_is_reported_with_a_way_out(tmp_path, monkeypatch, module, config, message):
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.delattr("torch.utils.tensorboard", raising=False)
-    with pytest.raises(ImportError, match=told):
+    with pytest.raises(ImportError, match=message):
         RunLog(tmp_path, config, {})
 
 
@@ -140,18 +103,14 @@ def runs(monkeypatch):
     return started
 
 
-def test_weights_and_biases_has_the_same_numbers(tmp_path, runs):
-    written(tmp_path, [1, 2], LogConfig(tensorboard=False, wandb="project"))
-    (run,) = runs
-    assert (run.project, run.config, run.resume) == ("project", {"seed": 3}, "allow")
-    assert run.logged == [(1, {"train/loss": 1.0}), (2, {"train/loss": 0.5})]
-    assert run.finished
-
-
-def test_a_run_goes_on_under_its_name_and_another_has_another(tmp_path, runs):
+def test_weights_and_biases_has_the_same_numbers_and_a_resumed_run_its_name(tmp_path, runs):
     folders = [tmp_path / data / "swin_tiny_circular" for data in ("cifar10", "cifar100")]
     for folder in [*folders, folders[0]]:
         folder.mkdir(parents=True, exist_ok=True)
-        written(folder, [1], LogConfig(tensorboard=False, wandb="project"))
+        written(folder, [1, 2], LogConfig(tensorboard=False, wandb="project"))
     first, second, again = (run.id for run in runs)
     assert first == again != second
+    for run in runs:
+        assert (run.project, run.config, run.resume) == ("project", {"seed": 3}, "allow")
+        assert run.logged == [(1, {"train/loss": 1.0}), (2, {"train/loss": 0.5})]
+        assert run.finished

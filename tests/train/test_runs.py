@@ -20,15 +20,16 @@ from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_w
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
 from trueshift.eval.models.load import load_eval_model
-from trueshift.train import Diverged, task, train
+from trueshift.train import Diverged, checkpoint, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
 from trueshift.train.dry_run import write_image_folders
 from trueshift.train.preemption import PREEMPTED
-from trueshift.train.task import Classification, open_task
+from trueshift.train.task import Classification, Segmentation, open_task
 from trueshift.utils.locks import sole_writer
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
+IMAGES, PIXELS = "classification", "segmentation"
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +48,31 @@ def random_whole(tmp_path_factory):
     return output
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_killed_run_ends_with_the_same_bits(tmp_path, processes):
-    often = {"checkpoint__every_steps": 3, "evaluate__every_epochs": 2, **EVERYTHING}
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("task", "processes"),
+    [(IMAGES, 1), (IMAGES, 2), pytest.param(PIXELS, 1, marks=slow), pytest.param(PIXELS, 2, marks=slow)],
+)
+def test_a_killed_run_ends_with_the_same_bits(tmp_path, scenes, task, processes):
+    often = {"task": task, "checkpoint__every_steps": 3, "evaluate__every_epochs": 2, "ema_decay": 0.9}
+    often |= (
+        EVERYTHING if task == IMAGES else {"data__path": scenes, "schedule__steps": 12, "model__drop_path_rate": 0.3}
+    )
     whole = Run(tmp_path / "whole", processes, **often)
     step = Random(torch.seed()).randrange(2, 10)
     killed = Run(tmp_path / "killed", processes, **often).wait_for(step).signal(signal.SIGKILL)
     assert set(killed.ended()) == {-signal.SIGKILL}, step
-    told = Run(tmp_path / "killed", processes, **often).wait_for(min(step + 1, 11)).signal(signal.SIGTERM)
-    assert set(told.ended()) <= {PREEMPTED, 0}, step
+    stopped = Run(tmp_path / "killed", processes, **often).wait_for(min(step + 1, 11)).signal(signal.SIGTERM)
+    assert set(stopped.ended()) <= {PREEMPTED, 0}, step
     assert set(Run(tmp_path / "killed", processes, **often).ended()) == {0}, step
     assert set(whole.ended()) == {0}
     for name in ("final", "final_ema"):
         assert same(weights(tmp_path / "whole", name), weights(tmp_path / "killed", name)), step
     assert losses(tmp_path / "whole") == losses(tmp_path / "killed"), step
     assert len(losses(tmp_path / "whole")) == 12
+    assert log(tmp_path / "whole", "test")[-1]["model_images"] == (16 if task == IMAGES else 3)  # over all processes
 
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
@@ -90,10 +101,10 @@ def test_what_many_processes_measure_is_what_they_write(tmp_path):
     def measured(folder):
         return task.measure(from_pretrained(folder), nullcontext, lambda: False, set()).values["loss"]
 
-    *_, last = [entry for entry in log(tmp_path) if entry["kind"] == "test"]
+    *_, last = log(tmp_path, "test")
     best = json.loads((tmp_path / "best" / "measured.json").read_text())
-    for name, told in (("final", last["model_loss"]), ("final_ema", last["ema_loss"]), ("best", best["loss"])):
-        assert measured(tmp_path / name) == pytest.approx(told, rel=1e-6)
+    for name, logged in (("final", last["model_loss"]), ("final_ema", last["ema_loss"]), ("best", best["loss"])):
+        assert measured(tmp_path / name) == pytest.approx(logged, rel=1e-6)
 
 
 @pytest.mark.parametrize(("every", "steps"), [(0, (12, 18)), (6, (6, 12, 18))])
@@ -104,7 +115,8 @@ def test_an_epoch_that_is_not_measured_is_saved_only_if_its_steps_are_due(tmp_pa
 
 
 def test_what_a_run_leaves_behind(tmp_path):
-    assert run_here(tmp_path, ema_decay=0.9, evaluate__protocols="[circular]", log__tensorboard="true") == 0
+    changes = {"ema_decay": 0.9, "evaluate__protocols": "[circular]", "log__tensorboard": "true"}
+    assert run_here(tmp_path, **changes) == 0
     assert {path.name for path in tmp_path.iterdir()} == {
         *("best", "final", "final_ema", "checkpoints", "tensorboard"),
         *("config.json", "log.jsonl", "summary.json", "eval.json"),
@@ -120,16 +132,13 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert subject.classes is not None
     assert subject.classes[3] == "cat"
     assert not subject.assumed
-    measured = [entry for entry in log(tmp_path) if entry["kind"] == "test"]
+    measured = log(tmp_path, "test")
     assert [entry["epoch"] for entry in measured] == [0, 1]
     best = max(max(entry["model_top1"], entry["ema_top1"]) for entry in measured)
     assert json.loads((tmp_path / "best" / "measured.json").read_text())["top1"] == best
-
-
-def test_a_finished_run_started_again_changes_nothing(tmp_path):
-    run_here(tmp_path)
+    # a finished run that is started again changes nothing
     before = weights(tmp_path), losses(tmp_path)
-    assert run_here(tmp_path) == 0
+    assert run_here(tmp_path, **changes) == 0
     assert same(weights(tmp_path), before[0])
     assert losses(tmp_path) == before[1]
 
@@ -144,30 +153,31 @@ def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, rando
     with monkeypatch.context() as patched:
         patched.setattr(task, "read_ahead", interrupted)
         assert run_here(tmp_path / "stopped", **EVERYTHING) == PREEMPTED
-    assert not [entry for entry in log(tmp_path / "stopped") if entry["kind"] == "test"]
+    assert not log(tmp_path / "stopped", "test")
     assert run_here(tmp_path / "stopped", **EVERYTHING) == 0
     assert same(weights(random_whole), weights(tmp_path / "stopped"))
-    assert [entry["epoch"] for entry in log(tmp_path / "stopped") if entry["kind"] == "test"] == [0, 1]
+    assert [entry["epoch"] for entry in log(tmp_path / "stopped", "test")] == [0, 1]
 
 
-def test_a_full_disk_costs_nothing_that_was_saved(tmp_path, whole, monkeypatch):
-    from trueshift.train import checkpoint
-
-    write, calls = checkpoint.save_file, []
+def test_a_full_disk_and_a_damaged_checkpoint_cost_nothing_but_time(tmp_path, whole, monkeypatch, capsys):
+    config, write, calls = tiny(tmp_path, checkpoint__every_steps=3), checkpoint.save_file, []
 
     def disk_fills_up(*arguments, **more):
         calls.append(1)
-        if len(calls) > 1:
+        if len(calls) > 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(*arguments, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "save_file", disk_fills_up)
-        with pytest.raises(OSError, match=r"step 12 .*No space left.*step_00000006: free about"):
-            run_here(tmp_path / "full")
-    assert [path.name for path in (tmp_path / "full" / "checkpoints").iterdir()] == ["step_00000006"]
-    assert run_here(tmp_path / "full") == 0
-    assert same(weights(whole), weights(tmp_path / "full"))
+        with pytest.raises(OSError, match=r"step 9 .*No space left.*step_00000006: free about"):
+            train(config)
+    saved = sorted((tmp_path / "checkpoints").iterdir())
+    assert [path.name for path in saved] == ["step_00000003", "step_00000006"]
+    (saved[-1] / "model.safetensors").write_bytes(b"cut off")
+    assert train(config) == 0
+    assert "not a whole checkpoint" in capsys.readouterr().out
+    assert same(weights(whole), weights(tmp_path))
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path):
@@ -206,79 +216,94 @@ def test_the_same_command_goes_on_from_where_it_stopped_not_from_where_it_began(
         run_here(tmp_path / "third", resume=start)
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, whole, capsys):
-    run_here(tmp_path / "damaged", checkpoint__every_steps=3, checkpoint__keep=4)
-    newest = CheckpointFolder(tmp_path / "damaged" / "checkpoints").all()[-1]
-    (newest / "model.safetensors").write_bytes(b"cut off")
-    config = tiny(tmp_path / "damaged", checkpoint__every_steps=3, checkpoint__keep=4)
-    assert train(config) == 0
-    assert "not a whole checkpoint" in capsys.readouterr().out
-    assert same(weights(whole), weights(tmp_path / "damaged"))
+@pytest.mark.parametrize(("task", "broken"), [(IMAGES, 7), (PIXELS, 1)])
+def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path, scenes, monkeypatch, task, broken):
+    kind, steps = Classification if task == IMAGES else Segmentation, []
+    loss = kind.loss
 
-
-def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path, monkeypatch, capsys):
-    loss, steps = Classification.loss, []
-
-    def breaks_at_the_eighth(task, model, batch):
+    def breaks(task, model, batch):
         steps.append(1)
-        return loss(task, model, batch) * (float("nan") if len(steps) == 8 else 1)
+        return loss(task, model, batch) * (float("nan") if len(steps) == broken + 1 else 1)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Classification, "loss", breaks_at_the_eighth)
-        with pytest.raises(Diverged, match=r"the loss of step 7 \(epoch 2.*every layer is finite") as caught:
-            run_here(tmp_path)
+    monkeypatch.setattr(kind, "loss", breaks)
+    warmup = "warmup_epochs" if task == IMAGES else "warmup_steps"
+    message = rf"the loss of step {broken} \(epoch {1 + (broken > 6)}.*every layer is finite.*--schedule.{warmup}"
+    with pytest.raises(Diverged, match=message) as caught:
+        run_here(tmp_path, task=task, data__path="sample" if task == IMAGES else scenes)
     report = json.loads((tmp_path / "diverged.json").read_text())
-    assert report["step"] == 7
-    assert report["last_checkpoint"] == "step_00000006"
-    assert len(report["images"]) == 16
-    assert [entry["step"] for entry in report["losses"]] == list(range(8))
+    assert report["step"] == broken
+    assert len(report["images"]) == (16 if task == IMAGES else 4)
+    assert [entry["step"] for entry in report["losses"]] == list(range(broken + 1))
     assert caught.value.report["where"] == report["where"]
+    if task == PIXELS:
+        assert all(name.startswith("images/train/") for name in report["images"])
+        return
+    assert report["last_checkpoint"] == "step_00000006"
     snapshot, damaged = CheckpointFolder(tmp_path / "checkpoints").newest()
-    assert snapshot is not None
-    assert not damaged
-    assert snapshot.step == 6
+    assert (snapshot.step, damaged) == (6, [])
     assert all(value.isfinite().all() for value in snapshot.weights.values())
-    assert main(["train", *tiny_words(tmp_path / "wild", optimizer__lr=1e30)]) == DIVERGED
+
+
+def test_a_run_that_diverges_has_an_exit_code_of_its_own(tmp_path, capsys):
+    assert main(["train", *tiny_words(tmp_path, optimizer__lr=1e30)]) == DIVERGED
     assert "is not finite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("task", "changes", "message"),
     [
-        ({"data__holdout": 0}, "the same images to learn from and to measure on: .*holdout"),
-        ({"data__path": "nowhere"}, "there is no data at nowhere"),
-        ({"data__path": "nowhere", "data__kind": "cifar10"}, "trueshift download cifar10 --folder nowhere"),
-        ({"data__kind": "imagenet"}, "has 10 classes: this recipe is for imagenet, which has 1000"),
-        ({"batch_size": 97}, "fewer than a batch of 97"),
-        ({"batch_size": 16, "accumulate": 3}, "does not divide into 3 equal parts.*15 or 18"),
-        ({"batch_size": 15, "augment__mixup": 0.8}, "mixup and cutmix need an even number of images in each, e.g. 14"),
-        ({"model__name": "a_swin_tiy"}, "did you mean"),
-        ({"evaluate__protocols": "[circulr]"}, "circular"),
-        ({"model__name": "resnet10t", "model__padding": "circular"}, "cannot be padded circularly"),
-        ({"sync_batchnorm": "true"}, "works on GPUs only"),
-        ({"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
-        ({"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single images"),
-        ({"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),
-        ({"data__img_size": 33}, "height 33: needs whole windows of"),
-        ({"resume": "somewhere"}, "somewhere is not a whole checkpoint.*: needs auto, never or the folder of one"),
+        (IMAGES, {"data__holdout": 0}, "the same images to learn from and to measure on: .*holdout"),
+        (IMAGES, {"data__path": "nowhere"}, "there is no data at nowhere"),
+        (IMAGES, {"data__path": "nowhere", "data__kind": "cifar10"}, "trueshift download cifar10 --folder nowhere"),
+        (IMAGES, {"data__kind": "imagenet"}, "has 10 classes: this recipe is for imagenet, which has 1000"),
+        (IMAGES, {"batch_size": 97}, "fewer than a batch of 97"),
+        (IMAGES, {"batch_size": 16, "accumulate": 3}, "does not divide into 3 equal parts.*15 or 18"),
+        (IMAGES, {"batch_size": 15, "augment__mixup": 0.8}, "need an even number of images in each, e.g. 14"),
+        (IMAGES, {"model__name": "a_swin_tiy"}, "did you mean"),
+        (IMAGES, {"evaluate__protocols": "[circulr]"}, "circular"),
+        (IMAGES, {"evaluate__protocols": "[ade20k-circular]"}, "classification needs those for whole images"),
+        (IMAGES, {"model__name": "resnet10t", "model__padding": "circular"}, "cannot be padded circularly"),
+        (IMAGES, {"sync_batchnorm": "true"}, "works on GPUs only"),
+        (IMAGES, {"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
+        (IMAGES, {"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single images"),
+        (IMAGES, {"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),
+        (IMAGES, {"data__img_size": 33}, "height 33: needs whole windows of"),
+        (IMAGES, {"resume": "somewhere"}, "somewhere is not a whole checkpoint.*: needs auto, never or the folder"),
+        (PIXELS, {"data__path": "nowhere"}, "there is no data at nowhere: name where it is with --data.path"),
+        (PIXELS, {"data__train_split": "training"}, "split 'training': needs one of train, val, test"),
+        (PIXELS, {"data__train_split": "val"}, "the same images to learn from and to measure on"),
+        (PIXELS, {"data__kind": "camvid"}, "has 3 classes: this recipe is for camvid, which has 11"),
+        (PIXELS, {"batch_size": 4, "accumulate": 4}, "4 in 4 parts: .* 2 images in each, e.g. --batch_size 8"),
+        (
+            PIXELS,
+            {"segmentation__augment__crop": "[40, 32]"},
+            "augment.crop, height 40: .*multiple of 16.*or .*fit pad",
+        ),
+        (PIXELS, {"segmentation__scale": "[32, 64]"}, r"scale \(32, 64\).*needs the longest side first"),
+        (PIXELS, {"segmentation__decoder": "{channel: 8}"}, "decoder has channel: needs some of channels, bins"),
+        (PIXELS, {"segmentation__decoder": "{num_classes: 8}"}, "segmentation.decoder has num_classes: needs"),
+        (PIXELS, {"model__name": "resnet10t"}, "resnet10t is timm's own: UperNet needs a network of ours"),
+        (PIXELS, {"model__name": "a_swin_minni"}, "no model is called 'a_swin_minni': did you mean"),
+        (PIXELS, {"evaluate__protocols": "[ade20k, circular]"}, "circular: segmentation needs those for pixels"),
     ],
 )
-def test_what_cannot_work_is_told_before_the_first_step(tmp_path, changes, told):
-    with pytest.raises((ValueError, OSError), match=told):
-        run_here(tmp_path / "new" / "run", **changes)
+def test_what_cannot_work_is_reported_before_the_first_step(tmp_path, scenes, task, changes, message):
+    data = {"data__path": scenes} if task == PIXELS else {}
+    with pytest.raises((ValueError, OSError), match=message):
+        run_here(tmp_path / "new" / "run", task=task, **data | changes)
     assert not (tmp_path / "new").exists()
 
 
-def test_an_unwritable_output_and_empty_data_are_told(tmp_path, capsys):
+def test_an_unwritable_output_and_empty_data_are_reported(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
-    for words, told in (
+    for words, message in (
         (tiny_words(tmp_path / "file"), "is a file: needs a folder"),
         (tiny_words(tmp_path / "run", data__path=tmp_path / "empty"), "has no images"),
         ([*tiny_words(tmp_path / "run"), "--optimizer.lrr", "1"], "optimizer.lrr"),
     ):
         assert main(["train", *words]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_a_network_of_timm_trains_too(tmp_path):
@@ -287,27 +312,19 @@ def test_a_network_of_timm_trains_too(tmp_path):
     assert load_eval_model(str(tmp_path / "final")).num_classes == 10
 
 
-def test_pictures_that_cannot_be_measured_on_are_named(tmp_path):
-    write_image_folders(tmp_path / "data", classes=2)
-    (tmp_path / "data" / "val" / "n00000001" / "broken.png").write_bytes(b"no picture")
-    changes = {"data__path": tmp_path / "data", "data__holdout": 0, "batch_size": 2, "max_steps": 1}
-    assert run_here(tmp_path / "run", **changes) == 0
-    (told,) = [entry for entry in log(tmp_path / "run") if entry["kind"] == "unreadable"]
-    assert told["instead"] == "it is not measured on"
-    assert "broken.png" in told["images"][0]
-    assert next(entry for entry in log(tmp_path / "run") if entry["kind"] == "test")["model_images"] == 2
-
-
-def test_a_picture_that_cannot_be_read_is_told_once(tmp_path):
+def test_an_image_that_cannot_be_read_is_reported_once(tmp_path):
     write_image_folders(tmp_path / "data", classes=3)
     for split in ("train", "val"):
-        (tmp_path / "data" / split / "n00000001" / "broken.png").write_bytes(b"no picture")
+        (tmp_path / "data" / split / "n00000001" / "broken.png").write_bytes(b"no image")
     changes = {"data__path": tmp_path / "data", "data__holdout": 0, "batch_size": 2, "schedule__epochs": 3}
     screen = Console(file=StringIO(), width=200)
     assert train(tiny(tmp_path / "run", **changes), screen) == 0
-    told = [entry for entry in log(tmp_path / "run") if entry["kind"] == "unreadable"]
-    assert sorted(entry["instead"] for entry in told) == ["another stands in for it", "it is not measured on"]
+    reported = {entry["instead"]: entry["images"] for entry in log(tmp_path / "run", "unreadable")}
+    assert len(log(tmp_path / "run", "unreadable")) == 2
+    assert reported.keys() == {"another stands in for it", "it is not measured on"}
+    assert all("broken.png" in images[0] for images in reported.values())
     assert screen.file.getvalue().count("unreadable, ") == 2
+    assert log(tmp_path / "run", "test")[0]["model_images"] == 3
 
 
 def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path, monkeypatch):
@@ -323,7 +340,7 @@ def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path, monkeypatch):
     assert first >= 8000
     run_here(tmp_path, max_steps=10)
     assert first - 1000 < seconds() < first + 1000  # a tick lies between the last checkpoint and the end
-    # of a run that did not keep its time it cannot be told
+    # of a run that did not keep its time it cannot be known
     checkpoints = CheckpointFolder(tmp_path / "checkpoints")
     snapshot, _ = checkpoints.newest()
     del snapshot.state["seconds"]
@@ -335,11 +352,11 @@ def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path, monkeypatch):
 def test_a_folder_that_another_run_writes_to_is_refused(tmp_path, capsys):
     first = Run(tmp_path, schedule__epochs=30).wait_for(3)
     assert main(["train", *tiny_words(tmp_path, schedule__epochs=30)]) == 2
-    told = capsys.readouterr().err
-    assert f"{tmp_path} is being written to by process {first.children[0].pid} on" in told
-    assert "another --output" in told
+    message = capsys.readouterr().err
+    assert f"{tmp_path} is being written to by process {first.children[0].pid} on" in message
+    assert "another --output" in message
     assert first.signal(signal.SIGTERM).ended() == [PREEMPTED]
-    learned = [entry["step"] for entry in log(tmp_path) if entry["kind"] == "train"]
+    learned = list(losses(tmp_path))
     assert learned == list(range(1, len(learned) + 1))
 
 

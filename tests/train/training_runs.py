@@ -127,9 +127,9 @@ class Run:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.children = []
-        for rank in range(processes):
+        for rank in map(str, range(processes)):
             shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
-            environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(processes)}
+            environment = {**shared, "RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": str(processes)}
             arguments = (tiny_words(output, **changes), environment if processes > 1 else {})
             child = _CONTEXT.Process(target=_child, args=arguments)
             child.start()
@@ -153,19 +153,16 @@ class Run:
         return [child.exitcode for child in self.children]
 
 
-def log(output: Path) -> list[dict[str, Any]]:
+def log(output: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """The entries of a run, or those of a kind; a line that is being written is left out."""
     file = output / "log.jsonl"
-    entries = []
-    for line in file.read_text().splitlines() if file.exists() else []:
-        try:
-            entries.append(json.loads(line))
-        except ValueError:  # being written
-            continue
-    return entries
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    entries = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [entry for entry in entries if kind in (None, entry["kind"])]
 
 
 def losses(output: Path) -> dict[int, float]:
-    return {entry["step"]: entry["loss"] for entry in log(output) if entry["kind"] == "train"}
+    return {entry["step"]: entry["loss"] for entry in log(output, "train")}
 
 
 def weights(output: Path, name: str = "final") -> dict[str, Tensor]:

@@ -66,8 +66,8 @@ def test_an_error_lets_go(tmp_path):
 
 def test_another_process_is_named_and_lets_go_at_its_end(tmp_path, hold):
     holder = hold()
-    told = rf"{tmp_path} is being written to by process {holder.pid} on .*: wait for its end, or .* another --output"
-    with pytest.raises(BlockingIOError, match=told), sole_writer(tmp_path):
+    message = rf"{tmp_path} is being written to by process {holder.pid} on .*: wait for its end, or .* another --output"
+    with pytest.raises(BlockingIOError, match=message), sole_writer(tmp_path):
         pass
     holder.communicate("")
     with sole_writer(tmp_path):
@@ -90,14 +90,14 @@ def test_a_killed_process_needs_no_tidying(tmp_path, hold, options):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="of POSIX")
-def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
     import fcntl
 
     def none(handle, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    told = "cannot be locked .*No locks available.*: start one run at a time"
-    with pytest.warns(RuntimeWarning, match=told), sole_writer(tmp_path):
+    message = "cannot be locked .*No locks available.*: start one run at a time"
+    with pytest.warns(RuntimeWarning, match=message), sole_writer(tmp_path):
         assert Path(tmp_path, ".lock").exists()
     assert not os.listdir(tmp_path)

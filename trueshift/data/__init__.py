@@ -16,21 +16,7 @@ __getattr__ = renamed_attributes(
 )
 
 __all__ = [
-    "CifarFiles",
-    "CompactArchive",
-    "DatasetImages",
-    "EmbeddedSample",
-    "ImageArrays",
-    "ImageFolder",
-    "Preparation",
-    "Prepared",
-    "Sample",
-    "ScenePreparation",
-    "Source",
-    "Unreadable",
-    "WithoutTargets",
-    "download",
-    "open_data",
-    "open_scenes",
-    "read_ahead",
-]
+    "CifarFiles", "CompactArchive", "DatasetImages", "EmbeddedSample", "ImageArrays", "ImageFolder", "Preparation",
+    "Prepared", "Sample", "ScenePreparation", "Source", "Unreadable", "WithoutTargets", "download", "open_data",
+    "open_scenes", "read_ahead",
+]  # fmt: skip

@@ -28,10 +28,7 @@ class ImageArrays:
     """
 
     def __init__(self, title: str, split: str, pixels: np.ndarray, labels: np.ndarray, classes: list[str]) -> None:
-        self.title = title
-        self.split = split
-        self.pixels = pixels
-        self.labels = labels
+        self.title, self.split, self.pixels, self.labels = title, split, pixels, labels
         self.classes: list[str] | None = classes
 
     def __len__(self) -> int:
@@ -91,10 +88,9 @@ class CifarFiles(ImageArrays):
 def _find_cifar(path: Path) -> tuple[type[CIFAR10], Path] | None:
     path = path.resolve()
     for kind in (CIFAR10, CIFAR100):
-        for root in (path, path.parent):
-            folder = root / kind.base_folder
-            if folder.is_dir() and (root == path or folder == path):
-                return kind, root
+        root = path.parent if path.name == kind.base_folder else path
+        if (root / kind.base_folder).is_dir():
+            return kind, root
     return None
 
 

@@ -16,13 +16,11 @@ _BY_AGREEMENT = {
 
 
 def download(name: str, folder: str | Path) -> Path:
-    """Download and unpack a data set unless it is there, and return the folder with its files.
-
-    torchvision does it and verifies all checksums. For one process at a time.
+    """Let torchvision download, check and unpack a data set unless it is there; returns the folder with its files.
 
     Args:
         name: ``"cifar10"`` or ``"cifar100"``.
-        folder: where to put it.
+        folder: where to put it; for one process at a time.
     """
     if name in _BY_AGREEMENT:
         raise ValueError(f"{name} is not to be fetched by a program: {_BY_AGREEMENT[name]}")
@@ -34,8 +32,6 @@ def download(name: str, folder: str | Path) -> Path:
     except RuntimeError as error:  # of torchvision, for a checksum that differs
         raise ValueError(f"{kind.url} gave a file with another checksum ({error}): try again") from error
     except OSError as error:
-        by_hand = folder / kind.filename
-        raise OSError(
-            f"{kind.url} cannot be fetched ({error}): try again, or put the file at {by_hand} by hand"
-        ) from error
+        by_hand = f"put the file at {folder / kind.filename} by hand"
+        raise OSError(f"{kind.url} cannot be fetched ({error}): try again, or {by_hand}") from error
     return folder / kind.base_folder

@@ -19,8 +19,8 @@ _LABELS = ("label", "fine_label", "cls", "json.label", "json.cls")  # the last t
 class DatasetImages:
     """Images of a data set on disk or on the Hub, memory-mapped and read by index.
 
-    ``datasets`` copies what it reads to its cache once, and again after a file has changed. Files tell their split
-    by their name or folder, as in ``train-00000.tar``; without such names, all are for training.
+    ``datasets`` copies what it reads to its cache once, and again after a file has changed. The name or
+    folder of a file gives its split, as in ``train-00000.tar``; without such names, all are for training.
 
     Args:
         where: a folder of ``.parquet`` files or WebDataset ``.tar`` shards, or ``hf-hub:OWNER/NAME``. Images are in

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -64,6 +65,13 @@ def decoded(data: bytes, name: str, upright: bool = True) -> Image.Image:
             return rgb(ImageOps.exif_transpose(image) if upright else image)
     except UnidentifiedImageError:  # its message is an address in memory
         raise ValueError(f"{name} is not an image that Pillow knows: needs one of {', '.join(EXTENSIONS)}") from None
+
+
+def png_bytes(image: Image.Image, **options: Any) -> bytes:
+    """An image as the content of a PNG file."""
+    file = io.BytesIO()
+    image.save(file, "PNG", **options)
+    return file.getvalue()
 
 
 def rgb(image: Image.Image) -> Image.Image:

@@ -22,13 +22,9 @@ _SCALED = {"L;2": 85, "L;4": 17}  # Pillow scales grey of few bits to 0..255
 
 @dataclass(frozen=True)
 class Labels:
-    """What the values of label files mean.
+    """What the values of label files mean."""
 
-    Args:
-        values: the class of each value, or ``IGNORED``.
-    """
-
-    values: Mapping[int, int]
+    values: Mapping[int, int]  # the class of each value, or IGNORED
 
     @classmethod
     def numbered(cls, classes: int, first: int = 0, ignored: tuple[int, ...] = (255,)) -> "Labels":
@@ -36,26 +32,19 @@ class Labels:
         return cls({**dict.fromkeys(ignored, IGNORED), **{first + label: label for label in range(classes)}})
 
     @cached_property
-    def _table(self) -> tuple[int, np.ndarray]:
-        """The lowest value and the classes from there on, with an unknown one at either end."""
-        lowest = min(self.values) - 1
-        table = np.full(max(self.values) - lowest + 2, _UNKNOWN, np.int32)
-        for value, label in self.values.items():
-            table[value - lowest] = label
-        return lowest, table
-
-    @cached_property
     def _bytes(self) -> np.ndarray:
         """The classes of the values of one byte: several times faster, and most files have no others."""
-        return self._looked_up(np.arange(256))
+        return self._classes(np.arange(256))
 
-    def _looked_up(self, values: np.ndarray) -> np.ndarray:
-        lowest, table = self._table
-        return np.take(table, np.clip(values.astype(np.int64), lowest, lowest + len(table) - 1) - lowest)
+    def _classes(self, values: np.ndarray) -> np.ndarray:
+        return np.array([self.values.get(value, _UNKNOWN) for value in values.tolist()], np.int32)
 
     def of_values(self, values: np.ndarray) -> Int32[np.ndarray, "H W"]:
         """The class of each value; unknown ones are marked."""
-        return np.take(self._bytes, values) if values.dtype == np.uint8 else self._looked_up(values)
+        if values.dtype == np.uint8:
+            return np.take(self._bytes, values)
+        different, inverse = np.unique(values, return_inverse=True)
+        return self._classes(different)[inverse].reshape(values.shape)
 
     def __str__(self) -> str:
         known = sorted(value for value, label in self.values.items() if label != IGNORED)

@@ -1,10 +1,11 @@
-"""Read images ahead of their use, in order; those that cannot be read are reported, not lost."""
+"""Read images ahead of their use, in order; images that cannot be read are reported, not lost."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import UInt8
@@ -12,10 +13,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..ops.geometry.shift import Pair
-from .source import Source
+from .source import Sample, Source
 from .transforms import Preparation
 
-Read = TypeVar("Read")
+_PARCEL = 16  # images that a process sends together: sending many costs as much as sending one
 
 
 @dataclass(frozen=True)
@@ -39,22 +40,19 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class _Images(Dataset[Any]):
-    """The images asked for, read one at a time."""
+    """Some images of a source, each prepared by a function of its index and sample, or :class:`Unreadable`."""
 
     source: Source
     indices: Sequence[int]
-    preparation: Preparation
-    margin: Pair
+    prepare: Callable[[int, Sample], Any]
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, position: int) -> Prepared | Unreadable:
+    def __getitem__(self, position: int) -> Any:
         index = self.indices[position]
         try:
-            sample = self.source[index]
-            canvas = self.preparation.canvas(sample.image, self.margin)
-            return Prepared(index, sample.name, sample.target, canvas)
+            return self.prepare(index, self.source[index])
         except Exception as error:  # decoders raise many kinds; the other images are still to be read
             return Unreadable(index, self.source.name(index), f"{type(error).__name__}: {error}")
 
@@ -71,25 +69,31 @@ def read_ahead(
     """Decode and resize in the background, at most about ``ahead`` images before the one in use.
 
     Args:
-        for_gpu: read in processes, since threads would compete with the one that keeps the GPU busy, and put pixels
-            where a GPU can fetch them while it works.
+        for_gpu: read in processes, since threads would compete with the one that keeps the GPU busy, and pin memory.
     """
-    images = _Images(source, indices, preparation, margin)
+    prepare = partial(_prepared, preparation, margin)
     if for_gpu and len(indices) > _PARCEL:
-        return _in_processes(images, workers)
-    return in_threads(images.__getitem__, range(len(images)), workers, ahead)
+        return _in_processes(_Images(source, indices, prepare), workers)
+    return read_samples(source, indices, prepare, workers, ahead)
 
 
-def in_threads(read: Callable[[int], Read], positions: Iterable[int], workers: int, ahead: int) -> Iterator[Read]:
-    """Read each position in order, at most about ``ahead`` before the one in use; without workers, on demand."""
+def _prepared(preparation: Preparation, margin: Pair, index: int, sample: Sample) -> Prepared:
+    return Prepared(index, sample.name, sample.target, preparation.canvas(sample.image, margin))
+
+
+def read_samples(
+    source: Source, indices: Sequence[int], prepare: Callable[[int, Sample], Any], workers: int, ahead: int
+) -> Iterator[Any]:
+    """What ``prepare`` makes of each index and sample, or :class:`Unreadable`; in threads, or without any on demand."""
+    images = _Images(source, indices, prepare)
     if not workers:
-        yield from map(read, positions)
+        yield from map(images.__getitem__, range(len(images)))
         return
-    waiting: deque[Future[Read]] = deque()
+    waiting: deque[Future[Any]] = deque()
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
-        for position in positions:
-            waiting.append(pool.submit(read, position))
+        for position in range(len(images)):
+            waiting.append(pool.submit(images.__getitem__, position))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -98,18 +102,9 @@ def in_threads(read: Callable[[int], Read], positions: Iterable[int], workers: i
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-_PARCEL = 16  # images that a process sends together: sending many costs as much as sending one
-
-
 def _in_processes(images: _Images, workers: int) -> Iterator[Prepared | Unreadable]:
-    loader = DataLoader(
-        images,
-        batch_size=_PARCEL,
-        num_workers=workers,
-        collate_fn=_packed,
-        pin_memory=torch.cuda.is_available(),
-    )
-    for parcel, pixels in loader:
+    pin = torch.cuda.is_available()
+    for parcel, pixels in DataLoader(images, _PARCEL, num_workers=workers, collate_fn=_packed, pin_memory=pin):
         rest = iter(pixels)
         for image in parcel:
             yield replace(image, canvas=next(rest)) if isinstance(image, Prepared) else image

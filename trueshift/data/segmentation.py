@@ -43,17 +43,11 @@ class UnknownLayout(ValueError):
 
 @dataclass(frozen=True)
 class Files:
-    """The files below a folder or in a zip. Nothing stays open in it, so it can be pickled.
+    """The files below a folder or in a zip. Nothing stays open in it, so it can be pickled."""
 
-    Args:
-        path: the folder, or the zip.
-        names: of all files, with slashes, in natural order, relative to ``root``.
-        root: the folder inside that names start from, ending in a slash, or nothing.
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    root: str = ""
+    path: Path  # the folder, or the zip
+    names: tuple[str, ...]  # of all files, with slashes, in natural order, relative to ``root``
+    root: str = ""  # the folder inside that names start from, ending in a slash, or nothing
 
     @classmethod
     def at(cls, path: str | Path) -> "Files":
@@ -110,19 +104,13 @@ def _opened(path: Path, process: int) -> zipfile.ZipFile:
 
 @dataclass
 class MaskedImages:
-    """Images with a label file each.
-
-    Args:
-        files: where they lie.
-        pairs: names of an image and of its label file.
-        labels: what the values of the label files mean.
-    """
+    """Images with a label file each."""
 
     title: str
     classes: list[str] | None
-    files: Files
-    pairs: list[tuple[str, str]]
-    labels: Labels
+    files: Files  # where they lie
+    pairs: list[tuple[str, str]]  # names of an image and of its label file
+    labels: Labels  # what the values of the label files mean
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -153,8 +141,8 @@ def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] |
             (``leftImg8bit`` and ``gtFine``), CamVid as SegNet has it (``train`` and ``trainannot``), or one's own:
             ``images/train`` and ``masks/train``, or files directly in both, with a ``classes.txt``, one name per line;
             its label files have 0 for the first class, and 255 (65535 for more than 255 classes) is ignored.
-        split: ``"train"``, ``"val"`` or ``"test"``. ADE20K and Cityscapes keep the labels of their tests to
-            themselves: there it is the validation. Ignored if files lie in no folder of a split.
+        split: ``"train"``, ``"val"`` or ``"test"``. ADE20K and Cityscapes do not publish the labels of their tests:
+            there it is the validation. Ignored if files lie in no folder of a split.
         classes: names of one's own classes, if there is no ``classes.txt``.
     """
     if split not in _SPLITS:
@@ -179,22 +167,20 @@ def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] |
 def _ade20k(root: Files, split: str) -> MaskedImages:
     word = _split_folder(root, "images", "val" if split == "test" else split)
     pairs = _pairs(root, f"images{word}", f"annotations{word}")
-    title = f"ADE20K{word.replace('/', ' ')}"
     labels = Labels.numbered(ADE20K_CLASSES, first=1, ignored=(0,))
-    return MaskedImages(title, _ade20k_names(root), root, pairs, labels)
+    return MaskedImages(f"ADE20K{word.replace('/', ' ')}", _ade20k_names(root), root, pairs, labels)
 
 
 def _ade20k_names(root: Files) -> list[str]:
-    """From the table that comes with the data, in its columns for tabs or for commas; the first name of each class."""
+    """The first name of each class in the table that comes with the data, if it is there."""
+    numbers = [str(number) for number in range(1, ADE20K_CLASSES + 1)]
     for file, mark in (("objectInfo150.txt", "\t"), ("objectInfo150.csv", ",")):
         if file in root.names:
-            lines = root.read(file).decode("utf-8-sig").strip().splitlines()
-            rows = [line.split(mark) for line in lines[1:]]
-            if [row[0].strip() for row in rows] != [str(number) for number in range(1, ADE20K_CLASSES + 1)]:
+            head, *rows = (line.split(mark) for line in root.read(file).decode("utf-8-sig").strip().splitlines())
+            if [row[0].strip() for row in rows] != numbers:
                 raise ValueError(f"{root.where(file)} does not list the classes 1 to {ADE20K_CLASSES}: copy it again")
-            last = lines[0].split(mark).index("Name")
-            return [row[last].replace(";", ",").split(",")[0].strip() for row in rows]
-    return [f"class {number}" for number in range(1, ADE20K_CLASSES + 1)]
+            return [row[head.index("Name")].replace(";", ",").split(",")[0].strip() for row in rows]
+    return [f"class {number}" for number in numbers]
 
 
 def _cityscapes(root: Files, split: str) -> MaskedImages:
@@ -212,30 +198,25 @@ def _cityscapes(root: Files, split: str) -> MaskedImages:
 
 def _camvid(root: Files, split: str) -> MaskedImages:
     word = _split_folder(root, "", split)
-    pairs = _pairs(root, word, f"{word}annot")
-    return MaskedImages(f"CamVid {word}", list(CAMVID), root, pairs, Labels.numbered(len(CAMVID), ignored=(11, 255)))
+    labels = Labels.numbered(len(CAMVID), ignored=(11, 255))
+    return MaskedImages(f"CamVid {word}", list(CAMVID), root, _pairs(root, word, f"{word}annot"), labels)
 
 
 def _own(root: Files, split: str, classes: Sequence[str] | None) -> MaskedImages:
-    names = list(classes) if classes else _own_names(root)
-    word = _split_folder(root, "images", split)
-    pairs = _pairs(root, f"images{word}", f"masks{word}")
-    title = f"{root.path.resolve().stem}{word.replace('/', ' ')}"
-    ignored = 255 if len(names) <= 255 else 65535
-    return MaskedImages(title, names, root, pairs, Labels.numbered(len(names), ignored=(ignored,)))
-
-
-def _own_names(root: Files) -> list[str]:
-    if "classes.txt" not in root.names:
+    listed = root.where("classes.txt")
+    if not classes and "classes.txt" not in root.names:
         raise FileNotFoundError(
-            f"{root.where('classes.txt')} is missing: needs the names of the classes, one per line, the first for "
-            "label 0, or the argument classes"
+            f"{listed} is missing: needs the names of the classes, one per line, the first for label 0, or the "
+            "argument classes"
         )
-    lines = root.read("classes.txt").decode("utf-8-sig").splitlines()
+    lines = classes or root.read("classes.txt").decode("utf-8-sig").splitlines()
     names = [line.strip() for line in lines if line.strip()]
     if not names:
-        raise ValueError(f"{root.where('classes.txt')} is empty: needs one name per line")
-    return names
+        raise ValueError(f"{listed} is empty: needs one name per line")
+    word = _split_folder(root, "images", split)
+    labels = Labels.numbered(len(names), ignored=(255 if len(names) <= 255 else 65535,))
+    title = f"{root.path.resolve().stem}{word.replace('/', ' ')}"
+    return MaskedImages(title, names, root, _pairs(root, f"images{word}", f"masks{word}"), labels)
 
 
 # what they share
@@ -243,13 +224,11 @@ def _own_names(root: Files) -> list[str]:
 
 def _split_folder(root: Files, inside: str, split: str) -> str:
     """The folder of a split, ``"/training"``; nothing if there are images but no folders of splits."""
-    slash = "/" if inside else ""
     found = root.folders(inside)
     for word in _SPLITS[split]:
         if word in found:
-            return slash + word
-    of_others = found.intersection(word for words in _SPLITS.values() for word in words)
-    if of_others or not inside:
+            return f"/{word}" if inside else word
+    if not inside or found.intersection(word for words in _SPLITS.values() for word in words):
         place = f"in {inside}" if inside else "at its top"
         raise ValueError(
             f"{root.where('.')} has {', '.join(sorted(found)) or 'nothing'} {place}: split {split!r} needs "
@@ -262,10 +241,10 @@ def _pairs(
     root: Files, images: str, masks: str, image_ending: str = "", mask_ending: str = ""
 ) -> list[tuple[str, str]]:
     """Names of images and label files that are called alike but for their endings."""
-    of_images = _by_key(root, images, image_ending)
-    of_masks = _by_key(root, masks, mask_ending)
+    of_images, of_masks = _by_key(root, images, image_ending), _by_key(root, masks, mask_ending)
+    any_ending = ", ".join(EXTENSIONS)
     if not of_images:
-        raise ValueError(f"{root.where(images)} has no images: needs files ending in {_ending(image_ending)}")
+        raise ValueError(f"{root.where(images)} has no images: needs files ending in {image_ending or any_ending}")
     sides = (
         ("image", "a label file", of_images, of_masks, masks, mask_ending),
         ("label file", "an image", of_masks, of_images, images, image_ending),
@@ -275,29 +254,19 @@ def _pairs(
             some = ", ".join(root.where(file) for file in alone[:_SHOWN])
             raise ValueError(
                 f"{len(alone)} {what}{'s' * (len(alone) > 1)} without {missing}, as {some}: needs one of the same "
-                f"name in {place}, ending in {_ending(ending)}"
+                f"name in {place}, ending in {ending or any_ending}"
             )
     return [(image, of_masks[key]) for key, image in of_images.items()]
 
 
 def _by_key(root: Files, folder: str, ending: str) -> dict[str, str]:
-    """Files below a folder by what they are called there without their ending."""
-    start = folder + "/"
+    """Files below a folder by what they are called there without their ending, by default that of any image."""
     found: dict[str, str] = {}
     for name in root.names:
-        if not name.startswith(start) or not _ends(name, ending):
-            continue
-        inside = name.removeprefix(start)
-        key = inside.removesuffix(ending) if ending else str(PurePosixPath(inside).with_suffix(""))
-        if key in found:
-            raise ValueError(f"{root.where(found[key])} and {name} are called alike: needs one for each name")
-        found[key] = name
+        suffix = ending or os.path.splitext(name)[1]
+        if name.startswith(f"{folder}/") and name.endswith(suffix) and (ending or suffix.lower() in EXTENSIONS):
+            key = name.removesuffix(suffix).removeprefix(folder)
+            if key in found:
+                raise ValueError(f"{root.where(found[key])} and {name} are called alike: needs one for each name")
+            found[key] = name
     return found
-
-
-def _ends(name: str, ending: str) -> bool:
-    return name.endswith(ending) if ending else PurePosixPath(name).suffix.lower() in EXTENSIONS
-
-
-def _ending(ending: str) -> str:
-    return ending or ", ".join(EXTENSIONS)

@@ -1,6 +1,6 @@
 """What images are read from: numbered samples with names, and with targets and classes where these are known."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
@@ -49,17 +49,12 @@ class WithoutTargets:
     """A source with its targets left out: the class of an image says nothing about its pixels."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.title = source.title
+        self.source, self.title = source, source.title
         self.classes: list[str] | None = None
+        self.name = source.name
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def name(self, index: int) -> str:
-        """As the source calls it."""
-        return self.source.name(index)
-
     def __getitem__(self, index: int) -> Sample:
-        sample = self.source[index]
-        return Sample(sample.image, sample.name, None)
+        return replace(self.source[index], target=None)

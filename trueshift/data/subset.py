@@ -15,8 +15,7 @@ class Subset:
         self.source, self.indices = source, np.asarray(indices, np.int64)
         if not len(self.indices):
             raise ValueError(f"no images of {source.title} are left: needs at least one")
-        self.title = f"part of {source.title}"
-        self.classes = source.classes
+        self.title, self.classes = f"part of {source.title}", source.classes
         if hasattr(source, "pixels"):  # held in memory: so are these
             self.pixels = source.pixels[self.indices]
             self.labels = np.asarray(source.labels)[self.indices]  # type: ignore[attr-defined]
@@ -32,11 +31,15 @@ class Subset:
         return self.source[int(self.indices[index])]
 
 
+def spread(count: int, limit: int) -> list[int]:
+    """At most ``limit`` indices, evenly spread: the first images of a folder may all be of one class; 0 for all."""
+    limit = min(limit or count, count)
+    return [index * count // limit for index in range(limit)]
+
+
 def evenly_spread(source: Source, limit: int) -> Source:
     """At most ``limit`` samples, spread over the whole source; 0 for all."""
-    if not limit or limit >= len(source):
-        return source
-    return Subset(source, np.arange(limit) * len(source) // limit)
+    return Subset(source, spread(len(source), limit)) if 0 < limit < len(source) else source
 
 
 def hold_out(source: Source, part: float) -> tuple[Source, Source]:

@@ -1,7 +1,7 @@
 """Turn an image into the pixels a network takes: resize, crop, normalise."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
@@ -14,15 +14,7 @@ from torch import Tensor
 
 from ..ops.geometry.shift import Pair
 
-_FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-    "box": Image.Resampling.BOX,
-    "hamming": Image.Resampling.HAMMING,
-}
-
+_FILTERS = {each.name.lower(): each for each in Image.Resampling}
 FITS = ("resize", "pad")
 
 
@@ -73,8 +65,8 @@ class Preparation(Colours):
 
     size: Pair = (224, 224)
     crop_pct: float = 0.875
-    mean: tuple[float, ...] = field(default=IMAGENET_DEFAULT_MEAN)
-    std: tuple[float, ...] = field(default=IMAGENET_DEFAULT_STD)
+    mean: tuple[float, ...] = IMAGENET_DEFAULT_MEAN
+    std: tuple[float, ...] = IMAGENET_DEFAULT_STD
     interpolation: str = "bicubic"
 
     def __post_init__(self) -> None:
@@ -85,14 +77,9 @@ class Preparation(Colours):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Preparation":
         """From timm's ``pretrained_cfg``; missing values stay at their defaults."""
-        given: dict[str, Any] = {
-            "size": tuple(config["input_size"][1:]) if config.get("input_size") else None,
-            "crop_pct": config.get("crop_pct"),
-            "mean": tuple(config["mean"]) if config.get("mean") else None,
-            "std": tuple(config["std"]) if config.get("std") else None,
-            "interpolation": config.get("interpolation") or None,
-        }
-        return cls(**{key: value for key, value in given.items() if value is not None})
+        given: dict[str, Any] = {key: config.get(key) for key in ("crop_pct", "mean", "std", "interpolation")}
+        given["size"] = config["input_size"][1:] if config.get("input_size") else None
+        return cls(**_given(given))
 
     def resized(self, height: int, width: int) -> Pair:
         """Height and width before the crop, as in timm's evaluation transform."""
@@ -153,8 +140,8 @@ class ScenePreparation(Colours):
     scale: Pair = (2048, 512)
     multiple: Pair = (1, 1)
     fit: str = "resize"
-    mean: tuple[float, ...] = field(default=IMAGENET_DEFAULT_MEAN)
-    std: tuple[float, ...] = field(default=IMAGENET_DEFAULT_STD)
+    mean: tuple[float, ...] = IMAGENET_DEFAULT_MEAN
+    std: tuple[float, ...] = IMAGENET_DEFAULT_STD
     interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
@@ -172,13 +159,11 @@ class ScenePreparation(Colours):
         known = [each.name for each in fields(cls)]
         if unknown := sorted(set(given) - set(known)):
             raise ValueError(f"a preparation with {', '.join(unknown)}: needs only {', '.join(known)}")
-        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
-        return cls(**values)
+        return cls(**_given(given))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for a configuration file."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     def kept_ratio(self, height: int, width: int, factor: float = 1.0) -> Pair:
         """Height and width at ``factor`` times the scale, with the ratio kept up to whole pixels."""
@@ -201,6 +186,11 @@ class ScenePreparation(Colours):
     def canvas(self, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
         """The pixels of :meth:`framed`."""
         return pixels_of(self.framed(image))
+
+
+def _given(config: dict[str, Any]) -> Any:
+    """What a configuration says, lists as tuples."""
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in config.items() if v not in (None, "")}
 
 
 def pixels_of(image: Image.Image) -> UInt8[Tensor, "3 H W"]:

@@ -1,11 +1,8 @@
 """The adaptive modules: each a small network layer that moves with the image."""
 
-from .align import AlignWindows
-from .anchor import Anchor
-from .attention import CircularAttention, CircularRelativePosition, CosineWindowAttention, WindowAttention
-from .conv import CircularConv2d
-from .merge import AdaptiveConvMerge, AdaptiveMerge
-from .tokenize import AdaptiveTokenize
+from .attention import AlignWindows, CircularAttention, CircularRelativePosition, CosineWindowAttention, WindowAttention
+from .merge import AdaptiveConvMerge, AdaptiveMerge, CircularConv2d
+from .tokenize import AdaptiveTokenize, Anchor
 
 __all__ = [
     "AdaptiveConvMerge",

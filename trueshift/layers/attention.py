@@ -1,32 +1,149 @@
-r"""Self-attention that moves with the image: inside aligned windows, or over all tokens with distances on the circle.
+r"""Attention that moves with the image: in windows that start where the content says, or over all tokens.
 
-.. math:: \text{SA}^{(\text{rel})}(T) = \text{softmax}\big(Q K^\top / \sqrt{D'} + E^{(\text{rel})}\big) V
+A-WSA rolls the tokens so that windows start at a chosen offset; attention over all tokens uses circular distances.
+
+.. math::
+    \text{A-WSA}(T) &= \text{WSA}(S^{m^\star} T), \quad m^\star = \arg\max_{m < W} G(v_W^{(m)}) \\
+    \text{SA}^{(\text{rel})}(T) &= \text{softmax}\big(Q K^\top / \sqrt{D'} + E^{(\text{rel})}\big) V
 """
 
-from math import log, log2
+from math import log
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
+from timm.layers import gen_relative_log_coords, gen_relative_position_index
 from torch import Tensor, nn
 
+from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, values_on_grid
 from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.polyphase import coset_sum
 from ..ops.geometry.rel_pos import circular_distance
-from ..ops.geometry.shift import Pair, pair
+from ..ops.geometry.shift import Pair, circular_pad, circular_shift, pair, shifted_views
 from ..ops.nn.window_attention import window_attention
+from ..ops.selection.choose import Choice, choose_by_windows
 from .linear import Linear, operands
+from .tokenize import check_size
+
+
+class WindowCandidates(Candidates):
+    """The window partitions of a feature map. Their one feature is the window's mean token norm, :math:`v_W`.
+
+    Its plain sum is the same for every partition, so a criterion must be nonlinear in it, as
+    :class:`~trueshift.criteria.MaxNorm` with p > 1 is. A learned criterion sees the window's mean token instead.
+
+    Where one window spans an axis of the grid, all offsets along that axis hold the same window. The first token is
+    then chosen by the tokens' own energy, because a position bias depends on it.
+    """
+
+    def __init__(self, values: Float[Tensor, "B H W C"], window: Pair, p: float, anchored: bool = False) -> None:
+        super().__init__(values, window, anchored)
+        self.p = p
+
+    def norms(self) -> Float[Tensor, "B H W"]:
+        """The norm of each token."""
+        return self.arithmetic.norm(self.content, self.p)
+
+    def features(self) -> Float[Tensor, "B H W 1"]:
+        """The energy of the window that starts at each token."""
+        return self.arithmetic.window_mean(self.norms(), self.stride)[..., None]
+
+    def dense(self) -> Float[Tensor, "B H W C"]:
+        """The mean token of the window that starts at each token, differentiable."""
+        rows, columns = self.stride
+        padded = circular_pad(self.content, (0, rows - 1), (0, columns - 1))
+        return F.avg_pool2d(padded.permute(0, 3, 1, 2), self.stride, 1).permute(0, 2, 3, 1)
+
+    def learnable(self) -> Float[Tensor, "B H W C"]:
+        """The same, by ``self.arithmetic``."""
+        least = torch.float32 if self.anchored else torch.float64
+        maps = self.content.to(torch.promote_types(self.content.dtype, least)).permute(0, 3, 1, 2)
+        means = self.arithmetic.window_mean(maps.flatten(0, 1), self.stride)
+        return means.unflatten(0, maps.shape[:2]).permute(0, 2, 3, 1)
+
+    def choose_by_energy(self) -> Choice:
+        """Window energies, sums and choice in one step."""
+        return choose_by_windows(self.norms(), self.stride)
+
+    def further_scores(self) -> tuple[Float[Tensor, "B sh sw"], ...]:
+        """Token energies, where a window spans the grid."""
+        rows, columns = self.content.shape[1:3]
+        if self.stride[0] < rows and self.stride[1] < columns:
+            return ()
+        norms = self.norms()
+        return (coset_sum(norms * norms, self.stride, self.arithmetic.sum),)
+
+
+class AlignWindows(nn.Module):
+    """Roll the tokens so that cutting them into windows from the first token on gives the chosen windows.
+
+    Shift law: ``place(layer(S t)) == S place(layer(t))``, bit for bit: values are only moved. Windows hold the same
+    tokens whatever the shift, in the same order.
+
+    Tokens behind a norm are scored as they were before it: a norm makes their energies equal.
+
+    Args:
+        window_size: W, of the attention that follows.
+        p: of the token norm in the window energy.
+        criterion: G; :class:`~trueshift.criteria.MaxNorm` of p = 2 (sum of squared window energies) by default.
+        closed: windows are masked at the border, so one that spans the grid starts there.
+    """
+
+    def __init__(
+        self, window_size: int | Pair, p: float = 2, criterion: Criterion | None = None, closed: bool = False
+    ) -> None:
+        super().__init__()
+        self.window_size = pair(window_size)
+        self.p, self.closed = p, closed
+        self.criterion = criterion or MaxNorm()
+        if type(self.criterion) is MaxNorm and self.criterion.p == 1:
+            raise ValueError("MaxNorm(p=1) of windows: needs p > 1, their plain sum is the same wherever they start")
+
+    def choose(self, tokens: Tokens) -> Choice:
+        """Where the first window starts, in tokens."""
+        check_size(tokens.grid.shape, self.window_size)
+        scored = tokens.values if tokens.before_norm is None else tokens.before_norm
+        choice = self.criterion.choose(WindowCandidates(scored, self.window_size, self.p, tokens.grid.anchored))
+        if not self.closed or choice.weights is not None:
+            return choice
+        inside = [window < length for window, length in zip(self.window_size, tokens.grid.shape, strict=True)]
+        offset = torch.stack([choice.offset[:, axis] * inside[axis] for axis in (0, 1)], 1)
+        return Choice(offset, choice.scores)
+
+    def start(self, tokens: Tokens) -> tuple[Tokens, Int64[Tensor, "B 2"] | None]:
+        """The tokens, not moved, and where the first window starts (None: at the first token).
+
+        While a criterion is learned, the tokens are a mixture of rolled ones, which starts at the first token.
+        """
+        choice = self.choose(tokens)
+        if choice.weights is not None:
+            return self._aligned(tokens, choice), None
+        at_first = type(self.criterion) is FixedOffset and self.criterion.offset == (0, 0)
+        return tokens, None if at_first else choice.offset
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """The same tokens on the grid that starts at the first window."""
+        return self._aligned(tokens, self.choose(tokens))
+
+    def _aligned(self, tokens: Tokens, choice: Choice) -> Tokens:
+        def all_shifts() -> Float[Tensor, "B sh sw H W C"]:
+            views = [view for row in shifted_views(tokens.values, self.window_size) for view in row]
+            return torch.stack(views, 1).unflatten(1, self.window_size)
+
+        values = values_on_grid(choice, lambda: circular_shift(tokens.values, choice.offset), all_shifts)
+        return Tokens(values, tokens.grid.advance(choice.offset), tokens.prefix)
 
 
 class WindowAttention(nn.Module):
-    """WSA: attention within windows, with the linear position bias of Swin, which never crosses a window's edge.
+    """WSA: attention within windows, with Swin's linear position bias, which never crosses a window's edge.
 
-    Shift law: equivariant for shifts by multiples of the window; behind
-    :class:`~trueshift.layers.align.AlignWindows`, for all, if windows do not stop at the border.
+    Shift law: equivariant for shifts by multiples of the window; behind :class:`AlignWindows`, for all, unless windows
+    stop at the border.
 
     Args:
-        shifted: cut the windows half a window further on, along axes that hold more than one (SW-MSA).
-        border: shifted windows that reach around the image stop at its border: the ordinary network. Otherwise they
-            go around, as the image does.
+        shifted: start the windows half a window later, along axes that hold more than one (SW-MSA).
+        border: shifted windows stop at the border of the image (the ordinary network) instead of wrapping around it.
     """
 
     relative_position_index: Tensor
@@ -53,7 +170,7 @@ class WindowAttention(nn.Module):
         self.border = border
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
-        self.register_buffer("relative_position_index", window_distances(self.window_size), persistent=False)
+        self.register_buffer("relative_position_index", gen_relative_position_index(self.window_size), persistent=False)
 
     def make_position_table(self) -> None:
         """Parameters of the position bias: a table with a row per distance."""
@@ -70,11 +187,11 @@ class WindowAttention(nn.Module):
         return self.qkv(x)
 
     def sharpness(self) -> Float[Tensor, "heads 1 1"] | None:
-        """By what cosines are multiplied; None where attention goes by dot products."""
+        """The factor of cosine attention; None for dot products."""
         return None
 
     def shift(self, size: Pair) -> Pair:
-        """How far beyond the first token the first window starts."""
+        """The offset of shifted windows on a grid of this size."""
         rows, columns = (
             window // 2 if self.shifted and length > window else 0
             for length, window in zip(size, self.window_size, strict=True)
@@ -84,7 +201,7 @@ class WindowAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"] | None = None
     ) -> Float[Tensor, "B H W C"]:
-        """Attend within each window, the first of which begins at ``start``, or at the first token."""
+        """Attend within windows, the first of which begins at ``start``, or at the first token."""
         mixed = window_attention(
             x,
             self.project,
@@ -99,22 +216,14 @@ class WindowAttention(nn.Module):
         return self.proj_drop(self.proj(mixed))
 
 
-def window_distances(window: Pair) -> Int64[Tensor, "L L"]:
-    """For every two tokens of a window, the row of a position table that holds their distance."""
-    rows, columns = window
-    row = torch.arange(rows)[:, None] - torch.arange(rows)[None, :] + rows - 1
-    column = torch.arange(columns)[:, None] - torch.arange(columns)[None, :] + columns - 1
-    index = row[:, None, :, None] * (2 * columns - 1) + column[None, :, None, :]
-    return index.reshape(rows * columns, -1)
-
-
 class CosineWindowAttention(WindowAttention):
-    """The attention of SwinV2: cosines with a learned temperature, and a bias that a small network makes of distances.
+    """The attention of SwinV2: cosines with a learned temperature, and a position bias from a small network.
 
     Shift law: as :class:`WindowAttention`.
 
     Args:
         trained_window: window size with which the weights were trained, if it was another one.
+        more: as for :class:`WindowAttention`.
     """
 
     relative_coords_table: Tensor
@@ -125,27 +234,24 @@ class CosineWindowAttention(WindowAttention):
         window_size: int | Pair,
         num_heads: int,
         qkv_bias: bool = True,
-        shifted: bool = False,
-        border: bool = False,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
+        *more: Any,
         trained_window: int | Pair = 0,
+        **named: Any,
     ) -> None:
         self.trained_window = pair(trained_window)
-        super().__init__(dim, window_size, num_heads, False, shifted, border, attn_drop, proj_drop)
+        super().__init__(dim, window_size, num_heads, False, *more, **named)
         self.logit_scale = nn.Parameter(torch.full((num_heads, 1, 1), log(10)))
         self.q_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
         self.v_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
 
     def make_position_table(self) -> None:
-        """A network of two layers, and the logarithmic distances it is asked about."""
+        """A network of two layers, and the logarithmic distances that are its input."""
         self.cpb_mlp = nn.Sequential(nn.Linear(2, 512), nn.ReLU(), nn.Linear(512, self.num_heads, bias=False))
-        self.register_buffer(
-            "relative_coords_table", log_distances(self.window_size, self.trained_window), persistent=False
-        )
+        table = log_distances(self.window_size, self.trained_window)
+        self.register_buffer("relative_coords_table", table, persistent=False)
 
     def position_bias(self) -> Float[Tensor, "heads L L"]:
-        """The network's answers, between 0 and 16."""
+        """The network's output, between 0 and 16."""
         table = self.cpb_mlp(self.relative_coords_table)
         return 16 * table[self.relative_position_index].permute(2, 0, 1).sigmoid()
 
@@ -157,18 +263,14 @@ class CosineWindowAttention(WindowAttention):
         return F.linear(x, operands(self.qkv, x)[0], qkv_bias)
 
     def sharpness(self) -> Float[Tensor, "heads 1 1"]:
-        """The learned temperature's inverse."""
+        """The inverse of the learned temperature."""
         return self.logit_scale.clamp(max=log(100)).exp()
 
 
 def log_distances(window: Pair, trained_window: Pair) -> Float[Tensor, "rows 2"]:
     """Every distance within a window on a logarithmic scale, 1 at the far end, signed."""
-    axes = []
-    for extent, trained in zip(window, trained_window, strict=True):
-        reach = max((trained or extent) - 1, 1)
-        steps = torch.arange(-(extent - 1), extent, dtype=torch.float32) / reach * 8
-        axes.append(steps.sign() * (steps.abs() + 1).log2() / log2(8))
-    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, 1)
+    rows, columns = (max(trained or own, 2) for own, trained in zip(window, trained_window, strict=True))
+    return gen_relative_log_coords(window, (rows, columns)).flatten(0, 1)
 
 
 class CircularRelativePosition(nn.Module):
@@ -178,7 +280,7 @@ class CircularRelativePosition(nn.Module):
 
     in rows and in columns. Queries and keys may stand on different grids of the same image.
 
-    Shift law: the bias between two tokens is the same wherever the image has moved.
+    Shift law: the bias between two tokens does not change when the image moves.
 
     Args:
         table_size: M, steps around the image in rows and columns.
@@ -187,8 +289,7 @@ class CircularRelativePosition(nn.Module):
     def __init__(self, table_size: int | Pair, num_heads: int) -> None:
         super().__init__()
         self.table_size = pair(table_size)
-        self.table = nn.Parameter(torch.empty(*self.table_size, num_heads))
-        nn.init.trunc_normal_(self.table, std=0.02)
+        self.table = nn.Parameter(nn.init.trunc_normal_(torch.empty(*self.table_size, num_heads), std=0.02))
 
     def forward(self, query: TokenGrid, key: TokenGrid) -> Float[Tensor, "B heads Q K"]:
         """The bias from every query to every key, row by row."""
@@ -205,8 +306,8 @@ class CircularRelativePosition(nn.Module):
 class CircularAttention(nn.Module):
     """Attention over all tokens, with circular relative positions.
 
-    Shift law: ``place(layer(S t)) == S place(layer(t))`` to rounding: a softmax over all tokens sums them in the order
-    in which they stand. Bit-identical behind an :class:`~trueshift.layers.anchor.Anchor`.
+    Shift law: ``place(layer(S t)) == S place(layer(t))`` to rounding: a softmax sums the tokens in the order in which
+    they stand. Bit-identical behind an :class:`~trueshift.layers.tokenize.Anchor`.
     """
 
     def __init__(self, dim: int, num_heads: int, table_size: int | Pair, qkv_bias: bool = True) -> None:

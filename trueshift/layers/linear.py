@@ -5,10 +5,10 @@ the one that multiplies, and for small batches starting them is what takes the t
 of a stage are cast by one operation. Nothing outlives the pass, so no change of a weight can be missed.
 """
 
-import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +17,8 @@ from torch import Tensor, nn
 
 ALIGNED = 8  # numbers of two bytes: each tensor begins where the fastest products want it
 
-
-class _Ready(threading.local):
-    """What was cast for the pass that this thread is in."""
-
-    by_layer: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}  # noqa: RUF012 -- replaced, never changed
-
-
-_ready = _Ready()
+_Cast = Mapping[nn.Module, tuple[Tensor, Tensor | None]]
+_cast: ContextVar[_Cast] = ContextVar("_cast")  # of the pass in progress, in its own thread alone
 
 
 class Linear(nn.Linear):
@@ -38,7 +32,7 @@ class Linear(nn.Linear):
 def operands(layer: nn.Linear, input: Tensor) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of a layer for a product with ``input``: its own, unless others are ready."""
     if not torch.compiler.is_compiling():
-        cast = _ready.by_layer.get(layer)
+        cast = _cast.get({}).get(layer)
         if cast is not None and (input.dtype == cast[0].dtype or torch.is_autocast_enabled(input.device.type)):
             return cast
     return layer.weight, layer.bias
@@ -50,11 +44,11 @@ def cast_together(blocks: nn.Module) -> Iterator[None]:
 
     For eager code that asks for no gradient; without autocast nothing is done.
     """
-    before, _ready.by_layer = _ready.by_layer, _cast(_linear_layers(blocks))
+    token = _cast.set(_as_autocast(_linear_layers(blocks)))
     try:
         yield
     finally:
-        _ready.by_layer = before
+        _cast.reset(token)
 
 
 def _linear_layers(blocks: nn.Module) -> list[Linear]:
@@ -69,26 +63,22 @@ def _linear_layers(blocks: nn.Module) -> list[Linear]:
     return found
 
 
-def _cast(layers: list[Linear]) -> dict[nn.Module, tuple[Tensor, Tensor | None]]:
+def _as_autocast(layers: list[Linear]) -> _Cast:
     """Weight and bias of each layer in the type of autocast, where it is on."""
     device = layers[0].weight.device if layers else torch.device("meta")
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return {}
-    weights: dict[nn.Module, Tensor] = {}
-    biases: dict[nn.Module, Tensor] = {}
-    for layer in layers:
-        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
-        if _as_made(layer, weight, bias, device):
-            weights[layer] = weight  # type: ignore[assignment]
-            if bias is not None:
-                biases[layer] = bias
-    cast = _all_as(torch.get_autocast_dtype(device.type), [*weights.values(), *biases.values()])
-    shifts = dict(zip(biases, cast[len(weights) :], strict=True))
-    return {layer: (weight, shifts.get(layer)) for layer, weight in zip(weights, cast, strict=False)}
+    layers = [layer for layer in layers if _as_made(layer, device)]
+    biased = [layer for layer in layers if layer._parameters["bias"] is not None]
+    tensors = [layer._parameters["weight"] for layer in layers] + [layer._parameters["bias"] for layer in biased]
+    cast = _all_as(torch.get_autocast_dtype(device.type), tensors)  # type: ignore[arg-type]
+    biases = dict(zip(biased, cast[len(layers) :], strict=True))
+    return {layer: (weight, biases.get(layer)) for layer, weight in zip(layers, cast, strict=False)}
 
 
-def _as_made(layer: Linear, weight: Tensor | None, bias: Tensor | None, device: torch.device) -> bool:
+def _as_made(layer: Linear, device: torch.device) -> bool:
     """No shard of a parameter, no subclass, nothing that a hook has yet to fetch; and all parts begin aligned."""
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     return (
         type(weight) is nn.Parameter
         and (bias is None or type(bias) is nn.Parameter)

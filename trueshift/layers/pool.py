@@ -10,14 +10,7 @@ from ..criteria import Candidates, Criterion, FixedOffset, values_on_grid
 from ..ops.geometry.polyphase import polyphase, take_phase
 from ..ops.geometry.shift import Pair
 from ..ops.nn.autocast import network_precision
-from ..ops.nn.depthwise import (
-    depthwise,
-    depthwise_energy,
-    depthwise_sequences,
-    finish,
-    plain_depthwise,
-    pooled_shape,
-)
+from ..ops.nn.depthwise import depthwise, depthwise_energy, depthwise_sequences, finish, plain_depthwise
 from ..ops.nn.max_pool import max_pool as largest
 from ..ops.selection.choose import Choice
 
@@ -34,7 +27,8 @@ class PoolCandidates(Candidates):
         anchored: bool = False,
     ) -> None:
         super().__init__(maps[0], stride, anchored)
-        self.maps, self.convs, self.padding = maps, convs, padding
+        self.maps, self.padding = maps, padding
+        self.weights, self.groups = [conv.weight for conv in convs], [conv.groups for conv in convs]
         self._pooled: list[Tensor] | None = None
 
     def tie_breaker(self) -> Tensor:
@@ -54,7 +48,7 @@ class PoolCandidates(Candidates):
 
     def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
         """Of all maps together."""
-        return depthwise_energy(self.maps, [conv.weight for conv in self.convs], self.padding)
+        return depthwise_energy(self.maps, self.weights, self.padding)
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """Sum of squared features over each grid."""
@@ -62,50 +56,33 @@ class PoolCandidates(Candidates):
 
     def dense(self) -> Float[Tensor, "B H W D"]:
         """The same features, differentiable."""
-        return torch.cat([pool(*pair, (1, 1), self.padding) for pair in zip(self.maps, self.convs, strict=True)], 3)
+        pairs = zip(self.maps, self.weights, strict=True)
+        return torch.cat([depthwise(x, weight, (1, 1), self.padding) for x, weight in pairs], 3)
 
     def taken(self, choice: Choice) -> list[Tensor] | None:
         """The maps pooled on the chosen grid, if scoring has already made them as the layer would."""
         x = self.maps[0]
-        plain = x.dtype == network_precision(x) == torch.float32 and choice.weights is None
-        if self._pooled is None or not (plain and self.anchored) or _differentiated(self.maps, self.convs):
+        plain = self.anchored and x.dtype == network_precision(x) == torch.float32 and choice.weights is None
+        learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*self.maps, *self.weights))
+        if self._pooled is None or not plain or learning:
             return None
         return [take_phase(polyphase(pooled, self.stride), choice.offset) for pooled in self._pooled]
 
     def _pooled_everywhere(self) -> list[Tensor]:
         if self._pooled is None and self.anchored:
+            first = self.maps[0].float()  # maps that are one and the same stay so
+            maps = [first if x is self.maps[0] else x.float() for x in self.maps]
             with torch.no_grad():
-                weights = [conv.weight.float() for conv in self.convs]
-                self._pooled = plain_depthwise(_as_float32(self.maps), weights, (1, 1), self.padding)
+                self._pooled = plain_depthwise(maps, [weight.float() for weight in self.weights], (1, 1), self.padding)
         elif self._pooled is None:
-            self._pooled = [self._features_of(*pair) for pair in zip(self.maps, self.convs, strict=True)]
+            self._pooled = list(map(self._exactly_pooled, self.maps, self.weights, self.groups))
         return self._pooled
 
-    def _features_of(self, values: Tensor, conv: nn.Conv2d) -> Tensor:
-        width = conv.in_channels
-        if values.shape[3] == width:
-            return self.arithmetic.conv(values, conv.weight, self.padding, conv.groups)
-        heads = values.unflatten(3, (-1, width)).permute(0, 3, 1, 2, 4).flatten(0, 1)
-        features = self.arithmetic.conv(heads, conv.weight, self.padding, conv.groups)
-        return features.unflatten(0, (values.shape[0], -1)).permute(0, 2, 3, 1, 4).flatten(3)
-
-
-def _as_float32(maps: Sequence[Tensor]) -> list[Tensor]:
-    """Maps that are one and the same stay so."""
-    first = maps[0].float()
-    return [first if x is maps[0] else x.float() for x in maps]
-
-
-def _differentiated(maps: Sequence[Tensor], convs: Sequence[nn.Conv2d]) -> bool:
-    tensors = [*maps, *(conv.weight for conv in convs)]
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-def pool(
-    values: Float[Tensor, "B H W C"], conv: nn.Conv2d, stride: Pair, padding: Pair, mode: str = "circular"
-) -> Float[Tensor, "B h w C"]:
-    """Strided depthwise convolution of tokens; one that is narrower than the tokens serves each head in turn."""
-    return depthwise(values, conv.weight, stride, padding, None, mode)
+    def _exactly_pooled(self, values: Tensor, weight: Tensor, groups: int) -> Tensor:
+        """One map; a convolution that is narrower than the tokens serves each head in turn."""
+        heads = values.unflatten(3, (-1, groups)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+        pooled = self.arithmetic.conv(heads, weight, self.padding, groups)
+        return pooled.unflatten(0, (values.shape[0], -1)).permute(0, 2, 3, 1, 4).flatten(3)
 
 
 def pool_sequences(
@@ -119,11 +96,18 @@ def pool_sequences(
     norms: Sequence[nn.Module] | None = None,
     prefix: Float[Tensor, "B n C"] | None = None,
 ) -> tuple[list[Tensor], Choice | None]:
-    """:func:`pool_together`, as sequences ``[B, n + h w, C]``.
+    """Pool all maps on the one grid that ``criterion`` chooses.
+
+    Shift law: every pooled map moves with the input, all by the same number of tokens.
 
     Args:
+        convs: depthwise ones without bias, one for each map.
+        anchored: of the grid on which the maps stand.
         norms: what each pooled map passes, after the choice: a BatchNorm of channels or a LayerNorm of each head's.
         prefix: tokens to put in front of each sequence.
+
+    Returns:
+        the pooled maps as sequences ``[B, n + h w, C]``, and the choice; None at stride 1, where there is none.
     """
     weights = [conv.weight for conv in convs]
     if any(conv.bias is not None for conv in convs):
@@ -132,14 +116,20 @@ def pool_sequences(
     def at(offset: Tensor | None) -> list[Tensor]:
         return depthwise_sequences(maps, weights, stride, padding, offset, mode, norms, prefix)
 
+    def mixed(values: Tensor, weight: Tensor, choice: Choice) -> Tensor:
+        return values_on_grid(
+            choice,
+            lambda: depthwise(values, weight, stride, padding, choice.offset, mode),
+            lambda: polyphase(depthwise(values, weight, (1, 1), padding, None, mode), stride),
+        )
+
     if stride == (1, 1):
         return at(None), None
     candidates = PoolCandidates(maps, convs, stride, padding, anchored)
     choice = criterion.choose(candidates)
     if choice.weights is not None:
-        return finish(
-            [_mixed(*pair, choice, stride, padding, mode) for pair in zip(maps, convs, strict=True)], norms, prefix
-        ), choice
+        together = [mixed(values, weight, choice) for values, weight in zip(maps, weights, strict=True)]
+        return finish(together, norms, prefix), choice
     taken = candidates.taken(choice) if mode == "circular" else None
     if taken is not None:
         return finish(taken, norms, prefix), choice
@@ -147,38 +137,6 @@ def pool_sequences(
         start % step == 0 for start, step in zip(criterion.offset, stride, strict=True)
     )
     return at(None if unmoved else choice.offset), choice
-
-
-def _mixed(values: Tensor, conv: nn.Conv2d, choice: Choice, stride: Pair, padding: Pair, mode: str) -> Tensor:
-    return values_on_grid(
-        choice,
-        lambda: depthwise(values, conv.weight, stride, padding, choice.offset, mode),
-        lambda: polyphase(pool(values, conv, (1, 1), padding, mode), stride),
-    )
-
-
-def pool_together(
-    maps: Sequence[Float[Tensor, "B H W C"]],
-    convs: Sequence[nn.Conv2d],
-    criterion: Criterion,
-    stride: Pair,
-    padding: Pair,
-    mode: str = "circular",
-    anchored: bool = False,
-) -> tuple[list[Tensor], Choice | None]:
-    """Pool all maps on the one grid that ``criterion`` chooses.
-
-    Shift law: every pooled map moves with the input, all by the same number of tokens.
-
-    Args:
-        convs: depthwise ones without bias, one for each map.
-        anchored: of the grid on which the maps stand.
-
-    Returns:
-        the pooled maps, and the choice; None at stride 1, where there is none.
-    """
-    sequences, choice = pool_sequences(maps, convs, criterion, stride, padding, mode, anchored)
-    return [sequence.unflatten(1, pooled_shape(maps[0], stride)) for sequence in sequences], choice
 
 
 def max_pool(

@@ -1,42 +1,159 @@
-r"""A-token: cut the image into patches on a grid that its content chooses.
+r"""A-token: cut the image into patches on a grid that its content chooses, and choose which token is the first.
 
 .. math:: \text{A-token}(x) = X^{(m^\star)} E, \quad m^\star = \arg\max_{m < L} F(X^{(m)} E)
+
+After the choice of a phase, two shifted images hold the same tokens up to a roll. In floating point that is not enough:
+a kernel may round a token differently at another position. An anchor rolls the tokens to a frame that moves with the
+content, so all that follows is bit-identical on any kernel.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, values_on_grid
-from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.grid import Tokens
 from ..ops.geometry.polyphase import polyphase
-from ..ops.geometry.shift import Pair, pair
-from ..ops.nn.conv import PADDINGS, conv_on_circle, conv_tokens, project_patches
-from ..ops.selection.choose import Choice
+from ..ops.geometry.shift import Pair, circular_shift, circular_take, pair
+from ..ops.geometry.windows import token_norm
+from ..ops.nn.autocast import without_autocast
+from ..ops.nn.conv import PADDINGS, conv_tokens, project_patches
+from ..ops.selection.choose import Choice, choose
+from ..ops.selection.content_hash import origin_keys
 from ..ops.selection.gram_energy import patch_energy
+from ..ops.selection.plain import plain_norm
 from ..ops.selection.projection_energy import projected_energy
-from .anchor import anchor_on_seam
+from ..ops.selection.seam import seam_scores, start_on_seam
+from .frame import FrameFinder
 
 
-class PatchCandidates(Candidates):
-    """The tokenizations of an image (or of tokens) by one strided convolution, at each of its phases."""
+class Anchor(nn.Module):
+    """Roll the tokens so that the one with the largest norm is the first.
 
-    def __init__(
-        self, content: Float[Tensor, "B H W C"], conv: nn.Conv2d, stride: Pair, padding: Pair, anchored: bool = False
-    ) -> None:
-        super().__init__(content, stride, anchored)
-        self.conv, self.padding = conv, padding
+    Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid.
+    """
+
+    def choose(self, tokens: Tokens) -> Choice:
+        """Which token becomes the first."""
+        values = tokens.values
+        with torch.no_grad(), without_autocast(values):
+            if tokens.grid.anchored:  # scores need not be exact
+                return choose((plain_norm(values),), None)
+            return choose((token_norm(values),), lambda needed: origin_keys(values, needed))
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """Roll values and grid together."""
+        offset = self.choose(tokens).offset
+        return Tokens(circular_shift(tokens.values, offset), tokens.grid.advance(offset, anchored=True), tokens.prefix)
+
+
+class PatchLayer(nn.Module):
+    """Choose a grid, project the patches on it, norm: what the tokenizer and all merges share.
+
+    ``merge(values, start)`` projects patches side by side from ``start`` on, or the patch at every position if it is
+    None; ``merge_for_scores(values)`` does the latter in float32 and without gradient, in the fastest way.
+    """
+
+    dim: int  # channels of the input
+    factor: Pair
+    norm: nn.Module
+    criterion: Criterion
+    anchor: bool
+    norm_position = "after"
+    pad_mode = "circular"
+    grids: Callable[[Any, Tokens], "PatchGrids"]
+    merge: Callable[..., Tensor]
+    merge_for_scores: Callable[[Tensor], Tensor]
+
+    def choose(self, tokens: Any) -> Choice:
+        """Where the new grid starts, in tokens."""
+        return self._chosen(tokens)[1]
+
+    def _chosen(self, tokens: Tokens) -> tuple["PatchGrids", Choice]:
+        candidates = self.grids(self, tokens)
+        choice = self.criterion.choose(candidates)
+        if self.anchor and choice.weights is None:  # grids that are mixed have no first token
+            with torch.no_grad(), without_autocast(tokens.values):
+                choice = Choice(self.anchor_offset(candidates, choice.offset), choice.scores)
+        return candidates, choice
+
+    def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
+        """The token of the largest norm on the chosen grid."""
+
+        def on_grid(values: Tensor) -> Tensor:
+            return circular_take(values, offset, candidates.stride)
+
+        norms = on_grid(token_norm(candidates.content))
+        token = choose((norms,), lambda needed: on_grid(candidates.keys(needed))).offset
+        return torch.stack([offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
+
+    def forward(self, tokens: Any) -> Tokens:
+        """Tokens on a grid of ``factor`` times the stride."""
+        check_size(tokens.grid.shape, self.factor)
+        candidates, choice = self._chosen(tokens)
+        merged = candidates.merged_at(choice)
+        finished = self.norm(merged) if self.norm_position == "after" else merged
+        grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)
+        # a class token has no position on the new grid
+        return Tokens(finished, grid, before_norm=None if finished is merged else merged)
+
+
+class PatchGrids(Candidates):
+    """The grids of a layer's patches. In float32, patches that were projected to be scored are not projected again."""
+
+    def __init__(self, layer: Any, tokens: Tokens) -> None:
+        channels = tokens.values.shape[3]
+        if channels != layer.dim:
+            raise ValueError(f"tokens of {channels} channels: this layer was made for {layer.dim}")
+        super().__init__(tokens.values, layer.factor, tokens.grid.anchored)
+        self.layer = layer
+        self._merged: Tensor | None = None
+        # zero padding depends on the chosen frame, so what was projected without it cannot be reused
+        plain = self.anchored and layer.pad_mode == "circular" and self.precision == torch.float32
+        self.reusable = plain and not torch.is_grad_enabled()
+
+    @abstractmethod
+    def exact_features(self) -> Float[Tensor, "B H W D"]:
+        """The projection of the patch that starts at each position, by ``self.arithmetic``."""
 
     def features(self) -> Float[Tensor, "B H W D"]:
-        """The projection of the patch that starts at each pixel."""
-        features = self.arithmetic.conv(self.content, self.conv.weight, self.padding, self.conv.groups)
-        return features if self.conv.bias is None else features + self.conv.bias.detach()
+        """The same, by the layer where it can be reused."""
+        if not self.reusable:
+            return self.exact_features()
+        if self._merged is None:
+            self._merged = self.layer.merge_for_scores(self.content)
+        return self._merged
 
     def dense(self) -> Float[Tensor, "B H W D"]:
-        """The same convolution at stride 1."""
-        return conv_tokens(self.content, self.conv, (1, 1), self.padding)
+        """The same by the layer itself."""
+        return self.layer.merge(self.content)
+
+    def merged_at(self, choice: Choice) -> Float[Tensor, "B h w D"]:
+        """The projected patches on the chosen grid."""
+        if self._merged is not None:
+            return circular_take(self._merged, choice.offset, self.stride)
+        return values_on_grid(
+            choice,
+            lambda: self.layer.merge(self.content, choice.offset),
+            lambda: polyphase(self.layer.merge(self.content), self.stride),
+        )
+
+
+class PatchCandidates(PatchGrids):
+    """The tokenizations of an image (or of tokens) by one strided convolution, at each of its phases."""
+
+    def __init__(self, layer: Any, tokens: Tokens) -> None:
+        super().__init__(layer, tokens)
+        self.conv, self.padding = layer.proj, layer.padding
+
+    def exact_features(self) -> Float[Tensor, "B H W D"]:
+        """The convolution at stride 1."""
+        features = self.arithmetic.conv(self.content, self.conv.weight, self.padding, self.conv.groups)
+        return features if self.conv.bias is None else features + self.conv.bias.detach()
 
     def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
         """By one product."""
@@ -47,23 +164,16 @@ class PatchCandidates(Candidates):
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
         """All phases from the products of neighbouring pixels, unless the tokens of all phases are less work."""
-        if self.anchored or self.conv.groups > 1 or self._work_by_tokens() < self._work_by_products():
+        (sh, sw), (kh, kw), (_, height, width, channels) = self.stride, self.conv.kernel_size, self.content.shape
+        by_tokens = height * width * self.conv.weight.numel()
+        correlate = height * width * channels * (sh + kh - 1) * (sw + 2 * kw - 2) * channels
+        weight = 4 * (sh * sw) * (kh * kw) * kh * (2 * kw - 1) * channels**2  # two digits of each factor
+        if self.anchored or self.conv.groups > 1 or by_tokens < correlate + weight:
             return super().energy()
         return patch_energy(self.content, self.conv.weight, self.conv.bias, self.stride, self.padding, self.pixels)
 
-    def _work_by_tokens(self) -> int:
-        """Multiplications to project the patch at every position."""
-        return self.content.shape[1] * self.content.shape[2] * self.conv.weight.numel()
 
-    def _work_by_products(self) -> int:
-        """Multiplications to correlate neighbouring pixels, and to weigh the correlations for every phase."""
-        (sh, sw), (kh, kw), (_, height, width, channels) = self.stride, self.conv.kernel_size, self.content.shape
-        correlate = height * width * channels * (sh + kh - 1) * (sw + 2 * kw - 2) * channels
-        weigh = 4 * (sh * sw) * (kh * kw) * kh * (2 * kw - 1) * channels**2  # two digits of each factor
-        return correlate + weigh
-
-
-class AdaptiveTokenize(nn.Module):
+class AdaptiveTokenize(PatchLayer):
     """Patch embedding on the grid chosen by ``criterion``.
 
     Shift law: ``place(layer(S x)) == S place(layer(x))``. With ``anchor``, the values themselves are bit-identical for
@@ -74,13 +184,16 @@ class AdaptiveTokenize(nn.Module):
     Args:
         in_chans, embed_dim: channels of the image and of the tokens.
         patch_size: stride of the grid.
-        kernel_size: of the projection; the patch size if not given, never smaller.
+        kernel_size: of the projection, at least the patch size, which is the default.
         padding: how far the kernel reaches before the patch.
         norm_layer: makes a norm over the tokens' channels, ``nn.LayerNorm`` for example.
-        criterion: :class:`~trueshift.criteria.MaxNorm` of p = 2 if not given.
+        criterion: :class:`~trueshift.criteria.MaxNorm` of p = 2 by default.
         anchor: also choose which token is the first, on the wrap seam of the image.
+        closed: what follows sees the border of the frame.
         padding_mode: ``"circular"``; ``"zeros"`` is for the ordinary network and breaks the shift law.
     """
+
+    grids = PatchCandidates
 
     def __init__(
         self,
@@ -94,55 +207,64 @@ class AdaptiveTokenize(nn.Module):
         anchor: bool = True,
         padding_mode: str = "circular",
         bias: bool = True,
+        closed: bool = False,
     ) -> None:
         super().__init__()
-        self.patch_size = pair(patch_size)
-        self.padding = pair(padding)
-        self.proj = strided_conv(
-            in_chans, embed_dim, kernel_size, self.patch_size, self.padding, padding_mode, bias=bias
-        )
+        self.dim, self.padding, self.pad_mode = in_chans, pair(padding), padding_mode
+        self.factor = self.patch_size = pair(patch_size)
+        kernel = self.factor if kernel_size is None else pair(kernel_size)
+        self.proj = strided_conv(in_chans, embed_dim, kernel, self.factor, self.padding, padding_mode, bias=bias)
         self.norm = norm_layer(embed_dim) if norm_layer else nn.Identity()
         self.criterion = criterion or MaxNorm()
         self.anchor = anchor
-        self.pad_mode = padding_mode
+        self.frame = FrameFinder() if anchor and closed else None
+
+    def merge(
+        self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"] | None = None
+    ) -> Float[Tensor, "B h w D"]:
+        """The projection of pixels."""
+        if start is None:
+            return conv_tokens(values, self.proj, (1, 1), self.padding, self.pad_mode)
+        image = values.permute(0, 3, 1, 2)
+        return project_patches(image, self.proj, start, self.factor, self.padding, self.pad_mode)
+
+    merge_for_scores = merge
+
+    def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
+        """The first token of the chosen grid behind the image's wrap seam, usually the photograph's own corner.
+
+        Where the border is closed the frame matters, so the seam is looked for with more care; in training it is the
+        image's own. A grid that nothing chooses starts at the very seam.
+        """
+        if self.frame is None:
+            scores, stride = seam_scores(candidates.content, candidates.pixels), candidates.stride
+        elif self.training:
+            return offset
+        else:
+            scores, stride = self.frame(candidates.pixels), candidates.stride if self.criterion.adaptive else (1, 1)
+        return start_on_seam(*scores, offset, stride, candidates.keys)
 
     def choose(self, image: Float[Tensor, "B C H W"]) -> Choice:
-        """Where the grid of tokens starts."""
-        candidates = PatchCandidates(image.permute(0, 2, 3, 1), self.proj, self.patch_size, self.padding)
-        choice = self.criterion.choose(candidates)
-        return anchor_on_seam(choice, candidates) if self.anchor else choice
+        """Where the grid of tokens starts, in pixels."""
+        return super().choose(Tokens.of_image(image))
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Tokens:
-        """Tokens ``[B, H / patch, W / patch, embed_dim]`` and the grid they stand on."""
-        check_image(image, self.proj.in_channels, self.patch_size)
-        choice = self.choose(image)
-
-        values = values_on_grid(
-            choice,
-            lambda: project_patches(image, self.proj, choice.offset, self.patch_size, self.padding, self.pad_mode),
-            lambda: polyphase(self._project_everywhere(image), self.patch_size),
-        )
-        normed = self.norm(values)
-        anchored = self.anchor and choice.weights is None
-        grid = TokenGrid.of_image(image).advance(choice.offset, self.patch_size, anchored)
-        return Tokens(normed, grid, before_norm=None if normed is values else values)
-
-    def _project_everywhere(self, image: Tensor) -> Tensor:
-        return conv_on_circle(image, self.proj, (1, 1), self.padding, self.pad_mode).permute(0, 2, 3, 1)
+        """Tokens ``[B, H / patch, W / patch, embed_dim]`` and their grid."""
+        check_image(image, self.dim, self.factor)
+        return super().forward(Tokens.of_image(image))
 
 
 def strided_conv(
     in_channels: int,
     out_channels: int,
-    kernel_size: int | Pair | None,
+    kernel: Pair,
     stride: Pair,
     padding: Pair,
     padding_mode: str,
     groups: int = 1,
     bias: bool = True,
 ) -> nn.Conv2d:
-    """The projection of patches as a convolution, after a look at its sizes."""
-    kernel = stride if kernel_size is None else pair(kernel_size)
+    """The projection of patches as a convolution, its sizes checked."""
     if kernel[0] < stride[0] or kernel[1] < stride[1]:
         raise ValueError(f"kernel {kernel}: needs to be at least the stride {stride}, or pixels are skipped")
     if not (0 <= padding[0] < kernel[0] and 0 <= padding[1] < kernel[1]):
@@ -153,7 +275,7 @@ def strided_conv(
 
 
 def check_image(image: Tensor | torch.fx.Proxy, channels: int, multiple: Pair) -> None:
-    """Refuse what cannot be tokenized, and say what could."""
+    """Refuse what cannot be tokenized, and name what could."""
     if isinstance(image, torch.fx.Proxy):
         raise NotImplementedError(
             "torch.fx traces without an image, and sizes and choices go by the image: needs features_only=True, "

@@ -7,8 +7,7 @@ from .cvt import Cvt, CvtConfig
 from .hub import from_pretrained
 from .mvit_v2 import MvitV2, MvitV2Config
 from .registry import create_model, list_models
-from .swin import Swin, SwinConfig
-from .swin_v2 import SwinV2, SwinV2Config
+from .swin import Swin, SwinConfig, SwinV2, SwinV2Config
 
 __all__ = [
     "Backbone",

@@ -11,13 +11,18 @@ from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor, nn
 
 from ..layers.tokenize import AdaptiveTokenize, check_image, check_size
-from ..ops.geometry.grid import Tokens
-from ..ops.geometry.shift import Pair, pair
-from .config import BackboneConfig
-from .feature_frame import FRAMES, LAYOUTS
+from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.resample import resample
+from ..ops.geometry.shift import Pair, circular_shift, pair
+from .config import PLACES, BackboneConfig, describe
 from .hub import HubModel
-from .selection_config import PLACES, describe
 from .stage import init_linear
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "NCHW": lambda values: values.permute(0, 3, 1, 2),
+    "NHWC": lambda values: values,
+    "NLC": lambda values: values.flatten(1, 2),
+}
 
 
 class Head(nn.Module):
@@ -31,15 +36,13 @@ class Head(nn.Module):
 
     def reset(self, num_classes: int, pool: str | None = None) -> None:
         """A new last layer, and another pooling if given."""
+        allowed = ("avg", "token", "") if self.has_prefix else ("avg", "")
+        if pool not in (None, *allowed):
+            raise ValueError(f"global_pool {pool!r}: needs one of {allowed}")
         if pool is not None:
-            allowed = ("avg", "token", "") if self.has_prefix else ("avg", "")
-            if pool not in allowed:
-                raise ValueError(f"global_pool {pool!r}: needs one of {allowed}")
             self.pool = pool
         self.fc = nn.Linear(self.dim, num_classes) if num_classes else nn.Identity()
-        if num_classes:
-            nn.init.trunc_normal_(self.fc.weight, std=0.02)  # type: ignore[arg-type]
-            nn.init.zeros_(self.fc.bias)  # type: ignore[arg-type]
+        init_linear(self.fc)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits of ``[B, h, w, C]`` or ``[B, N, C]``; the pooled features with ``pre_logits``."""
@@ -67,11 +70,8 @@ class Backbone(HubModel):
     output_fmt: ClassVar[str | None] = None  # of forward_features and features_only, where timm's is not the usual one
     undecayed: ClassVar[tuple[str, ...]] = ()
 
-    patch_embed: AdaptiveTokenize
     norm: nn.Module
-    head: Head
     feature_info: list[dict[str, Any]]
-    num_features: int
     config: BackboneConfig
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -83,47 +83,23 @@ class Backbone(HubModel):
         self.grad_checkpointing = False
         self.pretrained_cfg = {}
 
-    def _make_tokenizer(
-        self,
-        dim: int,
-        stride: int,
-        kernel: int | None = None,
-        padding: int = 0,
-        norm_layer: Callable[[int], nn.Module] | None = None,
-    ) -> None:
-        """The patch embedding of every family."""
+    def _make_tokenizer(self, dim: int, stride: int, **more: Any) -> None:
         choices = self.config.choices
-        self.patch_embed = AdaptiveTokenize(
-            self.in_chans,
-            dim,
-            stride,
-            kernel,
-            padding,
-            norm_layer=norm_layer,
-            criterion=choices.at("tokenize", dim),
-            anchor=choices.anchored,
-            padding_mode=choices.padding_mode,
-        )
+        more |= {"criterion": choices.at("tokenize", dim), "anchor": choices.anchored, "closed": choices.closed}
+        self.patch_embed = AdaptiveTokenize(self.in_chans, dim, stride, padding_mode=choices.padding_mode, **more)
 
     def _make_head(
-        self,
-        dims: Sequence[int],
-        strides: Sequence[int],
-        pool: str | None = None,
-        has_prefix: bool = False,
-        norm_eps: float = 1e-5,
+        self, dims: Sequence[int], strides: Sequence[int], pool: str, has_prefix: bool = False, norm_eps: float = 1e-5
     ) -> None:
         """The last norm and the classifier, and initial weights for everything.
 
         Args:
             dims: channels behind each stage.
             strides: pixels from one token to the next, behind each stage.
-            pool: ``config.global_pool`` if not given.
             has_prefix: whether there is a class token.
         """
-        self.num_features = dims[-1]
+        self.num_features = self.head_hidden_size = dims[-1]
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps)
-        pool = self.config.global_pool if pool is None else pool
         self.head = Head(dims[-1], self.num_classes, pool, self.drop_rate, has_prefix)
         self.feature_info = [
             {"num_chs": dim, "reduction": stride, "module": f"{self.stages_name}.{index}"}
@@ -145,11 +121,6 @@ class Backbone(HubModel):
     def global_pool(self) -> str:
         """How tokens are pooled for the classifier."""
         return self.head.pool
-
-    @property
-    def head_hidden_size(self) -> int:
-        """Channels in front of the classifier."""
-        return self.num_features
 
     # -- forward --------------------------------------------------------------------------------------------------
 
@@ -182,9 +153,7 @@ class Backbone(HubModel):
         if self.output_fmt == "NHWC":
             return self.norm(tokens.values)
         sequence = tokens.values.flatten(1, 2)
-        if tokens.prefix is not None:
-            sequence = torch.cat([tokens.prefix, sequence], 1)
-        return self.norm(sequence)
+        return self.norm(sequence if tokens.prefix is None else torch.cat([tokens.prefix, sequence], 1))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool and classify what ``forward_features`` gave."""
@@ -197,19 +166,20 @@ class Backbone(HubModel):
     def _intermediates(
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool
     ) -> tuple[list[Tokens], Tokens]:
-        """The stages asked for, in the frame of the image, and the last one that was computed, in the network's."""
+        """The requested stages, in the frame of the image, and the last one that was computed, in the network's."""
         count = len(self.stage_list)
-        take, last = feature_take_indices(count, _listed(indices))
+        take, last = feature_take_indices(count, indices)  # type: ignore[arg-type]
         stages = list(self._stages(x, last + 1 if stop_early else None))
-        asked = [stages[index] for index in sorted(take)]
+        found = [stages[index] for index in sorted(take)]
         if norm and last == count - 1:
-            asked[-1] = Tokens(self.norm(asked[-1].values), asked[-1].grid)
-        return [FRAMES[self.config.feature_frame](tokens) for tokens in asked], stages[-1]
+            found[-1] = Tokens(self.norm(found[-1].values), found[-1].grid)
+        in_frame = on_fixed_grid if self.config.feature_frame == "pixel" else in_image_frame
+        return [in_frame(tokens) for tokens in found], stages[-1]
 
     def intermediate_tokens(
         self, x: Float[Tensor, "B C H W"], indices: int | Sequence[int] | None = None, norm: bool = False
     ) -> list[Tokens]:
-        """Tokens of the stages asked for, in the frame of the image: what ``features_only`` gives, with their grids.
+        """Tokens of the requested stages, in the frame of the image: what ``features_only`` gives, with their grids.
 
         With ``feature_frame="stride"`` the first token is the one whose patch starts within the first cell of the
         image; the rest of its position, 0 to stride - 1 pixels, is ``grid.origin``. With ``"pixel"`` it is 0.
@@ -225,12 +195,12 @@ class Backbone(HubModel):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Maps of the stages asked for, in the frame of the image; and ``forward_features``, as timm does it."""
+        """Maps of the requested stages, in the frame of the image; and ``forward_features``, as in timm."""
         layout = LAYOUTS.get(str(getattr(output_fmt, "value", output_fmt)))
         if layout is None:
             raise ValueError(f"output_fmt {output_fmt!r}: needs one of {tuple(LAYOUTS)}")
-        asked, last = self._intermediates(x, indices, norm, stop_early or intermediates_only)
-        maps = [layout(tokens.values) for tokens in asked]
+        found, last = self._intermediates(x, indices, norm, stop_early or intermediates_only)
+        maps = [layout(tokens.values) for tokens in found]
         return maps if intermediates_only else (self.finish(last), maps)
 
     def _set_image_size(self, img_size: int | Pair) -> None:
@@ -240,7 +210,7 @@ class Backbone(HubModel):
         self.record_input_size()
 
     def record_input_size(self) -> None:
-        """Write the image size into ``pretrained_cfg``, by which timm and ours prepare data."""
+        """Write the image size into ``pretrained_cfg``, by which timm and we prepare data."""
         channels = (self.pretrained_cfg.get("input_size") or (self.in_chans,))[0]
         self.pretrained_cfg = {**self.pretrained_cfg, "input_size": (channels, *self.config.size)}
 
@@ -249,13 +219,12 @@ class Backbone(HubModel):
     @property
     def architecture(self) -> str:
         """The registered variant nearest to this model: its own, or the first of the family."""
-        free = ("img_size", "drop_path_rate")
-        same = [
-            name
+        own = self.config.arguments()
+        sizes = {
+            name: {key: value for key, value in arguments.items() if key not in ("img_size", "drop_path_rate")}
             for name, arguments in self.variants.items()
-            if all(getattr(self.config, key) == value for key, value in arguments.items() if key not in free)
-        ]
-        name = same[0] if same else next(iter(self.variants))
+        }
+        name = next((name for name, size in sizes.items() if size.items() <= own.items()), next(iter(sizes)))
         return f"a_{name}" if self.config.choices.adaptive(*PLACES) else name
 
     @property
@@ -298,8 +267,8 @@ class Backbone(HubModel):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Remove the stages behind the last one asked for."""
-        take, last = feature_take_indices(len(self.stage_list), _listed(indices))
+        """Remove the stages behind the last requested one."""
+        take, last = feature_take_indices(len(self.stage_list), indices)  # type: ignore[arg-type]
         setattr(self, self.stages_name, self.stage_list[: last + 1])
         if prune_norm:
             self.norm = nn.Identity()
@@ -312,7 +281,7 @@ class Backbone(HubModel):
         return self.head.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new last layer; names of classes stay with it while there are as many."""
+        """A new last layer; the names of the classes are kept if their number is."""
         if num_classes != self.num_classes:
             named = ("label_names", "label_descriptions")
             self.pretrained_cfg = {key: value for key, value in self.pretrained_cfg.items() if key not in named}
@@ -339,7 +308,7 @@ class Backbone(HubModel):
 
 
 class FeatureMaps(FeatureGetterNet):
-    """timm's wrapper for ``features_only=True``, which can also say where the tokens stand."""
+    """timm's wrapper for ``features_only=True``, which also has the positions of the tokens."""
 
     def tokens(self, x: Float[Tensor, "B C H W"]) -> list[Tokens]:
         """The same maps as Tokens: ``grid.origin`` holds the 0 to stride - 1 pixels that whole tokens cannot."""
@@ -347,5 +316,17 @@ class FeatureMaps(FeatureGetterNet):
         return backbone.intermediate_tokens(x, self.out_indices, self.norm)
 
 
-def _listed(indices: int | Sequence[int] | None) -> int | list[int] | None:
-    return indices if indices is None or isinstance(indices, int) else list(indices)
+def in_image_frame(tokens: Tokens) -> Tokens:
+    """Roll the tokens so that the first is the one that starts within the first cell of the image.
+
+    Shift law: a shift by a multiple of the stride rolls the map by whole tokens; the origin keeps the rest.
+    """
+    grid = tokens.grid
+    whole = torch.stack([grid.origin[:, axis] // grid.stride[axis] for axis in (0, 1)], 1)
+    rest = torch.stack([grid.origin[:, axis] % grid.stride[axis] for axis in (0, 1)], 1)
+    return Tokens(circular_shift(tokens.values, -whole), TokenGrid(grid.stride, rest, grid.image_size), tokens.prefix)
+
+
+def on_fixed_grid(tokens: Tokens) -> Tokens:
+    """Interpolate to where the tokens of an ordinary network stand."""
+    return resample(tokens, replace(tokens.grid, origin=torch.zeros_like(tokens.grid.origin), anchored=False))

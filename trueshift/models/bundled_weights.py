@@ -1,4 +1,4 @@
-"""Weights that come with the package: found by name and tag, checked, and read without a network.
+"""Bundled weights: found by name and tag, checked, and read without a network.
 
 A model has three files in ``trueshift/weights``: ``NAME.TAG.safetensors``, ``NAME.TAG.json`` with all that is known of
 it, and ``NAME.TAG.md``, its card. ``benchmarks/release/ship_weights.py`` writes them.
@@ -28,17 +28,11 @@ class DamagedWeights(ValueError):
 
 @dataclass(frozen=True)
 class Shipped:
-    """The weights of one model and what is known of them.
+    """The weights of one model and what is known of them."""
 
-    Args:
-        about: content of ``NAME.TAG.json``.
-        path: of the weights.
-        borrowed: whether they are the ordinary network's, for its adaptive twin.
-    """
-
-    about: dict[str, Any]
-    path: Path
-    borrowed: bool = False
+    about: dict[str, Any]  # content of NAME.TAG.json
+    path: Path  # of the weights
+    borrowed: bool = False  # from the ordinary network, for its adaptive twin
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -56,11 +50,7 @@ class Shipped:
         return self.about["pretrained_cfg"]["num_classes"]
 
     def pretrained_cfg(self, num_classes: int | None) -> dict[str, Any]:
-        """timm's description, with the names of the classes for a model that has as many.
-
-        Args:
-            num_classes: of the model; None where there is none yet.
-        """
+        """timm's description, with the names of the classes for a model with as many classes."""
         about = self.about["pretrained_cfg"]
         known = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
         if num_classes != self.num_classes:  # a new classifier: the names would be wrong
@@ -93,7 +83,7 @@ def tags_of(name: str) -> dict[str, Path]:
 def find_shipped(
     name: str, tag: str | Mapping[str, Any] | PretrainedCfg | None = None, overlay: Mapping[str, Any] | None = None
 ) -> Shipped | None:
-    """The shipped weights that are asked for, if there are any.
+    """The requested bundled weights, if there are any.
 
     Args:
         name: the full name of a model.
@@ -115,14 +105,17 @@ def read_shipped(path: Path, borrowed: bool = False) -> Shipped:
     except (ValueError, TypeError, OSError) as error:  # also text that is not UTF-8
         raise DamagedWeights(f"{path} cannot be read ({error}): {_REPAIR}") from error
     if missing:
-        raise DamagedWeights(f"{path} does not say {', '.join(missing)}: {_REPAIR}")
+        raise DamagedWeights(f"{path} has no {', '.join(missing)}: {_REPAIR}")
     return Shipped(about, path.with_name(about["weights"]["file"]), borrowed)
 
 
 def packed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they are kept: half precision for parameters, statistics of a norm as they are."""
-    kept = {key: value.half() if _is_parameter(key, value) else value for key, value in state.items()}
-    return {key: value.contiguous() for key, value in kept.items()}
+    """Weights as they are stored: half precision for parameters, statistics of a norm as they are."""
+
+    def halved(key: str, value: Tensor) -> bool:
+        return value.is_floating_point() and not key.endswith((".running_mean", ".running_var"))
+
+    return {key: (value.half() if halved(key, value) else value).contiguous() for key, value in state.items()}
 
 
 def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +124,3 @@ def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
         key: value.float() if isinstance(value, Tensor) and value.dtype == torch.float16 else value
         for key, value in state.items()
     }
-
-
-def _is_parameter(key: str, value: Tensor) -> bool:
-    return value.is_floating_point() and not key.endswith((".running_mean", ".running_var"))

@@ -1,17 +1,156 @@
-"""Arguments that every backbone takes."""
+"""Arguments that every backbone takes, and how it selects its grids.
 
+The selection is the only difference between ordinary, ablated and adaptive networks.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
+from ..criteria import Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm
+from ..layers.attention import check_heads
 from ..ops.geometry.shift import Pair, pair
-from .feature_frame import FRAMES
-from .selection_config import CriterionSpec, SelectionConfig
+from ..ops.nn.conv import PADDINGS
+from .position_tables import POSITIONS
+
+CriterionLike = str | Criterion | Callable[[int], Criterion] | Mapping[str, Any]
+CriterionSpec = CriterionLike | Mapping[str, CriterionLike]
+
+NAMED: dict[str, Callable[..., Criterion]] = {
+    "max_norm": lambda dim, p=2: MaxNorm(p),
+    "input_norm": lambda dim: InputNorm(),
+    "fixed": lambda dim, offset=(0, 0): FixedOffset(tuple(offset)),
+    "learned": LearnedScore,
+}
+PLACES = ("tokenize", "align", "merge", "pool")
+BORDERS = ("circular", "closed")
+FRAMES = ("stride", "pixel")
 
 
 @dataclass(frozen=True)
-class BackboneConfig:
-    """Arguments that every backbone takes. For ``criterion``, ``anchor``, ``padding``, ``positions`` and
-    ``grid_drop_rate`` see :class:`~trueshift.models.selection_config.SelectionConfig`.
+class SelectionConfig:
+    """The criteria of a network and what goes with them.
+
+    Args:
+        criterion: what chooses. A name (``"max_norm"``, ``"input_norm"``, ``"learned"``, ``"fixed"``), a name with its
+            arguments (``{"name": "max_norm", "p": 1}``), a :class:`~trueshift.criteria.Criterion` (each layer gets a
+            copy), a function from the number of channels to one; or a dictionary of these by place: ``"tokenize"``,
+            ``"align"``, ``"merge"``, ``"pool"`` (keys and values of an attention; as ``"merge"`` by default). Other
+            places default to ``"max_norm"``: ``{"align": "fixed"}`` is the paper's ablation without A-WSA.
+        anchor: start the grid at the wrap seam; by default wherever the tokenizer is adaptive. An ordinary network with
+            ``anchor=True`` sees every image in its photograph's own frame, and is exact under circular shifts too.
+        border: what is beyond the border of the image. ``"circular"``: its other side, the paper's way. ``"closed"``:
+            nothing, as in an ordinary network: windows are masked there, convolutions padded with zeros, positions
+            linear. The border is then that of the anchored frame, so outputs stay bit-identical under circular shifts;
+            while training it is that of the image as given. Needs the anchor in an adaptive network. By default
+            circular in every network that adapts anywhere.
+        padding: of convolutions, ``"circular"`` or ``"zeros"``; follows ``border`` by default.
+        positions: how relative positions over all tokens are read. ``"circular"``: a table with a row per step around
+            the image; ``"shortest"``: the linear table of an ordinary network, read at the shortest signed distance;
+            ``"linear"``: as the ordinary network. Follows ``border`` by default.
+        grid_drop_rate: while training, the probability with which each choice is replaced by a random grid, for each
+            image and layer on its own.
+    """
+
+    criterion: CriterionSpec = "max_norm"
+    anchor: bool | None = None
+    border: str | None = None
+    padding: str | None = None
+    positions: str | None = None
+    grid_drop_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.grid_drop_rate <= 1:
+            raise ValueError(f"grid_drop_rate {self.grid_drop_rate}: needs a probability, 0 to 1")
+        for place in _by_place(self.criterion) or ():
+            if place not in PLACES:
+                raise ValueError(f"criterion for {place!r}: needs one of {PLACES}")
+        for place in PLACES:
+            self.at(place, 1)  # refuses unknown criteria
+        for name, allowed in (("border", BORDERS), ("padding", PADDINGS), ("positions", tuple(POSITIONS))):
+            if getattr(self, name) not in (None, *allowed):
+                raise ValueError(f"{name} {getattr(self, name)!r}: needs one of {allowed}")
+        if self.border == "closed" and self.adaptive(*PLACES) and not self.anchored:
+            raise ValueError("border 'closed' without an anchor: needs anchor=True, or the border would not move along")
+
+    def at(self, place: str, dim: int, stride: Pair | None = None) -> Criterion:
+        """A new criterion for one layer, whose tokens have ``dim`` channels; a fixed one where the stride is 1."""
+        if stride == (1, 1):
+            return FixedOffset()
+        like, given = self.criterion, _by_place(self.criterion)
+        if given is not None:
+            like = given.get(place, given.get("merge", "max_norm") if place == "pool" else "max_norm")
+        made = deepcopy(like) if isinstance(like, Criterion) else _maker(like)(dim)
+        if not isinstance(made, Criterion):
+            raise TypeError(f"the criterion for {place!r} is a {type(made).__name__}: needs a Criterion")
+        if self.grid_drop_rate:
+            made.grid_drop_rate = self.grid_drop_rate
+        return made
+
+    def adaptive(self, *places: str) -> bool:
+        """Whether any of these places looks at the content."""
+        return any(self.at(place, 1).adaptive for place in places)
+
+    @property
+    def anchored(self) -> bool:
+        """Whether the tokenizer also chooses the first token."""
+        return self.adaptive("tokenize") if self.anchor is None else self.anchor
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is beyond the border."""
+        return not self.adaptive(*PLACES) if self.border is None else self.border == "closed"
+
+    @property
+    def padding_mode(self) -> str:
+        """Of convolutions."""
+        return self.padding or ("zeros" if self.closed else "circular")
+
+    @property
+    def position_mode(self) -> str:
+        """Of relative positions over all tokens."""
+        return self.positions or ("linear" if self.closed else "circular")
+
+
+def _by_place(criterion: CriterionSpec) -> Mapping[str, CriterionLike] | None:
+    return criterion if isinstance(criterion, Mapping) and "name" not in criterion else None
+
+
+def _maker(like: Any) -> Callable[[int], Any]:
+    """A function from the number of channels to a criterion."""
+    arguments = {key: value for key, value in like.items() if key != "name"} if isinstance(like, Mapping) else {}
+    name = like["name"] if isinstance(like, Mapping) else like
+    make = NAMED.get(name) if isinstance(name, str) else name
+    if make is None:
+        raise ValueError(f"criterion {name!r}: needs one of {tuple(NAMED)}, a Criterion, or a function to make one")
+    return partial(make, **arguments)
+
+
+def describe(criterion: CriterionSpec) -> Any:
+    """The same specification in names and numbers, for a file."""
+    if isinstance(criterion, str):
+        return criterion
+    if isinstance(criterion, Mapping):
+        by_place = _by_place(criterion)
+        return dict(criterion) if by_place is None else {place: describe(like) for place, like in by_place.items()}
+    # exact types: a subclass chooses otherwise, and would be read as what it was derived from
+    if type(criterion) is MaxNorm:
+        return {"name": "max_norm", "p": criterion.p}
+    if type(criterion) is InputNorm:
+        return "input_norm"
+    if type(criterion) is FixedOffset:
+        return {"name": "fixed", "offset": list(criterion.offset)}
+    raise ValueError(
+        f"criterion {criterion!r} cannot be written to a file: use one of {tuple(NAMED)} by name, or save the "
+        "state_dict and build the model again with the same criterion"
+    )
+
+
+@dataclass(frozen=True)
+class BackboneConfig(SelectionConfig):
+    """Arguments that every backbone takes, besides those of :class:`SelectionConfig`.
 
     Args:
         img_size: for which the network is made; other sizes that fit are accepted too.
@@ -26,24 +165,19 @@ class BackboneConfig:
     global_pool: str = "avg"
     drop_rate: float = 0.0
     drop_path_rate: float = 0.0
-    grid_drop_rate: float = 0.0
-    criterion: CriterionSpec = "max_norm"
-    anchor: bool | None = None
-    padding: str | None = None
-    positions: str | None = None
     feature_frame: str = "stride"
 
     def __post_init__(self) -> None:
         if self.feature_frame not in FRAMES:
-            raise ValueError(f"feature_frame {self.feature_frame!r}: needs one of {tuple(FRAMES)}")
+            raise ValueError(f"feature_frame {self.feature_frame!r}: needs one of {FRAMES}")
         if self.in_chans < 1 or self.num_classes < 0:
             raise ValueError(f"{self.in_chans} channels, {self.num_classes} classes: needs at least 1 and 0")
-        self.choices  # noqa: B018 -- refuses unknown criteria
+        super().__post_init__()
 
     @property
     def choices(self) -> SelectionConfig:
         """How grids are selected."""
-        return SelectionConfig(self.criterion, self.anchor, self.padding, self.positions, self.grid_drop_rate)
+        return self
 
     def arguments(self) -> dict[str, Any]:
         """All fields, to build the same again."""
@@ -55,8 +189,16 @@ class BackboneConfig:
         return pair(self.img_size)
 
 
-def check_stages(depths: tuple[int, ...], **per_stage: tuple[Any, ...] | int) -> None:
-    """Refuse per-stage values for another number of stages; a single number counts for all."""
-    for name, value in per_stage.items():
-        if not isinstance(value, int) and len(value) != len(depths):
-            raise ValueError(f"{name} {value}: needs one value for each of the {len(depths)} stages of depths {depths}")
+def check_stages(config: Any, *names: str) -> None:
+    """Refuse per-stage values for another number of stages, and channels that the heads cannot share.
+
+    A single number counts for all stages.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) and len(value) != len(config.depths):
+            stages = f"{len(config.depths)} stages of depths {config.depths}"
+            raise ValueError(f"{name} {value}: needs one value for each of the {stages}")
+    if isinstance(config.embed_dim, tuple):
+        for dim, heads in zip(config.embed_dim, config.num_heads, strict=True):
+            check_heads(dim, heads)

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import lcm
 from operator import mul
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
-from timm.layers import DropPath
+from timm.layers.activations import QuickGELU
 from torch import Tensor, nn
 
-from ..layers.attention import check_heads
 from ..layers.linear import Linear
 from ..layers.merge import AdaptiveConvMerge
-from ..layers.perceptron import Mlp
 from ..layers.pool import pool_sequences
 from ..layers.tokenize import check_size
 from ..ops.geometry.grid import TokenGrid, Tokens
@@ -25,20 +23,10 @@ from ..ops.nn.attention import attention
 from ..ops.nn.autocast import network_precision
 from .backbone import Backbone
 from .config import BackboneConfig, check_stages
-from .stage import Stage, stage_drop_rates
+from .stage import Block, Mlp, Stage, stage_drop_rates
 
-
-class QuickGELU(nn.Module):
-    """The approximation of GELU with which Microsoft's checkpoints were trained."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``x`` times a sigmoid."""
-        return x * torch.sigmoid(1.702 * x)
-
-
+# Microsoft's checkpoints were trained with an approximation
 ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "quick_gelu": QuickGELU}
-
-
 VARIANTS: dict[str, dict[str, Any]] = {
     "cvt_13": {"embed_dim": (64, 192, 384), "depths": (1, 2, 10), "num_heads": (1, 3, 6)},
     "cvt_21": {"embed_dim": (64, 192, 384), "depths": (1, 4, 16), "num_heads": (1, 3, 6)},
@@ -82,33 +70,12 @@ class CvtConfig(BackboneConfig):
         super().__post_init__()
         if self.act_layer not in ACTIVATIONS:
             raise ValueError(f"act_layer {self.act_layer!r}: needs one of {tuple(ACTIVATIONS)}")
-        check_stages(
-            self.depths,
-            embed_dim=self.embed_dim,
-            num_heads=self.num_heads,
-            cls_token=self.cls_token,
-            patch_sizes=self.patch_sizes,
-            patch_strides=self.patch_strides,
-            patch_paddings=self.patch_paddings,
-        )
-        for dim, heads in zip(self.embed_dim, self.num_heads, strict=True):
-            check_heads(dim, heads)
+        per_stage = ("embed_dim", "num_heads", "cls_token", "patch_sizes", "patch_strides", "patch_paddings")
+        check_stages(self, *per_stage)
 
     def key_stride(self, stages: int | None = None) -> int:
-        """In pixels: of what an image's sides are multiples where all stages have a whole number of keys.
-
-        Args:
-            stages: how many the network has; all if not given.
-        """
+        """What an image's sides must be multiples of, for a whole number of keys in all or the first ``stages``."""
         return lcm(*[step * self.stride_kv for step in accumulate(self.patch_strides[:stages], mul)])
-
-
-class CvtSequence(NamedTuple):
-    """Tokens as the blocks of a stage pass them on: one sequence, with the class token in front if there is one."""
-
-    values: Float[Tensor, "B N C"]
-    grid: TokenGrid
-    prefix: int  # how many tokens stand nowhere
 
 
 class ConvProjection(nn.Module):
@@ -134,65 +101,31 @@ class CvtAttention(nn.Module):
         self.num_heads = num_heads
         self.scale = dim**-0.5  # of all channels, not of a head's
         self.stride_kv = pair(config.stride_kv)
-        criterion = config.choices.at("pool", 2 * dim, self.stride_kv)
         self.reach: Pair = (config.kernel_qkv // 2, config.kernel_qkv // 2)
         self.pad_mode = config.choices.padding_mode
         self.attn_drop = config.attn_drop_rate
-        self.conv_proj_q = ConvProjection(dim, config.kernel_qkv)
-        self.conv_proj_k = ConvProjection(dim, config.kernel_qkv)
-        self.conv_proj_v = ConvProjection(dim, config.kernel_qkv)
-        self.proj_q = Linear(dim, dim, bias=config.qkv_bias)
-        self.proj_k = Linear(dim, dim, bias=config.qkv_bias)
-        self.proj_v = Linear(dim, dim, bias=config.qkv_bias)
+        for name in "qkv":
+            setattr(self, f"conv_proj_{name}", ConvProjection(dim, config.kernel_qkv))
+        for name in "qkv":
+            setattr(self, f"proj_{name}", Linear(dim, dim, bias=config.qkv_bias))
         self.proj = Linear(dim, dim)
-        self.criterion = criterion
+        self.criterion = config.choices.at("pool", 2 * dim, self.stride_kv)
 
-    def _pooled(
-        self, values: Tensor, prefix: Tensor | None, makers: Sequence[ConvProjection], stride: Pair, anchored: bool
-    ) -> list[Tensor]:
-        pooled, _ = pool_sequences(
-            [values] * len(makers),
-            [maker.conv for maker in makers],
-            self.criterion,
-            stride,
-            self.reach,
-            self.pad_mode,
-            anchored,
-            [maker.bn for maker in makers],
-            prefix,
-        )
-        return pooled
+    def forward(self, x: Float[Tensor, "B N C"], grid: TokenGrid, prefix: int) -> Float[Tensor, "B N C"]:
+        """Attend over a sequence; its first ``prefix`` tokens are not on the grid."""
+        x = x.to(network_precision(x))  # once for all three convolutions
+        values, class_token = x[:, prefix:].unflatten(1, grid.shape), x[:, :prefix] if prefix else None
 
-    def forward(self, x: CvtSequence) -> Float[Tensor, "B N C"]:
-        """The sequence, mixed."""
-        # once for all three convolutions, which would compute in this type anyway
-        sequence = x.values.to(network_precision(x.values))
-        values = sequence[:, x.prefix :].unflatten(1, x.grid.shape)
-        prefix = sequence[:, : x.prefix] if x.prefix else None
-        (query,) = self._pooled(values, prefix, [self.conv_proj_q], (1, 1), x.grid.anchored)
-        makers = [self.conv_proj_k, self.conv_proj_v]
-        key, value = self._pooled(values, prefix, makers, self.stride_kv, x.grid.anchored)
-        query, key, value = self.proj_q(query), self.proj_k(key), self.proj_v(value)
+        def projected(names: str, stride: Pair) -> list[Tensor]:
+            makers = [getattr(self, f"conv_proj_{name}") for name in names]
+            convs, norms = [maker.conv for maker in makers], [maker.bn for maker in makers]
+            common = (self.criterion, stride, self.reach, self.pad_mode, grid.anchored, norms, class_token)
+            pooled, _ = pool_sequences([values] * len(makers), convs, *common)
+            return [getattr(self, f"proj_{name}")(part) for name, part in zip(names, pooled, strict=True)]
+
+        (query,), (key, value) = projected("q", (1, 1)), projected("kv", self.stride_kv)
         dropped = self.attn_drop if self.training else 0.0
         return self.proj(attention(query, key, value, self.num_heads, self.scale, dropped))
-
-
-class CvtBlock(nn.Module):
-    """Attention and a perceptron, each behind a norm and around a skip."""
-
-    def __init__(self, dim: int, attn: CvtAttention, config: CvtConfig, drop_path: float) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * config.mlp_ratio), act_layer=ACTIVATIONS[config.act_layer])
-        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
-        self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
-
-    def forward(self, x: CvtSequence) -> CvtSequence:
-        """Mix tokens, then channels."""
-        values = x.values + self.drop_path1(self.attn(x._replace(values=self.norm1(x.values))))
-        return x._replace(values=values + self.drop_path2(self.mlp(self.norm2(values))))
 
 
 class CvtStage(Stage):
@@ -201,13 +134,11 @@ class CvtStage(Stage):
     Shift law: ``place(stage(S t)) == S place(stage(t))``, and the class token does not change.
     """
 
+    downsample: nn.Module
+
     def __init__(self, dim: int, downsample: nn.Module, blocks: Sequence[nn.Module], cls_token: bool) -> None:
-        super().__init__()
-        self.downsample = downsample
-        self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if cls_token else None
-        if self.cls_token is not None:
-            nn.init.trunc_normal_(self.cls_token, std=0.02)
-        self.blocks = nn.Sequential(*blocks)
+        super().__init__(blocks, downsample=downsample)
+        self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, dim), std=0.02)) if cls_token else None
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Tokens on a coarser grid, except in the first stage."""
@@ -216,7 +147,7 @@ class CvtStage(Stage):
         if self.cls_token is not None:
             sequence = torch.cat([self.cls_token.expand(sequence.shape[0], -1, -1), sequence], 1)
             count = self.cls_token.shape[1]
-        mixed = self.run_blocks(CvtSequence(sequence, tokens.grid, count)).values
+        mixed = self.run_blocks(sequence, tokens.grid, count)
         values = mixed[:, count:].unflatten(1, tokens.grid.shape)
         return Tokens(values, tokens.grid, mixed[:, :count] if count else None)
 
@@ -234,8 +165,9 @@ class Cvt(Backbone):
         super().__init__(config)
         check_size(config.size, pair(config.key_stride()))
         choices, dims = config.choices, config.embed_dim
+        kernel, padding = config.patch_sizes[0], config.patch_paddings[0]
         self._make_tokenizer(
-            dims[0], config.patch_strides[0], config.patch_sizes[0], config.patch_paddings[0], nn.LayerNorm
+            dims[0], config.patch_strides[0], kernel_size=kernel, padding=padding, norm_layer=nn.LayerNorm
         )
         stages = []
         for index, (dim, heads, depth) in enumerate(zip(dims, config.num_heads, config.depths, strict=True)):
@@ -253,7 +185,11 @@ class Cvt(Backbone):
                 )
             last = index == len(dims) - 1
             (rates,) = stage_drop_rates(config.drop_path_rate if last else 0, [depth])
-            blocks = [CvtBlock(dim, CvtAttention(dim, heads, config), config, rate) for rate in rates]
+            hidden, act_layer = int(dim * config.mlp_ratio), ACTIVATIONS[config.act_layer]
+            blocks = [
+                Block(dim, CvtAttention(dim, heads, config), Mlp(dim, hidden, act_layer=act_layer), rate)
+                for rate in rates
+            ]
             stages.append(CvtStage(dim, downsample, blocks, config.cls_token[index]))
         self.stages = nn.ModuleList(stages)
         has_token = config.cls_token[-1]

@@ -25,7 +25,7 @@ BUILDERS: dict[str, Callable[..., "HubModel"]] = {}
 class HubModel(nn.Module):
     """A module that is saved to and loaded from folders and the Hub. See ``BUILDERS`` for the way back."""
 
-    num_classes: Any  # an int; a property in some
+    num_classes: int
     pretrained_cfg: dict[str, Any]
 
     @property
@@ -38,7 +38,7 @@ class HubModel(nn.Module):
         raise NotImplementedError
 
     def weights_advice(self, weights: Mapping[str, Any], prefix: str = "") -> str | None:
-        """How to build a model that takes weights which do not fit this one, if there is more to say than shapes."""
+        """How to build a model that takes weights which do not fit this one, where shapes alone do not show it."""
         return None
 
     def save_pretrained(self, directory: str | Path, **model_config: Any) -> Path:
@@ -96,20 +96,19 @@ def saved_cfg(config: Mapping[str, Any], num_classes: int) -> dict[str, Any]:
 
 
 def write_model(directory: str | Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Path:
-    """Write weights and configuration beside their place, and move them there when both are on the disk."""
+    """Write weights and configuration to a draft folder, and move them in place when both are on the disk."""
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(f"{directory} is a file: needs a folder to save to")
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {key: value.detach().contiguous() for key, value in weights.items()}
     with tempfile.TemporaryDirectory(dir=directory, prefix=".saving-") as draft:
-        drafts = (Path(draft) / WEIGHTS, Path(draft) / CONFIG)
-        save_file(tensors, drafts[0], metadata={"format": "pt"})
-        drafts[1].write_text(json_text(dict(config)))
-        for written in drafts:
-            with written.open("rb") as file:
+        tensors = {key: value.detach().contiguous() for key, value in weights.items()}
+        save_file(tensors, Path(draft, WEIGHTS), metadata={"format": "pt"})
+        Path(draft, CONFIG).write_text(json_text(dict(config)))
+        for name in (WEIGHTS, CONFIG):
+            with Path(draft, name).open("rb") as file:
                 os.fsync(file.fileno())
-            os.replace(written, directory / written.name)
+            os.replace(Path(draft, name), directory / name)
     return directory
 
 
@@ -166,18 +165,15 @@ def load_weights(model: HubModel, path: Path) -> None:
 
 
 def misfits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """In words, how weights differ from those that are needed."""
-
-    def some(keys: list[str]) -> str:
-        return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-
-    missing = sorted(wanted.keys() - found.keys())
-    extra = sorted(found.keys() - wanted.keys())
+    """How weights differ from those that are needed."""
+    problems = []
+    for kind, keys in (("missing", wanted.keys() - found.keys()), ("unknown", found.keys() - wanted.keys())):
+        if keys:
+            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            problems.append(f"{kind} {', '.join(sorted(keys)[:3])}{more}")
     shapes = [
         f"{key} has shape {tuple(found[key].shape)}, needs {tuple(wanted[key].shape)}"
         for key in sorted(wanted.keys() & found.keys())
         if wanted[key].shape != found[key].shape
     ]
-    problems = [f"missing {some(missing)}"] if missing else []
-    problems += [f"unknown {some(extra)}"] if extra else []
     return problems + shapes[:3]

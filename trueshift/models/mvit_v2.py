@@ -1,6 +1,6 @@
 """MViTv2, ordinary and truly shift-equivariant (A-MViTv2), under timm's parameter names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from ..criteria import Criterion
 from ..layers.linear import Linear
-from ..layers.perceptron import Mlp
 from ..layers.pool import max_pool, pool_sequences
 from ..layers.tokenize import check_size
 from ..ops.geometry.grid import TokenGrid, Tokens
@@ -23,10 +22,10 @@ from ..ops.geometry.rel_pos import finer, position_bias
 from ..ops.geometry.shift import Pair, pair
 from ..ops.selection.choose import Choice
 from .backbone import Backbone
+from .config import PLACES, SelectionConfig
 from .mvit_v2_config import VARIANTS, BlockShape, MvitV2Config, block_shapes
-from .position_tables import POSITIONS, Positions, TablePlace, find_tables, fit_table
-from .selection_config import PLACES, SelectionConfig
-from .stage import Stage, stage_drop_rates
+from .position_tables import POSITIONS, TablePlace, find_tables, fit_table
+from .stage import Mlp, Stage, stage_drop_rates
 
 TABLES = ("rel_pos_h", "rel_pos_w")
 
@@ -55,9 +54,9 @@ class PoolingAttention(nn.Module):
         self.pool_q, self.norm_q = depthwise(), norm()
         self.pool_k, self.norm_k = depthwise(), norm()
         self.pool_v, self.norm_v = depthwise(), norm()
-        rows, columns = map(self.positions.table_rows, shape.steps)
-        self.rel_pos_h = nn.Parameter(nn.init.trunc_normal_(torch.empty(rows, dim), std=0.02))
-        self.rel_pos_w = nn.Parameter(nn.init.trunc_normal_(torch.empty(columns, dim), std=0.02))
+        for name, steps in zip(TABLES, shape.steps, strict=True):
+            table = torch.empty(self.positions.table_rows(steps), dim)
+            setattr(self, name, nn.Parameter(nn.init.trunc_normal_(table, std=0.02)))
         self.query_criterion = choices.at("merge", shape.attn_dim, shape.stride_q)
         self.key_criterion = choices.at("pool", 2 * shape.attn_dim, shape.stride_kv)
 
@@ -102,33 +101,24 @@ class PoolingAttention(nn.Module):
     ) -> Float[Tensor, "B heads N K"]:
         """How much each query asks for tokens at each key's distance, in rows and columns; class tokens ask nothing."""
         count = queries.shape[2] - grid.shape[0] * grid.shape[1]
-        tables = (self._table(self.rel_pos_h, grid, key_grid, 0), self._table(self.rel_pos_w, grid, key_grid, 1))
+        rows, columns = (self._table(getattr(self, name), grid, key_grid, axis) for axis, name in enumerate(TABLES))
         together = grid is key_grid or not (self.query_criterion.adaptive or self.key_criterion.adaptive)
         asked = queries.transpose(1, 2)[:, count:]
-        bias = position_bias(asked, tables, grid, key_grid, self.positions.rows, together)
+        bias = position_bias(asked, (rows, columns), grid, key_grid, self.positions.rows, together)
         return F.pad(bias, (count, 0, count, 0)) if count else bias
 
     def _table(self, table: Tensor, grid: TokenGrid, key_grid: TokenGrid, axis: int) -> Tensor:
         """The table for the image at hand, interpolated if it was made for another size."""
-        steps = grid.image_size[axis] // finer(grid, key_grid, axis)
-        return self.positions.resize(table, self.positions.table_rows(steps))
+        return self.positions.resize(table, grid.image_size[axis] // finer(grid, key_grid, axis))
 
-    def resize(self, steps: Pair) -> None:
-        """Make the tables for another size of images the parameters."""
-        for name, count in zip(TABLES, steps, strict=True):
-            table = getattr(self, name)
-            resized = self.positions.resize(table.detach(), self.positions.table_rows(count)).clone()
-            setattr(self, name, nn.Parameter(resized, requires_grad=table.requires_grad))
-        self.shape = self.shape._replace(steps=steps)
-
-    def set_positions(self, mode: str, size: Pair) -> None:
-        """Read positions in another way, from tables that say the same."""
+    def refit(self, shape: BlockShape, mode: str, size: Pair) -> None:
+        """Make equivalent tables for another size of images, or for reading positions in another way."""
         for axis, name in enumerate(TABLES):
             table = getattr(self, name)
-            place = self.shape.place(axis, size)
-            fitted = fit_table(table.detach(), self.positions.kind, place, POSITIONS[mode].kind).clone()
+            kind = POSITIONS[mode].kind
+            fitted = fit_table(table.detach(), self.positions.kind, shape.place(axis, size), kind).clone()
             setattr(self, name, nn.Parameter(fitted, requires_grad=table.requires_grad))
-        self.positions = POSITIONS[mode]
+        self.shape, self.positions = shape, POSITIONS[mode]
 
 
 def _advance(grid: TokenGrid, choice: Choice | None, stride: Pair) -> TokenGrid:
@@ -145,11 +135,11 @@ class MvitV2Block(nn.Module):
         self.norm1 = norm(shape.dim)
         self.shortcut_proj_attn = Linear(shape.dim, shape.attn_dim) if shape.dim != shape.attn_dim else None
         self.attn = PoolingAttention(shape, config, choices)
-        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
+        self.drop_path1 = DropPath(drop_path)
         self.norm2 = norm(shape.attn_dim)
         self.shortcut_proj_mlp = Linear(shape.attn_dim, shape.out_dim) if shape.attn_dim != shape.out_dim else None
         self.mlp = Mlp(shape.attn_dim, int(shape.attn_dim * config.mlp_ratio), shape.out_dim)
-        self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
+        self.drop_path2 = DropPath(drop_path)
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Mix tokens, then channels."""
@@ -179,21 +169,6 @@ def _add(skip: Tokens, branch: Tokens, drop_path: nn.Module) -> Tokens:
     return Tokens(skip.values + values, skip.grid, skip.prefix + dropped[:, :count])
 
 
-class MvitV2Stage(Stage):
-    """Blocks, the first of which pools.
-
-    Shift law: ``place(stage(S t)) == S place(stage(t))``.
-    """
-
-    def __init__(self, blocks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(*blocks)
-
-    def forward(self, tokens: Tokens) -> Tokens:
-        """Tokens on a coarser grid, where the stage pools."""
-        return self.run_blocks(tokens)
-
-
 class MvitV2(Backbone):
     """See :class:`~trueshift.models.backbone.Backbone`."""
 
@@ -207,23 +182,20 @@ class MvitV2(Backbone):
         super().__init__(config)
         check_size(config.size, self.size_multiple)
         choices, dims = config.choices, config.embed_dim
-        self._make_tokenizer(dims[0], config.patch_stride, config.patch_kernel, config.patch_padding)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, dims[0])) if config.use_cls_token else None
-        if self.cls_token is not None:
-            nn.init.trunc_normal_(self.cls_token, std=0.02)
+        kernel, padding = config.patch_kernel, config.patch_padding
+        self._make_tokenizer(dims[0], config.patch_stride, kernel_size=kernel, padding=padding)
+        token = nn.init.trunc_normal_(torch.empty(1, 1, dims[0]), std=0.02) if config.use_cls_token else None
+        self.cls_token = None if token is None else nn.Parameter(token)
         shapes = block_shapes(config)
         rates = stage_drop_rates(config.drop_path_rate, config.depths)
         self.stages = nn.ModuleList(
-            MvitV2Stage([MvitV2Block(shape, config, choices, rate) for shape, rate in zip(*stage, strict=True)])
+            Stage([MvitV2Block(shape, config, choices, rate) for shape, rate in zip(*stage, strict=True)])
             for stage in zip(shapes, rates, strict=True)
         )
-        behind = [blocks[-1] for blocks in shapes]
-        self._make_head(
-            [shape.out_dim for shape in behind],
-            [shape.stride * shape.stride_q[0] for shape in behind],
-            has_prefix=config.use_cls_token,
-            norm_eps=config.norm_eps,
-        )
+        last = [blocks[-1] for blocks in shapes]
+        strides = [shape.stride * shape.stride_q[0] for shape in last]
+        pool, has_token = config.global_pool, config.use_cls_token
+        self._make_head([shape.out_dim for shape in last], strides, pool, has_token, config.norm_eps)
 
     def tokenize(self, image: Float[Tensor, "B C H W"]) -> Tokens:
         """Patches, and the class token."""
@@ -238,32 +210,34 @@ class MvitV2(Backbone):
 
     def set_input_size(self, img_size: int | Pair | None = None) -> None:
         """Prepare for another size of images: position tables are interpolated."""
-        if img_size is None:
-            return
-        self._set_image_size(img_size)
-        for stage, shapes in zip(self.stage_list, block_shapes(self.config), strict=False):
-            for block, shape in zip(stage.blocks, shapes, strict=True):
-                block.attn.resize(shape.steps)
+        if img_size is not None:
+            self._set_image_size(img_size)
+            self._refit()
 
     def set_positions(self, positions: str) -> None:
-        """Read relative positions in another way: see :class:`~trueshift.models.selection_config.SelectionConfig`.
+        """Read relative positions in another way: see :class:`~trueshift.models.config.SelectionConfig`.
 
-        Tables become those that say the same. From ``"circular"`` to ``"shortest"`` and back nothing else changes; a
+        Tables become equivalent ones. From ``"circular"`` to ``"shortest"`` and back nothing else changes; a
         ``"linear"`` table loses its distances of more than half the image on the way to ``"circular"``.
         """
         self.config = replace(self.config, positions=positions)
-        for stage in self.stage_list:
-            for block in stage.blocks:
-                block.attn.set_positions(positions, self.config.size)
+        self._refit()
+
+    def _refit(self) -> None:
+        for stage, shapes in zip(self.stage_list, block_shapes(self.config), strict=False):  # some may be pruned
+            for block, shape in zip(stage.blocks, shapes, strict=True):
+                block.attn.refit(shape, self.config.choices.position_mode, self.config.size)
 
     def table_places(self, prefix: str = "") -> dict[str, TablePlace]:
         """Where its position tables are among weights whose names begin so."""
-        return {
-            f"{prefix}{self.stages_name}.{index}.blocks.{number}.attn.{name}": block.attn.shape.place(
-                axis, self.config.size
-            )
+        blocks = {
+            f"{prefix}stages.{index}.blocks.{number}.attn": block.attn.shape
             for index, stage in enumerate(self.stage_list)
             for number, block in enumerate(stage.blocks)
+        }
+        return {
+            f"{key}.{name}": shape.place(axis, self.config.size)
+            for key, shape in blocks.items()
             for axis, name in enumerate(TABLES)
         }
 
@@ -280,9 +254,10 @@ class MvitV2(Backbone):
         found = find_tables(weights, places, self.config.size)
         if found is None:  # what does not fit is refused where weights are loaded
             return dict(weights)
-        if self.config.positions is None and found.kind != self._positions.kind:
-            self.set_positions(self._mode_for(found.kind))
-        wanted = self._positions.kind
+        mode = self._mode_for(found.kind)
+        if self.config.positions is None and mode != self.config.choices.position_mode:
+            self.set_positions(mode)
+        wanted = POSITIONS[self.config.choices.position_mode].kind
         fitted = {key: fit_table(weights[key], found.kind, place, wanted) for key, place in places.items()}
         return {**weights, **fitted}
 
@@ -290,9 +265,9 @@ class MvitV2(Backbone):
         """How to build a network that takes these weights, if their position tables do not fit this one."""
         found = find_tables(weights, self.table_places(prefix), self.config.size)
         own, size = self.config.choices.position_mode, self.config.size
-        if found is None or (found.kind == self._positions.kind and found.size == size):
+        mode = own if found is None else self._mode_for(found.kind)
+        if found is None or (mode == own and found.size == size):
             return None
-        mode = own if found.kind == self._positions.kind else self._mode_for(found.kind)
         needs = [f"positions={mode!r}"] if mode != own else []
         needs += [f"img_size={found.size}, load them, then set_input_size({size})"] if found.size != size else []
         theirs, mine = (
@@ -306,15 +281,11 @@ class MvitV2(Backbone):
             more[-1].append(advice)  # error_msgs
         super()._load_from_state_dict(state_dict, prefix, *more)
 
-    @property
-    def _positions(self) -> Positions:
-        return POSITIONS[self.config.choices.position_mode]
-
     def _mode_for(self, kind: str) -> str:
-        """How this network would read tables of a kind."""
-        if kind == "circular":
-            return "circular"
-        return "shortest" if self.config.choices.adaptive(*PLACES) else "linear"
+        """How this network would read tables of a kind: in its own way, if it can."""
+        own = self.config.choices.position_mode
+        linear = "shortest" if self.config.choices.adaptive(*PLACES) else "linear"
+        return own if POSITIONS[own].kind == kind else "circular" if kind == "circular" else linear
 
     def changed_arguments(self) -> dict[str, Any]:
         """Always with ``positions``, by which the tables among the weights are known."""

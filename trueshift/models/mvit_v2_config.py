@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any, NamedTuple
 
-from ..layers.attention import check_heads
 from ..ops.geometry.shift import Pair, pair
 from .config import BackboneConfig, check_stages
 from .position_tables import TablePlace
@@ -50,15 +49,7 @@ class MvitV2Config(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_stages(
-            self.depths,
-            embed_dim=self.embed_dim,
-            num_heads=self.num_heads,
-            stride_q=self.stride_q,
-            stride_kv=self.stride_kv,
-        )
-        for dim, heads in zip(self.embed_dim, self.num_heads, strict=True):
-            check_heads(dim, heads)
+        check_stages(self, "embed_dim", "num_heads", "stride_q", "stride_kv")
 
     def size_multiple(self) -> int:
         """What an image's sides are multiples of where every block has a whole number of queries and of keys."""
@@ -83,7 +74,7 @@ class BlockShape(NamedTuple):
     steps: Pair  # of the finer of queries and keys, around the image
 
     def place(self, axis: int, size: Pair) -> TablePlace:
-        """For what distances its table of rows (0) or columns (1) is asked, on images of a size."""
+        """The distances in its table of rows (0) or columns (1), on images of a size."""
         key_step = self.stride_kv[axis] // min(self.stride_q[axis], self.stride_kv[axis])
         return TablePlace(axis, self.steps[axis], key_step, size[axis] // self.steps[axis])
 

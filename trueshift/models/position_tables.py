@@ -1,8 +1,8 @@
-"""Position tables of an MViTv2 among weights: what they are, and how another network reads the same from its own.
+"""Position tables of an MViTv2 among weights: of which kind they are, and how another network reads them.
 
-A table of the circle has a row for each step around the image, a linear one a row for each distance to both sides.
-Neither may be stretched into the other. For one size of images each can be read off the other, so that both say the
-same; for another size a table is interpolated first, as a table of its kind.
+A circular table has a row for each step around the image, a linear one a row for each distance to both sides. Neither
+may be stretched into the other. For one image size each can be computed from the other; for another size a table is
+interpolated first, as a table of its kind.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,24 +27,22 @@ class Positions(NamedTuple):
     """One way to read relative positions from a table."""
 
     kind: str  # of the table: "circular" or "linear"
-    table_rows: Callable[[int], int]  # how many rows, for a number of steps around the image
     rows: Callable[[TokenGrid, TokenGrid, int], Tensor]  # which row, for each query and key
-    resize: Callable[[Tensor, int], Tensor]
+    resize_rows: Callable[[Tensor, int], Tensor]
+
+    def table_rows(self, steps: int) -> int:
+        """Rows of a table, for a number of steps around the image."""
+        return steps if self.kind == "circular" else 2 * steps - 1
+
+    def resize(self, table: Tensor, steps: int) -> Tensor:
+        """The table interpolated to a number of steps around the image."""
+        return self.resize_rows(table, self.table_rows(steps))
 
 
-def _around(steps: int) -> int:
-    return steps
-
-
-def _both_ways(steps: int) -> int:
-    return 2 * steps - 1
-
-
-# functions with names: models are pickled with them
 POSITIONS = {
-    "circular": Positions("circular", _around, circular_rows, resize_circular_table),
-    "shortest": Positions("linear", _both_ways, shortest_rows, resize_linear_table),
-    "linear": Positions("linear", _both_ways, linear_rows, resize_linear_table),
+    "circular": Positions("circular", circular_rows, resize_circular_table),
+    "shortest": Positions("linear", shortest_rows, resize_linear_table),
+    "linear": Positions("linear", linear_rows, resize_linear_table),
 }
 
 
@@ -72,7 +70,7 @@ def find_tables(weights: Mapping[str, Any], places: Mapping[str, TablePlace], si
         size: of the network's images; it decides where every block has the same steps.
 
     Returns:
-        None if they are of no network like this one, or if they could be both.
+        None if they are of no network like this one, or could be both.
     """
     if not places or not places.keys() <= weights.keys():
         return None
@@ -83,8 +81,7 @@ def find_tables(weights: Mapping[str, Any], places: Mapping[str, TablePlace], si
             continue
         sizes: tuple[set[int], set[int]] = (set(), set())
         for key, place in places.items():
-            steps = rows[key] if kind == "circular" else (rows[key] + 1) // 2
-            sizes[place.axis].add(steps * place.unit)
+            sizes[place.axis].add(place.unit * (rows[key] if kind == "circular" else (rows[key] + 1) // 2))
         if len(sizes[0]) == len(sizes[1]) == 1:
             possible.append(FoundTables(kind, (sizes[0].pop(), sizes[1].pop())))
     best = [found for found in possible if found.size == size] or possible
@@ -92,14 +89,8 @@ def find_tables(weights: Mapping[str, Any], places: Mapping[str, TablePlace], si
 
 
 def fit_table(table: Tensor, kind: str, place: TablePlace, wanted: str) -> Tensor:
-    """A table for the steps of its place, equivalent to a table of the kind that is wanted.
-
-    Args:
-        kind: which it is, ``"circular"`` or ``"linear"``.
-        wanted: which it is to be.
-    """
-    positions = POSITIONS[kind]
-    table = positions.resize(table, positions.table_rows(place.steps))
+    """A table of one kind as the equivalent table of the wanted kind, for the steps of its place."""
+    table = POSITIONS[kind].resize(table, place.steps)
     if kind == wanted:
         return table
     convert = linear_from_circular if kind == "circular" else circular_from_linear

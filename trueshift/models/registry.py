@@ -21,38 +21,23 @@ from .bundled_weights import DamagedWeights, find_shipped, tags_of, unpacked
 from .cvt import Cvt
 from .hub import BUILDERS, saved_cfg
 from .mvit_v2 import MvitV2
-from .swin import Swin
-from .swin_v2 import SwinV2
+from .swin import Swin, SwinV2
 
-__all__ = [
-    "create_model",
-    "is_ours",
-    "list_models",
-    "name_of",
-    "resolve_name",
-]  # timm's register_model adds names of models
+# timm's register_model adds the names of models
+__all__ = ["create_model", "is_ours", "list_models", "name_of", "resolve_name"]
 
 FAMILIES: tuple[type[Backbone], ...] = (Swin, SwinV2, Cvt, MvitV2)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-SHORT_NAMES = {
-    "swin_tiny": "swin_tiny_patch4_window7_224",
-    "swin_small": "swin_small_patch4_window7_224",
-    "swin_base": "swin_base_patch4_window7_224",
-    "swin_large": "swin_large_patch4_window7_224",
-    "swin_mini": "swin_mini_patch2_window4_32",
-    "swinv2_tiny": "swinv2_tiny_window8_256",
-    "swinv2_small": "swinv2_small_window8_256",
-    "swinv2_base": "swinv2_base_window8_256",
-    "swinv2_mini": "swinv2_mini_patch2_window4_32",
-    "cvt_mini": "cvt_mini_32",
-    "mvitv2_mini": "mvitv2_mini_32",
-}
-ALIASES = {prefix + short: prefix + full for short, full in SHORT_NAMES.items() for prefix in ("", "a_")}
 WEIGHTS_OF_CVT = {
     "cvt_13": {"in1k": "microsoft/cvt-13"},
     "cvt_21": {"in1k": "microsoft/cvt-21"},
     "cvt_w24": {"in22k_ft_in1k_384": "microsoft/cvt-w24-384-22k"},
 }
+ALIASES: dict[str, str] = {}  # "swin_tiny" is the first variant that begins so
+for _variant in (variant for family in FAMILIES for variant in family.variants):
+    _short = "_".join(_variant.split("_")[:2])
+    if _short != _variant and _short not in ALIASES:
+        ALIASES |= {_short: _variant, f"a_{_short}": f"a_{_variant}"}
 
 
 def _pretrained_cfgs(variant: str, arguments: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -72,16 +57,15 @@ def _pretrained_cfgs(variant: str, arguments: dict[str, Any]) -> dict[str, dict[
         "classifier": "head.fc",
         "license": "apache-2.0",
     }
-    tags = WEIGHTS_OF_CVT.get(variant, {"": None})
-    # published as by transformers: rename_cvt_keys reads that
+    # published by transformers: rename_cvt_keys reads that
     return {
         tag: {**common, **({"hf_hub_id": hub, "hf_hub_filename": "pytorch_model.bin"} if hub else {})}
-        for tag, hub in tags.items()
+        for tag, hub in WEIGHTS_OF_CVT.get(variant, {"": None}).items()
     }
 
 
 def _shipped_cfgs(name: str) -> dict[str, dict[str, Any]]:
-    """The weights that come with us, by tag; the names of their classes belong to a model that has loaded them."""
+    """The bundled weights, by tag, without class names: those belong to a model that has loaded the weights."""
     try:
         found = {tag: find_shipped(name, tag) for tag in tags_of(name)}
     except DamagedWeights as error:  # one damaged file must not stop every import
@@ -96,8 +80,8 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any]) ->
     @renamed_arguments(align="feature_frame")
     def entrypoint(pretrained: bool = False, **given: Any) -> nn.Module:
         _refuse_unknown(name, family, given)
-        asked = given.get("pretrained_cfg"), given.get("pretrained_cfg_overlay")
-        shipped = find_shipped(name, *asked) if pretrained else None
+        overlay = given.get("pretrained_cfg_overlay") or {}
+        shipped = find_shipped(name, given.get("pretrained_cfg"), overlay) if pretrained else None
         needed = _tupled(shipped.arguments) if shipped else {}
         criterion = "max_norm" if name.startswith("a_") else "fixed"
         merged = {**arguments, "criterion": criterion, **needed, **_tupled(given)}
@@ -105,15 +89,14 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any]) ->
             shipped.check()
             merged["pretrained_cfg"] = shipped.pretrained_cfg(merged.get("num_classes", shipped.num_classes))
         if "img_size" in given:  # by which data are prepared
-            size = {"input_size": (3, *pair(given["img_size"]))}
-            merged["pretrained_cfg_overlay"] = {**(given.get("pretrained_cfg_overlay") or {}), **size}
-        stages = len(merged["depths"])
+            merged["pretrained_cfg_overlay"] = {**overlay, "input_size": (3, *pair(given["img_size"]))}
+        out_indices = merged.pop("out_indices", tuple(range(len(merged["depths"]))))
         return build_model_with_cfg(
             lambda **fields: family(family.Config(**fields)),
             name,
             pretrained,
             pretrained_filter_fn=lambda state, model: model.read_weights(unpacked(state)),
-            feature_cfg={"out_indices": merged.pop("out_indices", tuple(range(stages))), "feature_cls": FeatureMaps},
+            feature_cfg={"out_indices": out_indices, "feature_cls": FeatureMaps},
             **merged,
         )
 
@@ -127,13 +110,11 @@ def _tupled(value: Any) -> Any:
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
-_FOR_TIMM = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "features_only", "out_indices")
-
-
 def _refuse_unknown(name: str, family: type[Backbone], given: dict[str, Any]) -> None:
+    for_timm = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "features_only", "out_indices")
     known = sorted(field.name for field in fields(family.Config))
     for key in given:
-        if key not in known and key not in _FOR_TIMM:
+        if key not in known and key not in for_timm:
             close = get_close_matches(key, known)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise TypeError(f"{name} has no argument {key!r}: {hint}It takes {', '.join(known)}")
@@ -178,13 +159,12 @@ for _family in FAMILIES:
     for _variant, _arguments in _family.variants.items():
         _published = _pretrained_cfgs(_variant, _arguments)
         for _name in (_variant, f"a_{_variant}"):
-            _make = partial(_entrypoint, _name, _family, _arguments)
-            ENTRYPOINTS[_name] = _make()
+            ENTRYPOINTS[_name] = _entrypoint(_name, _family, _arguments)
             _shipped = {} if timm.is_model(_name) else _shipped_cfgs(_name)
             _others = {tag: cfg for tag, cfg in _published.items() if tag or not _shipped}
             _register(_name, ENTRYPOINTS[_name], _shipped | _others)
             for _alias in (alias for alias, full in ALIASES.items() if full == _name):
-                _register(_alias, _make(), {})
+                _register(_alias, _entrypoint(_name, _family, _arguments), {})
 
 
 def list_models(
@@ -193,21 +173,21 @@ def list_models(
     """Names of all models, adaptive ones (``a_...``) and ordinary ones.
 
     Args:
-        filter: names to list, with ``*`` and ``?`` for any characters; of several, those that fit one. All if empty.
-        pretrained: only models with weights, published ones or those that come with the package.
-        exclude_filters: names to leave out, in the same way. None if empty.
+        filter: names to list, with wildcards ``*`` and ``?``, or several such; all if empty.
+        pretrained: only models with weights, published or bundled.
+        exclude_filters: names to leave out, in the same way.
     """
-    names = [name for name in ENTRYPOINTS if not pretrained or _has_weights(name)]
-    listed = [name for name in names if not filter or _fits_one(name, filter)]
-    return sorted(name for name in listed if not _fits_one(name, exclude_filters))
 
+    def matches(name: str, patterns: str | Sequence[str]) -> bool:
+        return any(fnmatch(name, each) for each in ([patterns] if isinstance(patterns, str) else patterns))
 
-def _fits_one(name: str, filters: str | Sequence[str]) -> bool:
-    return any(fnmatch(name, each) for each in ([filters] if isinstance(filters, str) else filters))
+    def has_weights(name: str) -> bool:
+        return bool(tags_of(name)) or any(cfg.has_weights for cfg in get_arch_pretrained_cfgs(name).values())
 
-
-def _has_weights(name: str) -> bool:
-    return bool(tags_of(name)) or any(cfg.has_weights for cfg in get_arch_pretrained_cfgs(name).values())
+    listed = [name for name in ENTRYPOINTS if not filter or matches(name, filter)]
+    return sorted(
+        name for name in listed if not matches(name, exclude_filters) and (not pretrained or has_weights(name))
+    )
 
 
 def resolve_name(name: str) -> str:
@@ -234,8 +214,8 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
         name: ``"a_swin_tiny_patch4_window7_224"`` or shorter ``"a_swin_tiny"``; without ``a_`` the ordinary network.
             A tag after a dot chooses among published weights, as in timm; ``"hf_hub:user/name"`` and
             ``"local-dir:path"`` are passed on to timm.
-        pretrained: load trained weights: those that come with the package, without a network, for the small models;
-            elsewhere published ones of the ordinary network, which the adaptive one takes as well.
+        pretrained: load trained weights: bundled ones, which need no network, for the small models; elsewhere published
+            ones of the ordinary network, which the adaptive one takes as well.
         arguments: ``num_classes``, ``in_chans``, ``img_size``, ``drop_path_rate``, ``grid_drop_rate``, ``criterion``,
             ``anchor``, ``padding``, ``feature_frame`` and whatever the family's ``Config`` has; ``features_only`` and
             ``out_indices``.
@@ -246,11 +226,10 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
     if ":" in name:
         return timm.create_model(name, pretrained, **arguments)
     base, _, tag = name.partition(".")
-    full = resolve_name(base)
     if tag:
         arguments["pretrained_cfg"] = tag
     given = {key: value for key, value in arguments.items() if value is not None}
-    return ENTRYPOINTS[full](pretrained, **given)
+    return ENTRYPOINTS[resolve_name(base)](pretrained, **given)
 
 
 def name_of(model: Backbone) -> str:

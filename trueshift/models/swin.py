@@ -1,25 +1,24 @@
-"""Swin Transformer, ordinary and truly shift-equivariant (A-Swin), under timm's parameter names."""
+"""Swin and SwinV2, ordinary and truly shift-equivariant (A-Swin, A-SwinV2), under timm's parameter names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from math import lcm
 from typing import Any, ClassVar
 
-from jaxtyping import Float, Int64
-from timm.layers import DropPath, resize_rel_pos_bias_table
+from jaxtyping import Float
+from timm.layers import gen_relative_position_index, resize_rel_pos_bias_table
 from timm.models.swin_transformer import checkpoint_filter_fn
+from timm.models.swin_transformer_v2 import checkpoint_filter_fn as v2_checkpoint_filter_fn
 from torch import Tensor, nn
 
-from ..layers.align import AlignWindows
-from ..layers.attention import CosineWindowAttention, WindowAttention, window_distances
+from ..layers.attention import AlignWindows, CosineWindowAttention, WindowAttention, log_distances
 from ..layers.merge import AdaptiveMerge
-from ..layers.perceptron import Mlp
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
 from .backbone import Backbone
 from .config import BackboneConfig, check_stages
-from .stage import Stage, stage_drop_rates
+from .stage import Block, Mlp, Stage, stage_drop_rates
 
 Attention = WindowAttention | CosineWindowAttention
 
@@ -67,7 +66,7 @@ class SwinConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_stages(self.depths, num_heads=self.num_heads, window_size=self.window_size)
+        check_stages(self, "num_heads", "window_size")
 
     def windows(self) -> list[Pair]:
         """The window of each stage, cut down to its grid."""
@@ -104,39 +103,14 @@ class SwinConfig(BackboneConfig):
         return length > 0 and all(length % (step * window) == 0 for step, window in windows)
 
 
-class SwinBlock(nn.Module):
-    """Attention in windows and a perceptron, each behind a norm and around a skip."""
-
-    def __init__(self, dim: int, attn: Attention, config: SwinConfig, drop_path: float) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim)
-        self.attn = attn
-        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
-        self.norm2 = nn.LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * config.mlp_ratio), drop=config.proj_drop_rate)
-        self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
-
-    def forward(
-        self, x: Float[Tensor, "B h w C"], start: Int64[Tensor, "B 2"] | None = None
-    ) -> Float[Tensor, "B h w C"]:
-        """Mix within windows, which begin at ``start``, then within tokens."""
-        x = x + self.drop_path1(self.attn(self.norm1(x), start))
-        return x + self.drop_path2(self.mlp(self.norm2(x)))
-
-
 class SwinStage(Stage):
     """Merge tokens, choose where windows begin, run the blocks.
 
     Tokens stay where they are: each attention cuts its windows from the chosen token on.
-
-    Shift law: ``place(stage(S t)) == S place(stage(t))``.
     """
 
-    def __init__(self, downsample: nn.Module, align: AlignWindows, blocks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.downsample = downsample
-        self.align = align
-        self.blocks = nn.Sequential(*blocks)
+    downsample: nn.Module
+    align: AlignWindows
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Tokens on a coarser grid, except in the first stage."""
@@ -152,7 +126,7 @@ class Swin(Backbone):
     stages_name = "layers"
     output_fmt = "NHWC"
     undecayed: ClassVar[tuple[str, ...]] = ("relative_position_bias_table",)
-    block: ClassVar[Any] = SwinBlock
+    block: ClassVar[type[Block]] = Block
     attention_layer: ClassVar[type[Attention]] = WindowAttention
     merge_norm: ClassVar[str] = "before"
 
@@ -169,13 +143,18 @@ class Swin(Backbone):
         for index, (dim, window) in enumerate(zip(dims, config.windows(), strict=True)):
             merge = AdaptiveMerge(dim // 2, dim, norm=self.merge_norm, criterion=choices.at("merge", dim))
             blocks = [
-                self.block(dim, self.attention(index, window, shifted=number % 2 == 1), config, rate)
+                self.block(
+                    dim,
+                    self.attention(index, window, shifted=number % 2 == 1),
+                    Mlp(dim, int(dim * config.mlp_ratio), drop=config.proj_drop_rate),
+                    rate,
+                )
                 for number, rate in enumerate(drop_rates[index])
             ]
-            align = AlignWindows(window, criterion=choices.at("align", dim))
-            stages.append(SwinStage(merge if index else nn.Identity(), align, blocks))
+            align = AlignWindows(window, criterion=choices.at("align", dim), closed=choices.closed)
+            stages.append(SwinStage(blocks, downsample=merge if index else nn.Identity(), align=align))
         self.layers = nn.Sequential(*stages)
-        self._make_head(dims, config.steps())
+        self._make_head(dims, config.steps(), config.global_pool)
 
     def attention(self, index: int, window: Pair, **more: Any) -> Attention:
         """The attention of one block of a stage."""
@@ -185,7 +164,7 @@ class Swin(Backbone):
             window,
             config.num_heads[index],
             config.qkv_bias,
-            border=not config.choices.adaptive("align"),
+            border=config.choices.closed or not config.choices.adaptive("align"),
             attn_drop=config.attn_drop_rate,
             proj_drop=config.proj_drop_rate,
             **more,
@@ -227,21 +206,20 @@ class Swin(Backbone):
         config.check_windows()
         for stage, new in zip(self.stage_list, config.windows(), strict=False):  # some may be pruned
             stage.align.window_size = new
-            for block in stage.blocks:
-                self.resize_window(block.attn, new)
+            for attn in (block.attn for block in stage.blocks if block.attn.window_size != new):
+                self.resize_table(attn, new)
+                index = attn.relative_position_index
+                attn.relative_position_index = gen_relative_position_index(new).to(index.device)
+                attn.window_size = new
         self.config = config
         self.record_input_size()
 
-    def resize_window(self, attn: Any, window: Pair) -> None:
-        """Give an attention another window."""
-        if attn.window_size == window:
-            return
+    def resize_table(self, attn: Any, window: Pair) -> None:
+        """Interpolate an attention's position table to another window."""
         table = attn.relative_position_bias_table
         shape = ((2 * window[0] - 1) * (2 * window[1] - 1), attn.num_heads)
         resized = resize_rel_pos_bias_table(table.detach(), new_window_size=window, new_bias_shape=shape)
         attn.relative_position_bias_table = nn.Parameter(resized, requires_grad=table.requires_grad)
-        attn.relative_position_index = window_distances(window).to(table.device)
-        attn.window_size = window
 
     def read_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Weights under timm's names, tables interpolated to the windows.
@@ -253,3 +231,69 @@ class Swin(Backbone):
         fitting = {key: weights[key] for key in tables if weights[key].shape == own[key].shape}
         others = {key: value for key, value in weights.items() if key not in fitting}
         return {**checkpoint_filter_fn(others, self), **fitting}
+
+
+@dataclass(frozen=True)
+class SwinV2Config(SwinConfig):
+    """Sizes of a SwinV2.
+
+    Args:
+        pretrained_window_sizes: windows with which the weights were trained, by stage; 0 where they were the same, or
+            alone for all stages.
+    """
+
+    img_size: int | Pair = 256
+    window_size: int | tuple[int | Pair, ...] = 8
+    pretrained_window_sizes: int | tuple[int | Pair, ...] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_stages(self, "pretrained_window_sizes")
+
+
+class SwinV2Block(Block):
+    """With the norms behind attention and perceptron, inside the skip."""
+
+    def __init__(self, dim: int, attn: nn.Module, mlp: Mlp, drop_path: float) -> None:
+        super().__init__(dim, attn, mlp, drop_path)
+        for name in ("attn", "norm1", "mlp", "norm2"):  # the order of timm: optimizers go by it
+            self._modules[name] = self._modules.pop(name)
+
+    def forward(self, x: Float[Tensor, "B *tokens C"], *more: Any) -> Float[Tensor, "B *tokens C"]:
+        """Mix tokens, then channels; ``more`` is for the attention."""
+        x = x + self.drop_path1(self.norm1(self.attn(x, *more)))
+        return x + self.drop_path2(self.norm2(self.mlp(x)))
+
+
+class SwinV2(Swin):
+    """See :class:`~trueshift.models.backbone.Backbone`."""
+
+    Config = SwinV2Config
+    variants = V2_VARIANTS
+    undecayed: ClassVar[tuple[str, ...]] = ("cpb_mlp", "logit_scale")
+    block: ClassVar[type[Block]] = SwinV2Block
+    attention_layer: ClassVar[type[Attention]] = CosineWindowAttention
+    merge_norm: ClassVar[str] = "after"
+
+    config: SwinV2Config
+
+    def __init__(self, config: SwinV2Config) -> None:
+        super().__init__(config)
+        for stage in self.stage_list:  # each block starts as the identity
+            for block in stage.blocks:
+                for norm in (block.norm1, block.norm2):
+                    nn.init.zeros_(norm.weight)
+
+    def attention(self, index: int, window: Pair, **more: Any) -> Attention:
+        """Cosine attention, which also knows the window it was trained with."""
+        trained = self.config.pretrained_window_sizes
+        trained_window = trained if isinstance(trained, int) else trained[index]
+        return super().attention(index, window, trained_window=trained_window, **more)
+
+    def resize_table(self, attn: Any, window: Pair) -> None:
+        """Other distances, for the same network."""
+        attn.relative_coords_table = log_distances(window, attn.trained_window).to(attn.relative_coords_table)
+
+    def read_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Weights under timm's names, as timm reads them."""
+        return v2_checkpoint_filter_fn(dict(weights), self)

@@ -10,18 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ..eval.options import Progress as Report
-from .wording import (
-    PIXEL_ROWS,
-    ROWS,
-    SEGMENTATION,
-    assumption,
-    cell,
-    other_classes,
-    percent,
-    remarks,
-    table_rows,
-    verdict,
-)
+from .wording import PIXEL_ROWS, ROWS, SEGMENTATION, audit_remarks, cell, percent, remarks, table_rows, verdict
 
 
 @contextmanager
@@ -53,8 +42,7 @@ def print_audit(console: Console, audit: dict[str, Any]) -> None:
         shown = [f"{value}\n[dim]{between}[/]" if between else value for value, between in cells]
         table.add_row(f"{escape(title)}\n[dim]{escape(meaning)}[/]", *shown)
     console.print(table)
-    for remark in remarks(audit):
-        console.print(f"[yellow]{escape(remark)}[/]", highlight=False)
+    _print_remarks(console, audit_remarks(audit))
     console.print(escape(verdict(audit)), highlight=False)
 
 
@@ -77,15 +65,12 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
     for name, protocol in result["protocols"].items():
         console.print(f"[dim]{name}: {escape(protocol['description'])}[/]", highlight=False)
     _print_classes(console, result)
-    if model["random"]:
-        console.print("[yellow]Weights are the random initialisation, nothing was learned.[/]")
-    if model["assumed"]:
-        console.print(f"[yellow]{escape(assumption(model))}[/]", highlight=False)
-    if data["skipped"]:
-        first = data["skipped"][0]
-        console.print(
-            f"[yellow]{len(data['skipped'])} images skipped, e.g. {escape(first['name'])}: {escape(first['reason'])}[/]"
-        )
+    _print_remarks(console, remarks([model], data))
+
+
+def _print_remarks(console: Console, remarks: list[str]) -> None:
+    for remark in remarks:
+        console.print(f"[yellow]{escape(remark)}[/]", highlight=False)
 
 
 def _print_classes(console: Console, result: dict[str, Any]) -> None:
@@ -96,7 +81,8 @@ def _print_classes(console: Console, result: dict[str, Any]) -> None:
     names, classes = result["data"]["classes"], result["model"]["num_classes"]
     if first["iou_by_class"] is None:
         if names and len(names) != classes:
-            console.print(f"[yellow]{escape(other_classes(result['model']['name'], classes, len(names)))}[/]")
+            reason = f"{result['model']['name']} has {classes} classes, the data {len(names)}"
+            console.print(f"[yellow]mIoU is not reported: {escape(reason)}.[/]")
         return
     shares = [
         f"{names[label] if names else f'class {label}'} {percent({'rate': share})}"

@@ -1,11 +1,11 @@
 """Figures of an audit, for papers and slides: consistency by magnitude, planes of shifts, tokens, flipped labels."""
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure  # without pyplot: no window system, nothing kept open
 
 from ..data import Source
@@ -24,21 +24,19 @@ CONSISTENCY_BY_MAGNITUDE = {
 _INK = {"light": ("#1f2328", "#d0d7de"), "dark": ("#e6edf3", "#3d444d")}
 
 
-@contextmanager
-def _style(theme: str) -> Iterator[Any]:
+def _drawn(draw: Callable[[Figure], None], size: tuple[float, float], theme: str = "light", **options: Any) -> bytes:
+    """A figure as a PNG."""
     ink, faint = _INK[theme]
     settings: Any = {
         "text.color": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.edgecolor": faint,
         "grid.color": faint, "axes.spines.top": False, "axes.spines.right": False, "font.size": 10,
         "legend.frameon": False, "savefig.dpi": 200, "savefig.bbox": "tight",
     }  # fmt: skip
-    with matplotlib.rc_context(settings):
-        yield ink
-
-
-def _drawn(figure: Any, transparent: bool) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, format="png", transparent=transparent)
+    with matplotlib.rc_context(settings):
+        figure = Figure(size, layout="constrained")
+        draw(figure)
+        figure.savefig(file, format="png", **options)
     return file.getvalue()
 
 
@@ -47,29 +45,25 @@ def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: b
     names = [f"magnitude-{pixels}" for pixels in MAGNITUDES]
     if any(name not in audit["protocols"] for name in names) or not audit["data"]["images"]:
         return None
-    with _style(theme) as ink:
-        figure = Figure((4.4, 3.5), layout="constrained")
+    share = [100 * pixels / 32 for pixels in MAGNITUDES]
+    grey: Any = {"color": _INK[theme][0], "alpha": 0.4, "linewidth": 1}
+
+    def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        share = [100 * pixels / 32 for pixels in MAGNITUDES]
         for name, curve in CONSISTENCY_BY_MAGNITUDE.items():
-            adaptive = name.startswith("adaptive")
-            axes.plot(share, curve, color=ink, alpha=0.4, linewidth=1, linestyle=":" if adaptive else "--")
-        axes.plot([], [], color=ink, alpha=0.4, linestyle="--", linewidth=1, label="paper, ordinary (four models)")
-        axes.plot([], [], color=ink, alpha=0.4, linestyle=":", linewidth=1, label="paper, adaptive")
+            axes.plot(share, curve, linestyle=":" if name.startswith("adaptive") else "--", **grey)
+        axes.plot([], [], linestyle="--", label="paper, ordinary (four models)", **grey)
+        axes.plot([], [], linestyle=":", label="paper, adaptive", **grey)
         for model, colour in zip(audit["models"], PALETTE, strict=False):
             rates = [model["measured"][name]["consistency"] for name in names]
-            middle = [100 * rate["rate"] for rate in rates]
-            below = [100 * (rate["rate"] - rate["low"]) for rate in rates]
-            above = [100 * (rate["high"] - rate["rate"]) for rate in rates]
-            axes.errorbar(
-                share, middle, [below, above], color=colour, marker="o", markersize=4, capsize=3, label=model["name"]
-            )
-        axes.set_xlabel("largest circular shift, % of the image")
-        axes.set_ylabel("same answer as unshifted, %")
-        axes.set_xticks(share)
+            low, middle, high = ([100 * rate[key] for rate in rates] for key in ("low", "rate", "high"))
+            ends = [np.subtract(middle, low), np.subtract(high, middle)]
+            axes.errorbar(share, middle, ends, color=colour, marker="o", markersize=4, capsize=3, label=model["name"])
+        axes.set(xlabel="largest circular shift, % of the image", ylabel="same answer as unshifted, %", xticks=share)
         axes.grid(axis="y", linewidth=0.5)
         figure.legend(loc="outside lower center", ncols=1, fontsize=8.5)
-        return _drawn(figure, transparent)
+
+    return _drawn(draw, (4.4, 3.5), theme, transparent=transparent)
 
 
 def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
@@ -78,27 +72,25 @@ def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
     if not models:
         return None
     rows = min(len(model["planes"]) for model in models)
-    with _style("light"):
-        figure = Figure((2.4 * (len(models) + 1), 2.5 * rows), layout="constrained")
-        grid = figure.subplots(rows, len(models) + 1, squeeze=False)
-        for row in range(rows):
-            planes = [model["planes"][row] for model in models]
+
+    def draw(figure: Figure) -> None:
+        for line, *planes in zip(
+            figure.subplots(rows, len(models) + 1, squeeze=False), *(model["planes"] for model in models), strict=False
+        ):
             colours = colours_of(planes)
-            grid[row][0].imshow(thumbnail(source[planes[0]["index"]].image))
-            grid[row][0].set_title(planes[0]["name"], fontsize=9)
-            for axes, model, plane in zip(grid[row][1:], models, planes, strict=True):
-                (top, bottom), (left, right) = plane["rows"], plane["columns"]
-                extent = (left - 0.5, right - 0.5, bottom - 0.5, top - 0.5)
-                axes.imshow(plane_image(plane, colours), extent=extent, interpolation="nearest")
+            line[0].imshow(thumbnail(source[planes[0]["index"]].image))
+            line[0].set_title(planes[0]["name"], fontsize=9)
+            for axes, model, plane in zip(line[1:], models, planes, strict=True):
+                axes.imshow(plane_image(plane, colours), interpolation="nearest")
                 answers = plane["different_answers"]
                 axes.set_title(f"{model['name']}\n{answers} answer{'s' * (answers > 1)}", fontsize=9)
-            for axes in grid[row]:
-                axes.set_xticks([])
-                axes.set_yticks([])
-            legend = {answer_name(models[0], label): colour for label, colour in list(colours.items())[:6]}
-            handles = [grid[row][0].scatter([], [], color=colour, label=name) for name, colour in legend.items()]
-            grid[row][-1].legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
-        return _drawn(figure, transparent=False)
+            for axes in line:
+                axes.set(xticks=[], yticks=[])
+            named = [(answer_name(models[0], label), colour) for label, colour in list(colours.items())[:6]]
+            handles = [line[0].scatter([], [], color=colour, label=name) for name, colour in named]
+            line[-1].legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+
+    return _drawn(draw, (2.4 * (len(models) + 1), 2.5 * rows))
 
 
 def tokens_figure(audit: dict[str, Any]) -> bytes | None:
@@ -107,10 +99,9 @@ def tokens_figure(audit: dict[str, Any]) -> bytes | None:
     if not models:
         return None
     stages = max(len(model["tokens"][0]["stages"]) for model in models)
-    with _style("light"):
-        figure = Figure((2.1 * stages, 2.4 * len(models)), layout="constrained")
-        grid = figure.subplots(len(models), stages, squeeze=False)
-        for row, model in zip(grid, models, strict=True):
+
+    def draw(figure: Figure) -> None:
+        for row, model in zip(figure.subplots(len(models), stages, squeeze=False), models, strict=True):
             for axes in row:
                 axes.set_axis_off()
             for number, (axes, stage) in enumerate(zip(row, model["tokens"][0]["stages"], strict=False), 1):
@@ -118,7 +109,8 @@ def tokens_figure(audit: dict[str, Any]) -> bytes | None:
                 height, width = len(stage["error"]), len(stage["error"][0])
                 axes.set_title(f"stage {number}, {height} x {width}\nlargest {stage['largest']:.2g}", fontsize=8)
             row[0].text(0, -0.08, model["name"], transform=row[0].transAxes, fontsize=9, va="top")
-        return _drawn(figure, transparent=False)
+
+    return _drawn(draw, (2.1 * stages, 2.4 * len(models)))
 
 
 def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
@@ -130,9 +122,9 @@ def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
     ]
     if not rows:
         return None
-    with _style("light"):
-        heights = [2.5 * flip["size"][0] / flip["size"][1] + 0.3 for _, flip in rows]
-        figure = Figure((12.5, sum(heights)), layout="constrained")
+    heights = [2.5 * flip["size"][0] / flip["size"][1] + 0.3 for _, flip in rows]
+
+    def draw(figure: Figure) -> None:
         grid = figure.subplots(len(rows), 5, squeeze=False, height_ratios=heights)
         for line, (model, flip) in zip(grid, rows, strict=True):
             titles = {
@@ -147,4 +139,5 @@ def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
                 axes.imshow(images[which], interpolation="nearest")
                 axes.set_title(title, fontsize=8.5, parse_math=False)
                 axes.set_axis_off()
-        return _drawn(figure, transparent=False)
+
+    return _drawn(draw, (12.5, sum(heights)))

@@ -1,18 +1,17 @@
 """Images in reports: planes of answers, changes of tokens, thumbnails, label maps, overlays and what flipped."""
 
 import base64
-import io
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Int, UInt8
-from PIL import Image, ImageDraw, ImageFont
-from torchvision.utils import draw_segmentation_masks
+from matplotlib import colormaps
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from ..data import Source
+from ..data.images import png_bytes
 from ..eval.audit.segmentation import NOT_SHOWN, unpacked_labels
 
 Pixels = UInt8[np.ndarray, "H W 3"]
@@ -30,53 +29,40 @@ _CHANGED, _BOX, _BLANK = (216, 27, 96), (255, 193, 7), (154, 154, 154)  # distin
 _LINES = 96  # widths of a box's line in the height of an image
 
 
+def shares(labels: Int[np.ndarray, "*shape"]) -> list[tuple[int, float]]:
+    """The labels that are there, with the part of the whole that each has; the largest first."""
+    found, counts = np.unique(labels, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return [(int(found[at]), float(counts[at] / labels.size)) for at in order]
+
+
 def colours_of(planes: list[dict[str, Any]]) -> dict[int, str]:
     """A colour for each answer, the most frequent ones first; the same answer has one colour for all models."""
-    answers = np.concatenate([np.ravel(plane["labels"]) for plane in planes])
-    labels, counts = np.unique(answers, return_counts=True)
-    order = [int(labels[position]) for position in np.argsort(-counts, kind="stable")]
-    return {label: PALETTE[rank] if rank < len(PALETTE) else OTHER for rank, label in enumerate(order)}
+    found = shares(np.concatenate([np.ravel(plane["labels"]) for plane in planes]))
+    return {label: PALETTE[rank] if rank < len(PALETTE) else OTHER for rank, (label, _) in enumerate(found)}
 
 
-def plane_image(plane: dict[str, Any], colours: dict[int, str]) -> np.ndarray:
-    """The answer at each shift as a colour, ``[rows, columns, 3]``."""
-    labels = np.array(plane["labels"])
-    image = np.zeros((*labels.shape, 3), np.uint8)
-    for label in np.unique(labels):
-        image[labels == label] = [int(colours[int(label)][at : at + 2], 16) for at in (1, 3, 5)]
-    return image
+def plane_image(plane: dict[str, Any], colours: dict[int, str]) -> Pixels:
+    """The answer at each shift as a colour."""
+    return np.array([[ImageColor.getrgb(colours[label]) for label in row] for row in plane["labels"]], np.uint8)
 
 
-def error_image(error: list[list[float]], scale: float) -> np.ndarray:
-    """How much each token changed, from black (not at all) over orange to white (by ``scale`` or more)."""
-    part = np.clip(np.array(error) / (scale or 1.0), 0, 1)[..., None]
-    stops = np.array([[17, 17, 34], [120, 28, 109], [237, 105, 37], [252, 255, 200]], float)
-    position = part * (len(stops) - 1)
-    below = np.minimum(position.astype(int), len(stops) - 2)[..., 0]
-    mixed = stops[below] * (1 - (position - below[..., None])) + stops[below + 1] * (position - below[..., None])
-    return mixed.round().astype(np.uint8)
+def error_image(error: list[list[float]], scale: float) -> Pixels:
+    """How much each token changed, from black (not at all) over orange to pale yellow (by ``scale`` or more)."""
+    return colormaps["inferno"](np.clip(np.array(error) / (scale or 1.0), 0, 1), bytes=True)[..., :3]
 
 
-def thumbnail(image: Image.Image, side: int = 128) -> np.ndarray:
+def thumbnail(image: Image.Image, side: int = 128) -> Pixels:
     """A small version of an image; tiny ones stay as they are."""
     small = image.convert("RGB")
     small.thumbnail((side, side))
     return np.asarray(small)
 
 
-def photo(source: Source, index: int, side: int) -> dict[str, Any]:
-    """A small version of an image for a page; one of few pixels is shown as pixels, not blurred."""
-    small = thumbnail(source[index].image, side)
-    return {"thumbnail": data_uri(small), "crisp": max(small.shape) < side}
-
-
 def data_uri(image: np.ndarray | bytes) -> str:
     """An image inside a page: PNG as a ``data:`` address."""
-    if not isinstance(image, bytes):
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, "PNG", optimize=True)
-        image = file.getvalue()
-    return "data:image/png;base64," + base64.b64encode(image).decode()
+    data = image if isinstance(image, bytes) else png_bytes(Image.fromarray(image), optimize=True)
+    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 @lru_cache(maxsize=1)
@@ -86,7 +72,7 @@ def class_colours() -> UInt8[np.ndarray, "colours 3"]:
     choice = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), -1).reshape(-1, 3)
     bright = choice @ [0.3, 0.59, 0.11]
     choice = choice[(np.ptp(choice, axis=1) > _DULL) & (bright > _DARK) & (bright < _BRIGHT)]
-    colours = [np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)], float) for colour in PALETTE]
+    colours = [np.array(ImageColor.getrgb(colour), float) for colour in PALETTE]
     distance = np.min([_apart(choice, colour) for colour in colours], axis=0)
     while len(colours) < _COLOURS:
         colours.append(choice[distance.argmax()])
@@ -99,6 +85,16 @@ def _apart(colours: np.ndarray, other: np.ndarray) -> np.ndarray:
     return ((colours - other) ** 2) @ [0.3, 0.5, 0.2]
 
 
+def colour_of(label: int) -> str:
+    """The colour of a class as a page writes it."""
+    return "#" + class_colours()[label % _COLOURS].tobytes().hex()
+
+
+def label_image(labels: Int[np.ndarray, "H W"]) -> Pixels:
+    """A colour for each label; grey where there is none."""
+    return np.where((labels == NOT_SHOWN)[..., None], np.array(_BLANK, np.uint8), class_colours()[labels % _COLOURS])
+
+
 def mask_png(labels: Int[np.ndarray, "H W"], classes: int) -> bytes:
     """A label file: numbers of classes, with colours for viewers; more than 255 classes as grey of 16 bits."""
     if not 0 <= labels.min() <= labels.max() < classes <= 2**16:
@@ -106,35 +102,20 @@ def mask_png(labels: Int[np.ndarray, "H W"], classes: int) -> bytes:
             f"labels from {labels.min()} to {labels.max()} of {classes} classes: needs 0 to the number of classes, "
             "which may be 65536 at most"
         )
-    file = io.BytesIO()
     if classes > 255:
-        Image.fromarray(labels.astype(np.uint16)).save(file, "PNG")
-    else:
-        image = Image.fromarray(labels.astype(np.uint8))
-        image.putpalette(class_colours().tobytes())
-        image.save(file, "PNG", optimize=True)
-    return file.getvalue()
-
-
-def shares(labels: Int[np.ndarray, "H W"]) -> list[tuple[int, float]]:
-    """The classes that are there, with the part of the pixels that each has; the largest first."""
-    found, counts = np.unique(labels, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return [(int(found[at]), float(counts[at] / labels.size)) for at in order]
+        return png_bytes(Image.fromarray(labels.astype(np.uint16)))
+    image = Image.fromarray(labels.astype(np.uint8))
+    image.putpalette(class_colours().tobytes())
+    return png_bytes(image, optimize=True)
 
 
 def overlay(
     image: Image.Image, labels: Int[np.ndarray, "H W"], names: Sequence[str], opacity: float = 0.5
 ) -> Image.Image:
     """The image under the colours of its classes, above a legend."""
-    found = [label for label, _ in shares(labels)]
-    masks = torch.from_numpy(labels == np.array(found)[:, None, None])
-    pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
-    colours = [tuple(class_colours()[label % _COLOURS].tolist()) for label in found]
-    shown = draw_segmentation_masks(pixels, masks, opacity, colours)
-    key = legend(image.width, found, names)
+    key = legend(image.width, [label for label, _ in shares(labels)], names)
     whole = Image.new("RGB", (image.width, image.height + key.height), "white")
-    whole.paste(Image.fromarray(shown.permute(1, 2, 0).numpy()), (0, 0))
+    whole.paste(Image.blend(image.convert("RGB"), Image.fromarray(label_image(labels)), opacity))
     whole.paste(key, (0, image.height))
     return whole
 
@@ -142,34 +123,29 @@ def overlay(
 def legend(width: int, labels: Sequence[int], names: Sequence[str]) -> Image.Image:
     """A strip that names colours, as high as needed."""
     font = ImageFont.load_default()
-    entries = [(label, _plain(names[label])) for label in labels[:_LEGEND]]
+    entries = [(colour_of(label), names[label]) for label in labels[:_LEGEND]]
     if len(labels) > _LEGEND:
-        entries.append((-1, f"and {len(labels) - _LEGEND} more"))
+        entries.append(("white", f"and {len(labels) - _LEGEND} more"))
     placed, across, row = [], _GAP, 0
-    for label, name in entries:
+    for colour, name in entries:
+        name = name.encode("latin-1", "replace").decode("latin-1")  # Pillow's font may lack other letters
         needed = _SWATCH + _GAP + int(font.getlength(name)) + 2 * _GAP
         if across > _GAP and across + needed > width:
             across, row = _GAP, row + 1
-        placed.append((across, row * _ROW, label, name))
+        placed.append((across, row * _ROW, colour, name))
         across += needed
     strip = Image.new("RGB", (width, (row + 1) * _ROW + _GAP), "white")
     draw = ImageDraw.Draw(strip)
-    for left, top, label, name in placed:
-        if label >= 0:
-            colour = tuple(class_colours()[label % _COLOURS].tolist())
-            draw.rectangle((left, top + _GAP // 2, left + _SWATCH, top + _GAP // 2 + _SWATCH), colour)
+    for left, top, colour, name in placed:
+        draw.rectangle((left, top + _GAP // 2, left + _SWATCH, top + _GAP // 2 + _SWATCH), colour)
         draw.text((left + _SWATCH + _GAP, top + 2), name, "black", font)
     return strip
 
 
-def _plain(name: str) -> str:
-    """Without letters that Pillow's font may lack."""
-    return name.encode("latin-1", "replace").decode("latin-1")
-
-
 def flip_images(flip: dict[str, Any], source: Source) -> dict[str, Pixels]:
     """All images of one flip map at the size of the network's input."""
-    photo = _photo(source, flip)
+    height, width = flip["size"]
+    photo = np.asarray(source[flip["index"]].image.convert("RGB").resize((width, height)))
     before, after = unpacked_labels(flip["before"]), unpacked_labels(flip["after"])
     return {
         "image": photo,
@@ -183,19 +159,7 @@ def flip_images(flip: dict[str, Any], source: Source) -> dict[str, Pixels]:
 def classes_in(flips: list[dict[str, Any]]) -> list[int]:
     """The labels in some flip maps, those of most pixels first."""
     maps = [unpacked_labels(flip[when]).ravel() for flip in flips for when in ("before", "after")]
-    return [label for label, _ in shares(np.concatenate(maps)[None]) if label != NOT_SHOWN]
-
-
-def colour_of(label: int) -> str:
-    """The colour of a class as a page writes it."""
-    colours = class_colours()
-    return "#" + "".join(f"{part:02x}" for part in colours[label % len(colours)].tolist())
-
-
-def label_image(labels: Int[np.ndarray, "H W"]) -> Pixels:
-    """A colour for each label; grey where there is none."""
-    colours = class_colours()
-    return np.where((labels == NOT_SHOWN)[..., None], np.array(_BLANK, np.uint8), colours[labels % len(colours)])
+    return [label for label, _ in shares(np.concatenate(maps)) if label != NOT_SHOWN]
 
 
 def change_image(photo: Pixels, changed: np.ndarray, regions: list[dict[str, Any]]) -> Pixels:
@@ -211,19 +175,11 @@ def change_image(photo: Pixels, changed: np.ndarray, regions: list[dict[str, Any
     return np.asarray(image)
 
 
-def _photo(source: Source, flip: dict[str, Any]) -> Pixels:
-    height, width = flip["size"]
-    image = source[flip["index"]].image.convert("RGB")
-    return np.asarray(image if image.size == (width, height) else image.resize((width, height)))
-
-
 def _shifted(photo: Pixels, flip: dict[str, Any]) -> Pixels:
     """The photograph as the network saw it second."""
     down, right = flip["shift"]
-    moved = np.roll(photo, (down, right), (0, 1))
-    if not flip["wraps"]:  # pixels from the other side are not there
-        rows, columns = np.indices(photo.shape[:2])
-        inside = (rows - down >= 0) & (rows - down < len(photo))
-        inside &= (columns - right >= 0) & (columns - right < photo.shape[1])
-        moved = np.where(inside[..., None], moved, np.array(_BLANK, np.uint8))
-    return moved
+    if flip["wraps"]:
+        return np.roll(photo, (down, right), (0, 1))
+    moved = Image.new("RGB", photo.shape[1::-1], _BLANK)
+    moved.paste(Image.fromarray(photo), (right, down))
+    return np.asarray(moved)

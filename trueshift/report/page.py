@@ -2,6 +2,8 @@
 
 import csv
 import io
+import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,8 @@ from PIL import Image
 from ..data import Source
 from ..eval.audit.run import answer_name
 from ..utils.files import json_text, write_whole
+from . import images, wording
 from .figures import flips_figure, magnitude_figure, planes_figure, tokens_figure
-from .images import classes_in, colour_of, colours_of, data_uri, error_image, flip_images, photo, plane_image
-from .wording import SEGMENTATION, interval, number, percent, remarks, table_rows, verdict
 
 _FOLDER = Path(__file__).parent
 _NAMED = 12  # classes in a legend, at most
@@ -52,133 +53,57 @@ def _images_table(audit: dict[str, Any], source: Source) -> str:
 def render_page(audit: dict[str, Any], source: Source) -> str:
     """The page as text. Names of files and classes are escaped."""
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
-    environment.filters.update(percent=percent, interval=interval, number=number)
-    dense = audit["task"] == SEGMENTATION
+    environment.filters.update(percent=_percent, number=wording.number, data_uri=images.data_uri, in_page=_in_page)
+    environment.globals.update(
+        answer_name=answer_name,
+        colours_of=images.colours_of,
+        error_image=images.error_image,
+        flip_images=partial(images.flip_images, source=source),
+        label_name=partial(_label_name, audit),
+        legend=_legend,
+        legend_of_flips=lambda model, flips: _legend(
+            model, {at: images.colour_of(at) for at in images.classes_in(flips)}
+        ),
+        photo=lambda index, side: images.thumbnail(source[index].image, side),
+        plane_image=images.plane_image,
+    )
+    dense = audit["task"] == wording.SEGMENTATION
     return environment.get_template("page.html").render(
         audit=audit,
         dense=dense,
         style=(_FOLDER / "page.css").read_text(),
-        verdict=verdict(audit),
-        remarks=remarks(audit),
-        rows=table_rows(audit),
-        examples=[_planes(audit, source, *found) for found in _examples(audit, "planes")],
-        magnitudes=_magnitudes(audit),
-        tokens=[_tokens(*found) for found in _examples(audit, "tokens")],
-        flips=[_flips(source, *found) for found in _examples(audit, "flips")],
-        worst=_worst(audit, source),
+        verdict=wording.verdict(audit),
+        remarks=wording.audit_remarks(audit),
+        rows=wording.table_rows(audit),
+        examples={kind: _examples(audit, kind) for kind in ("planes", "tokens", "flips")},
+        magnitudes={theme: magnitude_figure(audit, theme, transparent=True) for theme in ("light", "dark")},
         classes=_iou_by_class(audit) if dense else _consistency_by_class(audit),
     )
 
 
-def _examples(audit: dict[str, Any], kind: str) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """The models that have details of a kind, and their entries for each example."""
+def _examples(audit: dict[str, Any], kind: str) -> list[list[tuple[dict[str, Any], dict[str, Any]]]]:
+    """For each example, the models that have details of a kind, each with its entry."""
     models = [model for model in audit["models"] if model.get(kind)]
-    return [(models, list(entries)) for entries in zip(*(model[kind] for model in models), strict=False)]
+    entries = zip(*(model[kind] for model in models), strict=False)
+    return [list(zip(models, example, strict=True)) for example in entries]
 
 
 def _legend(model: dict[str, Any], colours: dict[int, str]) -> dict[str, Any]:
     """Names of the first colours, and how many are left out."""
-    named = [{"name": answer_name(model, label), "colour": colour} for label, colour in colours.items()]
-    return {"legend": named[:_NAMED], "unnamed": max(0, len(colours) - _NAMED)}
+    named = [(answer_name(model, label), colour) for label, colour in colours.items()]
+    return {"named": named[:_NAMED], "more": max(0, len(colours) - _NAMED)}
 
 
-def _planes(
-    audit: dict[str, Any], source: Source, models: list[dict[str, Any]], planes: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """An example with the plane of every model and a legend they share."""
-    colours = colours_of(planes)
-    return {
-        "name": planes[0]["name"],
-        "label": _label_name(audit, planes[0]["label"]),
-        **photo(source, planes[0]["index"], 128),
-        "planes": [
-            {**plane, "model": model["name"], "image": data_uri(plane_image(plane, colours))}
-            for model, plane in zip(models, planes, strict=True)
-        ],
-        **_legend(models[0], colours),
-    }
-
-
-def _tokens(models: list[dict[str, Any]], entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """An example with the error maps of every stage, model beside model."""
-    return {
-        "name": entries[0]["name"],
-        "models": [
-            {
-                "name": model["name"],
-                "stages": [
-                    {
-                        "size": f"{len(stage['error'])} x {len(stage['error'][0])}",
-                        "largest": stage["largest"],
-                        "image": data_uri(error_image(stage["error"], stage["scale"])),
-                    }
-                    for stage in entry["stages"]
-                ],
-            }
-            for model, entry in zip(models, entries, strict=True)
-        ],
-    }
-
-
-def _flips(source: Source, models: list[dict[str, Any]], flips: list[dict[str, Any]]) -> dict[str, Any]:
-    """An example with the flip maps of every model and a legend they share."""
-    drawn = [flip_images(flip, source) for flip in flips]
-    return {
-        "name": flips[0]["name"],
-        "shift": flips[0]["shift"],
-        "image": _inside_page(drawn[0]["image"]),
-        "shifted": _inside_page(drawn[0]["shifted"]),
-        "models": [
-            {
-                "model": model["name"],
-                "shift": flip["shift"],
-                "flipped": flip["flipped"],
-                "before": _inside_page(images["before"], labels=True),
-                "after": _inside_page(images["after"], labels=True),
-                "changes": _inside_page(images["changes"]),
-            }
-            for model, flip, images in zip(models, flips, drawn, strict=True)
-        ],
-        **_legend(models[0], {label: colour_of(label) for label in classes_in(flips)}),
-    }
-
-
-def _inside_page(image: np.ndarray, labels: bool = False) -> str:
+def _in_page(image: np.ndarray, labels: bool = False) -> str:
     """An image at the size of the page; labels have no colours between them."""
     small = Image.fromarray(image)
     small.thumbnail((_LONGEST, _LONGEST), Image.Resampling.NEAREST if labels else Image.Resampling.BOX)
-    return data_uri(np.asarray(small))
-
-
-def _magnitudes(audit: dict[str, Any]) -> dict[str, str] | None:
-    figures = {theme: magnitude_figure(audit, theme, transparent=True) for theme in ("light", "dark")}
-    return {theme: data_uri(figure) for theme, figure in figures.items() if figure} or None
+    return images.data_uri(np.asarray(small))
 
 
 def _label_name(audit: dict[str, Any], label: int | None) -> str | None:
     classes = audit["data"]["classes"]
     return classes[label] if classes and label is not None else None
-
-
-def _worst(audit: dict[str, Any], source: Source) -> list[dict[str, Any]]:
-    """For each model its least consistent images."""
-    return [
-        {
-            "model": model["name"],
-            "images": [
-                {
-                    **entry,
-                    **photo(source, entry["index"], 96),
-                    "true": _label_name(audit, entry.get("label")),
-                    "answers": [
-                        {**answer, "name": answer_name(model, answer["label"])} for answer in entry.get("answers", [])
-                    ],
-                }
-                for entry in model["worst_images"]
-            ],
-        }
-        for model in audit["models"]
-    ]
 
 
 def _consistency_by_class(audit: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,30 +112,35 @@ def _consistency_by_class(audit: dict[str, Any]) -> list[dict[str, Any]]:
     for model in audit["models"]:
         for entry in model["by_class"]:
             found.setdefault(entry["label"], []).append(entry)
-    whole = {label: entries for label, entries in found.items() if len(entries) == len(audit["models"])}
-    return [
+    rows = [
         {
             "name": _label_name(audit, label),
             "images": entries[0]["images"],
             "cells": [
-                (f"{_hundred(each['consistency'])} same answer", _hundred(each["top1"], " right")) for each in entries
+                (f"{_percent(each['consistency'])} same answer", _percent(each["top1"], " right")) for each in entries
             ],
+            "order": entries[0]["consistency"],
         }
-        for label, entries in sorted(whole.items(), key=lambda item: item[1][0]["consistency"])
+        for label, entries in sorted(found.items())
+        if len(entries) == len(audit["models"])
     ]
+    return sorted(rows, key=lambda row: row["order"])
 
 
 def _iou_by_class(audit: dict[str, Any]) -> list[dict[str, Any]]:
     """One row per class that occurs for any model, the worst of the first model first."""
     columns = [next(iter(model["measured"].values()))["iou_by_class"] or [] for model in audit["models"]]
-    rows = []
-    for label in range(max(map(len, columns))):
-        shares = [column[label] if label < len(column) else None for column in columns]
-        if any(share is not None for share in shares):
-            rows.append((shares, answer_name(audit["models"][0], label)))
-    rows.sort(key=lambda row: 2.0 if row[0][0] is None else row[0][0])
-    return [{"name": name, "cells": [(_hundred(share) or "n/a", "") for share in shares]} for shares, name in rows]
+    rows = [
+        {
+            "name": answer_name(audit["models"][0], label),
+            "cells": [(_percent(share) or "n/a", "") for share in shares],
+            "order": 2.0 if shares[0] is None else shares[0],
+        }
+        for label, shares in enumerate(itertools.zip_longest(*columns))
+        if any(share is not None for share in shares)
+    ]
+    return sorted(rows, key=lambda row: row["order"])
 
 
-def _hundred(share: float | None, meaning: str = "") -> str:
+def _percent(share: float | None, meaning: str = "") -> str:
     return "" if share is None else f"{100 * share:.1f} %{meaning}"

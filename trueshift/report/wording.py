@@ -36,9 +36,7 @@ def interval(rate: dict[str, float] | None) -> str:
 
 def number(value: float | None) -> str:
     """A change of logits."""
-    if value is None:
-        return "n/a"
-    return "0" if value == 0 else f"{value:.3g}"
+    return "n/a" if value is None else f"{value:.3g}"
 
 
 def cell(key: str, value: Any) -> tuple[str, str]:
@@ -57,38 +55,26 @@ def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, st
     rows = []
     for name in names:
         for key, title, meaning in PIXEL_ROWS if audit["task"] == SEGMENTATION else ROWS:
-            values = [model["measured"][name][key] for model in models]
-            first = [model["measured"][names[0]][key] for model in models]
+            values, first = ([model["measured"][each][key] for model in models] for each in (name, names[0]))
             # images padded for standard shifts differ from those that fill their frame for circular ones
             other_input = key == "mean_iou" and values != first
-            if all(value is None for value in values) or (
-                name != names[0] and key != "consistency" and not other_input
-            ):
-                continue
-            shown = (
-                f"{title}, input of {protocols[name]['title']}" if other_input else title or protocols[name]["title"]
-            )
-            cells = [cell(key, value) for value in values]
-            rows.append((shown, meaning if title else protocols[name]["description"], cells))
+            wanted = name == names[0] or key == "consistency" or other_input
+            if wanted and any(value is not None for value in values):
+                shown = title + (f", input of {protocols[name]['title']}" if other_input else "")
+                texts = (shown, meaning) if title else (protocols[name]["title"], protocols[name]["description"])
+                rows.append((*texts, [cell(key, value) for value in values]))
     return rows
 
 
 def assumption(model: dict[str, Any]) -> str:
     """How images were prepared for a model that does not say."""
     wanted = model["preparation"]
+    dense = "scale" in wanted
+    size = " x ".join(map(str, wanted["scale" if dense else "size"]))
+    size = f"at most {size} pixels" if dense else f"{size} pixels, crop_pct {wanted['crop_pct']}"
     colours = f"mean {list(wanted['mean'])}, std {list(wanted['std'])}"
-    if "scale" in wanted:
-        size = f"at most {wanted['scale'][0]} x {wanted['scale'][1]} pixels"
-        options = "--img-size, --mean, --std"
-    else:
-        size = f"{' x '.join(map(str, wanted['size']))} pixels, crop_pct {wanted['crop_pct']}"
-        options = "--img-size, --crop-pct, --mean, --std"
+    options = "--img-size, --mean, --std" if dense else "--img-size, --crop-pct, --mean, --std"
     return f"{model['name']} does not say how to prepare its images; assumed: {size}, {colours} ({options})."
-
-
-def other_classes(name: str, classes: int, of_data: int) -> str:
-    """Why there is no mIoU."""
-    return f"mIoU is not reported: {name} has {classes} classes, the data {of_data}."
 
 
 def verdict(audit: dict[str, Any]) -> str:
@@ -115,23 +101,25 @@ def _steadiness(model: dict[str, Any], images: int, kind: str, dense: bool) -> s
     return f"{model['name']} {said}"
 
 
-def remarks(audit: dict[str, Any]) -> list[str]:
-    """What a reader must know before the numbers."""
+def remarks(models: list[dict[str, Any]], data: dict[str, Any]) -> list[str]:
+    """What a reader must know of models and data before the numbers."""
     found = []
-    if audit["partial"]:
-        data = audit["data"]
-        found.append(f"Interrupted: {data['images']} of {data['asked']} images were measured.")
-    untrained = [model["name"] for model in audit["models"] if model["random"]]
-    if untrained:
+    if untrained := [model["name"] for model in models if model["random"]]:
         found.append(f"Weights are the random initialisation, nothing was learned: {' and '.join(untrained)}.")
-    found += [assumption(model) for model in audit["models"] if model["assumed"]]
-    if any(not model["labelled"] for model in audit["models"]) and audit["data"]["classes"]:
+    found += [assumption(model) for model in models if model["assumed"]]
+    if data["skipped"]:
+        first, *more = data["skipped"]
+        others = f" and {len(more)} more images" if more else ""
+        found.append(f"Skipped: {first['name']} ({first['reason']}){others}.")
+    return found
+
+
+def audit_remarks(audit: dict[str, Any]) -> list[str]:
+    """The same of an audit, with what it lacks."""
+    data, models, found = audit["data"], audit["models"], []
+    if audit["partial"]:
+        found.append(f"Interrupted: {data['images']} of {data['asked']} images were measured.")
+    if any(not model["labelled"] for model in models) and data["classes"]:
         measure = "mIoU" if audit["task"] == SEGMENTATION else "Top-1"
         found.append(f"{measure} is not reported where a model's classes are not those of the data.")
-    skipped = audit["data"]["skipped"]
-    if skipped:
-        first = f"{skipped[0]['name']} ({skipped[0]['reason']})"
-        found.append(
-            f"Skipped: {first}." if len(skipped) == 1 else f"{len(skipped)} images skipped, {first} among them."
-        )
-    return found
+    return found + remarks(models, data)

@@ -14,16 +14,16 @@ from .upernet import UperNet
 
 
 def adapt(model: Any, **changes: Any) -> Any:
-    """The shift-equivariant twin of a network, with its weights: of a classifier or of a segmentation network.
+    """The shift-equivariant twin of a classifier or a segmentation network, with its weights.
 
     For classifiers see :func:`trueshift.models.convert.adapt`. A UperNet, ours or of segmentation_models_pytorch,
     keeps its decoder's weights; pooling and interpolation then follow the content's frame, and logits are enlarged by
-    half-pixel centres. Outputs differ from its own, also on images that did not move; fine-tuning brings them back.
+    half-pixel centres. Outputs differ from its own, also on images that did not move; fine-tuning restores accuracy.
 
     Args:
         model: what :func:`trueshift.models.convert.adapt` takes, a :class:`~trueshift.UperNet`, or a UPerNet of
             segmentation_models_pytorch on a Swin, SwinV2 or MViTv2 of timm's.
-        changes: fields of the backbone's configuration to set otherwise.
+        changes: fields of the backbone's configuration to change.
 
     Shift law: logits of the twin move with the image, bit for bit.
     """
@@ -58,13 +58,8 @@ def _rebuilt(model: UperNet, config: Any, **head: Any) -> UperNet:
 def rename_smp_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our names of the weights of a UPerNet of segmentation_models_pytorch.
 
-    ======================================================  =======================================
-    theirs                                                  ours
-    ======================================================  =======================================
-    ``encoder.model.layers_0. ...`` (Swin, SwinV2)          ``encoder.layers.0. ...``
-    ``encoder.model.model. ...`` (MViTv2)                   ``encoder. ...``
-    ``decoder. ...``, ``segmentation_head. ...``            the same
-    ======================================================  =======================================
+    ``encoder.model.layers_0.`` (Swin, SwinV2) becomes ``encoder.layers.0.``, ``encoder.model.model.`` (MViTv2)
+    ``encoder.``; decoder and head have the same names.
     """
     renamed = {}
     for key, value in state.items():
@@ -81,7 +76,7 @@ def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) 
     Args:
         source: a UPerNet of segmentation_models_pytorch; its ``state_dict``; or a folder or Hub repository as its
             ``save_pretrained`` writes it, such as ``"smp-hub/upernet-swin-tiny"``.
-        backbone: which of ours the encoder is, where the source does not say.
+        backbone: which of ours the encoder is, if the source does not name it.
         auxiliary: with a new auxiliary head, for fine-tuning; theirs have none.
     """
     name, state = _named_state(source)

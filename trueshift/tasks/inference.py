@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ..ops.geometry.shift import Pair
 
-_TOGETHER = 8  # windows in a batch
-
 
 @runtime_checkable
 class Segmenter(Protocol):
@@ -51,7 +49,7 @@ def segment_sliding(
     images: Float[Tensor, "B C H W"],
     window: Pair,
     stride: Pair,
-    together: int = _TOGETHER,
+    together: int = 8,
 ) -> Float[Tensor, "B classes H W"]:
     """Logits of each pixel, averaged over all windows that see it, as mmsegmentation does.
 
@@ -73,20 +71,25 @@ def segment_sliding(
     height, width = images.shape[2:]
     images = _padded(images, (max(height, window[0]), max(width, window[1])))
     tops, lefts = _starts(images.shape[2], window[0], stride[0]), _starts(images.shape[3], window[1], stride[1])
-    places = [(image, top, left) for image in range(len(images)) for top in tops for left in lefts]
-    total: Tensor | None = None
+    places = [
+        (image, slice(top, top + window[0]), slice(left, left + window[1]))
+        for image in range(len(images))
+        for top in tops
+        for left in lefts
+    ]
+    if not places:
+        raise ValueError("no images: needs at least one")
+    total = times = torch.zeros(())
     for first in range(0, len(places), together):
         some = places[first : first + together]
-        seen = [images[image, :, top : top + window[0], left : left + window[1]] for image, top, left in some]
+        seen = [images[image, :, rows, columns] for image, rows, columns in some]
         found = segment_whole(model, torch.stack(seen)).float()  # many are summed: not in half precision
-        if total is None:
+        if not total.dim():
             total = found.new_zeros(len(images), found.shape[1], *images.shape[2:])
-        for logits, (image, top, left) in zip(found, some, strict=True):
-            total[image, :, top : top + window[0], left : left + window[1]] += logits
-    if total is None:
-        raise ValueError("no images: needs at least one")
-    rows, columns = _seen(tops, window[0], total.shape[2]), _seen(lefts, window[1], total.shape[3])
-    times = (rows[:, None] * columns).to(total.device)
+            times = found.new_zeros(len(images), 1, *images.shape[2:])
+        for logits, (image, rows, columns) in zip(found, some, strict=True):
+            total[image, :, rows, columns] += logits
+            times[image, :, rows, columns] += 1
     return (total / times)[:, :, :height, :width]
 
 
@@ -98,11 +101,3 @@ def _padded(images: Tensor, size: Pair) -> Tensor:
 def _starts(length: int, window: int, stride: int) -> list[int]:
     """Where windows begin along one side; the last one is flush with the end."""
     return [*range(0, length - window, stride), length - window]
-
-
-def _seen(starts: list[int], window: int, length: int) -> Tensor:
-    """How many windows see each place along one side."""
-    times = torch.zeros(length)
-    for start in starts:
-        times[start : start + window] += 1
-    return times

@@ -1,11 +1,11 @@
 """The decoder of UperNet: features of all stages, pooled, added from coarse to fine, and fused at the finest grid.
 
-All of it happens in one frame. In the ordinary network that is the frame of the image. In the equivariant one it is
-that of the coarsest tokens, which an anchor has rolled: pooling bins see where a map begins, and so does rounding.
-Tokens of the finer stages are rolled to the same start, by whole tokens, since each grid was chosen among those of the
-stage before. From there on grids differ in nothing but their stride.
+The ordinary network works in the frame of the image. The equivariant one works in the frame of the coarsest tokens,
+which an anchor has rolled, because pooling bins and rounding depend on where a map begins. Finer tokens are rolled to
+the same start by whole tokens, since each grid was chosen among those of the stage before.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..layers.anchor import Anchor
-from ..layers.conv import CircularConv2d
+from ..layers.merge import CircularConv2d
+from ..layers.tokenize import Anchor
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.interpolate import enlarge
 from ..ops.geometry.resample import start_at
@@ -36,7 +36,7 @@ class ConvNormRelu(nn.Sequential):
         super().__init__(conv, nn.BatchNorm2d(outside), nn.ReLU(inplace=True))
 
     def within_margin(self, padded: Float[Tensor, "B C PH PW"]) -> Float[Tensor, "B D h w"]:
-        """The same of a map that goes on as far as the kernel reaches, so that nothing has to be padded."""
+        """The same of a map that is padded already."""
         weight = self[0].weight
         assert isinstance(weight, Tensor)
         return self[2](self[1](F.conv2d(padded, weight)))
@@ -70,18 +70,6 @@ class PyramidPooling(nn.Module):
         return _as_maps(enlarge(means.permute(0, 2, 3, 1), size, self.circular))
 
 
-class LateralBlock(nn.Module):
-    """The features of a stage, brought to the decoder's number of channels."""
-
-    def __init__(self, inside: int, outside: int, padding: str) -> None:
-        super().__init__()
-        self.conv_norm_relu = ConvNormRelu(inside, outside, 1, padding)
-
-    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B D h w"]:
-        """Project."""
-        return self.conv_norm_relu(x)
-
-
 class UperNetDecoder(nn.Module):
     """From the tokens of all stages to tokens on the finest of their grids.
 
@@ -106,7 +94,10 @@ class UperNetDecoder(nn.Module):
         self.feature_norms = nn.ModuleList(nn.LayerNorm(count, eps=1e-6) for count in inside)
         self.psp = PyramidPooling(inside[-1], channels, bins, padding, adaptive)
         coarse_to_fine = inside[-2::-1]
-        self.fpn_lateral_blocks = nn.ModuleList(LateralBlock(count, channels, padding) for count in coarse_to_fine)
+        self.fpn_lateral_blocks = nn.ModuleList(
+            nn.Sequential(OrderedDict(conv_norm_relu=ConvNormRelu(count, channels, 1, padding)))
+            for count in coarse_to_fine
+        )
         self.fpn_conv_blocks = nn.ModuleList(ConvNormRelu(channels, channels, 3, padding) for _ in coarse_to_fine)
         self.fusion_block = ConvNormRelu(len(inside) * channels, channels, 3, padding)
 
@@ -131,8 +122,7 @@ class UperNetDecoder(nn.Module):
             level = self.in_frame(tokens, finest)
             state = lateral(_as_maps(norm(level.values))) + self.refine(state, grid, level.grid)
             grid = level.grid
-            if margin and grid.stride == finest.stride and not self.training:
-                # the margin comes out of a wider one: a copy less. While training, a norm would count it twice
+            if margin and grid.stride == finest.stride and not self.training:  # a norm would count the margin twice
                 assert isinstance(conv, ConvNormRelu)
                 maps.append(conv.within_margin(_padded(state, 2)))
             else:
@@ -146,10 +136,9 @@ class UperNetDecoder(nn.Module):
     def refine(
         self, x: Float[Tensor, "B C h w"], grid: TokenGrid, onto: TokenGrid, margin: int = 0
     ) -> Float[Tensor, "B C H W"]:
-        """Interpolate to a finer grid; around the border where the image is a circle, held at it where it is not."""
-        values = x.permute(0, 2, 3, 1)
+        """Interpolate to a finer grid; around the border if adaptive, otherwise held at it."""
         if grid.stride != onto.stride:
-            return _as_maps(enlarge(values, onto.shape, self.adaptive, margin))
+            return _as_maps(enlarge(x.permute(0, 2, 3, 1), onto.shape, self.adaptive, margin))
         return _padded(x, margin) if margin else x
 
 

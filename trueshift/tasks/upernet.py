@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..layers.tokenize import check_image
 from ..models.backbone import Backbone
+from ..models.config import PLACES
 from ..models.hub import BUILDERS, HubModel, saved_cfg
 from ..models.registry import create_model
-from ..models.selection_config import PLACES
 from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.interpolate import enlarge, enlarge_from
 from ..ops.geometry.periodic import may_repeat, repeat_one_period
@@ -30,7 +29,6 @@ class UperNetConfig:
     """Arguments of the decoder.
 
     Args:
-        num_classes: answers for each pixel.
         channels: of the decoder.
         bins: parts along each side over which the coarsest features are averaged.
         auxiliary: a second, simple head on the last stage but one, which helps to train and is not used afterwards.
@@ -80,34 +78,28 @@ class UperNet(HubModel):
         if "bins" in own:
             arguments["bins"] = tuple(arguments["bins"])  # a configuration file has lists
         self.config = UperNetConfig(num_classes, **{key: arguments.pop(key) for key in own})
+        self.num_classes = num_classes
         self.encoder = _without_classifier(backbone, pretrained, arguments)
         choices = self.encoder.config.choices
         self.adaptive = choices.adaptive(*PLACES)
         if self.adaptive and self.config.head_align_corners:
             raise ValueError("head_align_corners: a circle has no corners; needs an ordinary backbone, or False")
         stages = [info["num_chs"] for info in self.encoder.feature_info]
-        self.decoder = UperNetDecoder(
-            stages, self.config.channels, choices.padding_mode, self.adaptive, self.config.bins
-        )
-        self.segmentation_head = nn.Sequential(nn.Conv2d(self.config.channels, num_classes, 1))
+        channels, padding = self.config.channels, choices.padding_mode
+        self.decoder = UperNetDecoder(stages, channels, padding, self.adaptive, self.config.bins)
+        self.segmentation_head = nn.Sequential(nn.Conv2d(channels, num_classes, 1))
         self.auxiliary_head: nn.Sequential | None = None
         if self.config.auxiliary:
             self.auxiliary_head = nn.Sequential(
-                ConvNormRelu(stages[-2], self.config.auxiliary_channels, 3, choices.padding_mode),
+                ConvNormRelu(stages[-2], self.config.auxiliary_channels, 3, padding),
                 nn.Dropout2d(self.config.drop_rate),
                 nn.Conv2d(self.config.auxiliary_channels, num_classes, 1),
             )
         self.drop = nn.Dropout2d(self.config.drop_rate)
-        for part in (self.decoder, self.segmentation_head, self.auxiliary_head):
-            if part is not None:
-                part.apply(_initialise)
+        for part in filter(None, (self.decoder, self.segmentation_head, self.auxiliary_head)):
+            part.apply(_initialise)
         known = self.encoder.pretrained_cfg
         self.pretrained_cfg: dict[str, Any] = {key: known[key] for key in ("mean", "std") if key in known}
-
-    @property
-    def num_classes(self) -> int:
-        """Answers for each pixel."""
-        return self.config.num_classes
 
     @property
     def size_multiple(self) -> Pair:
@@ -126,7 +118,6 @@ class UperNet(HubModel):
 
         On an anchored backbone the values do not depend on the shift of the image: it is all in ``grid.origin``.
         """
-        check_image(images, self.encoder.in_chans, self.size_multiple)
         features = self.encoder.features(images)
         fused = self.decoder(features)
         logits = self.segmentation_head(self.drop(fused.values.permute(0, 3, 1, 2)))
@@ -142,15 +133,14 @@ class UperNet(HubModel):
             masks: labels of all pixels, -100 for those that do not count. The loss is the mean cross-entropy, plus
                 the auxiliary head's while training. Labels are rolled to the network's frame, not logits to theirs.
         """
-        repeats = self._asked_whether_repeating(images) if masks is None else None
+        repeats = self._whether_repeating(images) if masks is None else None
         logits, auxiliary, grid = self.in_own_frame(images)
         if masks is None:
             moved = self._in_image_frame(logits, grid)
             return moved if repeats is None else _repeated(moved, images, grid, repeats)
         if masks.shape != (images.shape[0], *images.shape[2:]):
-            raise ValueError(
-                f"masks of shape {tuple(masks.shape)} for images of {tuple(images.shape)}: needs one label per pixel"
-            )
+            given = f"masks of shape {tuple(masks.shape)} for images of {tuple(images.shape)}"
+            raise ValueError(f"{given}: needs one label per pixel")
         if self.adaptive:
             masks = circular_shift(masks, grid.origin)
         loss = _cross_entropy(self._on_pixels(logits, grid), masks)
@@ -158,13 +148,12 @@ class UperNet(HubModel):
             loss = loss + self.config.auxiliary_weight * _cross_entropy(self._on_pixels(auxiliary, grid), masks)
         return loss
 
-    def _asked_whether_repeating(self, images: Tensor) -> AsyncCopy | None:
-        """Asked first, so that the answer is there when it is needed; not within a graph, which cannot wait for it."""
+    def _whether_repeating(self, images: Tensor) -> AsyncCopy | None:
+        """Copied from the device while the network runs; not within a graph, which cannot wait for it."""
         if not self.adaptive or torch.compiler.is_compiling():
             return None
-        if images.is_cuda and torch.cuda.is_current_stream_capturing():
-            return None
-        return AsyncCopy(may_repeat(images))
+        capturing = images.is_cuda and torch.cuda.is_current_stream_capturing()
+        return None if capturing else AsyncCopy(may_repeat(images))
 
     def _on_pixels(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
         """Interpolated to every pixel, still starting at the grid's own origin."""
@@ -202,8 +191,8 @@ class UperNet(HubModel):
         inner = self.encoder.group_matcher(coarse)
         behind = (r"^decoder|^segmentation_head|^auxiliary_head", (99999,))
         blocks = inner["blocks"] if isinstance(inner["blocks"], list) else [(inner["blocks"], None)]
-        within = [(_inside_encoder(pattern), order) for pattern, order in blocks]
-        return {"stem": _inside_encoder(inner["stem"]), "blocks": [*within, behind]}
+        within = [(pattern.replace("^", r"^encoder\."), order) for pattern, order in blocks]
+        return {"stem": inner["stem"].replace("^", r"^encoder\."), "blocks": [*within, behind]}
 
     @property
     def title(self) -> str:
@@ -274,7 +263,3 @@ def _initialise(module: nn.Module) -> None:
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def _inside_encoder(pattern: str) -> str:
-    return pattern.replace("^", r"^encoder\.")

@@ -1,12 +1,11 @@
 """Images on which shift-equivariant networks break: ties, symmetries, repetitions and extreme values."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image as PillowImage
 from torch import Tensor
 
@@ -16,14 +15,16 @@ PHOTOS = Path(__file__).parent / "photos"
 
 def photographs(size: int = 224) -> dict[str, Float[Tensor, "3 size size"]]:
     """The six photographs that come with the package, square, in 0 .. 1."""
-    images = {}
-    for path in sorted(PHOTOS.glob("*.jpg")):
-        with PillowImage.open(path) as photo:
-            side = min(photo.size)
-            left, top = (photo.width - side) // 2, (photo.height - side) // 2
-            square = photo.convert("RGB").crop((left, top, left + side, top + side)).resize((size, size))
-        images[path.stem] = torch.from_numpy(np.array(square)).permute(2, 0, 1).float() / 255
-    return images
+    return {path.stem: square_pixels(path, size).float() / 255 for path in sorted(PHOTOS.glob("*.jpg"))}
+
+
+def square_pixels(path: Path, size: int) -> UInt8[Tensor, "3 size size"]:
+    """The center of an image file, resized."""
+    with PillowImage.open(path) as photo:
+        side = min(photo.size)
+        left, top = (photo.width - side) // 2, (photo.height - side) // 2
+        square = photo.convert("RGB").crop((left, top, left + side, top + side)).resize((size, size))
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
 
 
 def hostile_images(size: int | tuple[int, int] = 32, channels: int = 3, seed: int = 0) -> dict[str, Image]:
@@ -63,43 +64,41 @@ def hostile_images(size: int | tuple[int, int] = 32, channels: int = 3, seed: in
             image[:, height // 2, start : start + 3] = 0.1
         return image
 
-    eighth = noise(channels, height, width)
-    images: dict[str, Callable[[], Image]] = {
-        "constant": lambda: grey(torch.full((height, width), 0.5)),
-        "zero": lambda: grey(torch.zeros(height, width)),
-        "one bright pixel": lambda: spots((3, 5)),
-        "two bright pixels": lambda: spots((3, 5), (3, 11)),
-        "two bright pixels, far": lambda: spots((1, 1), (1 + height // 2, 3 + width // 2)),
-        "three bright pixels": lambda: spots((0, 0), (2, 6), (9, 3)),
-        "four bright pixels": lambda: spots((0, 0), (0, 6), (6, 0), (6, 6)),
-        "one bright row": lambda: grey(row == 5),
-        "one bright column": lambda: grey(column == 5),
-        "tiles": lambda: noise(channels, 5, 7).repeat(1, height // 5 + 1, width // 7 + 1)[:, :height, :width],
-        "tiles that fit": lambda: noise(channels, height // times(height), width // times(width)).repeat(
+    eighth, side = noise(channels, height, width), max(height, width)
+    images: dict[str, Image] = {
+        "constant": grey(torch.full((height, width), 0.5)),
+        "zero": grey(torch.zeros(height, width)),
+        "one bright pixel": spots((3, 5)),
+        "two bright pixels": spots((3, 5), (3, 11)),
+        "two bright pixels, far": spots((1, 1), (1 + height // 2, 3 + width // 2)),
+        "three bright pixels": spots((0, 0), (2, 6), (9, 3)),
+        "four bright pixels": spots((0, 0), (0, 6), (6, 0), (6, 6)),
+        "one bright row": grey(row == 5),
+        "one bright column": grey(column == 5),
+        "tiles": noise(channels, 5, 7).repeat(1, height // 5 + 1, width // 7 + 1)[:, :height, :width],
+        "tiles that fit": noise(channels, height // times(height), width // times(width)).repeat(
             1, times(height), times(width)
         ),
-        "nearest upsampled": lambda: upsampled("nearest"),
-        "bilinear upsampled": lambda: upsampled("bilinear", align_corners=False),
-        "dark digits on white": digits,
-        "saturated gradient": lambda: grey((row * 2.0 / height).clamp(0, 1)),
-        "saturated diagonal": lambda: grey(((row + column) * 1.5 / (height + width)).clamp(0.2, 0.8)),
-        "mirror": lambda: torch.cat([eighth[..., : width // 2], eighth[..., : width // 2].flip(2)], 2),
-        "transpose symmetric": lambda: (lambda s: s + s.mT)(noise(channels, max(height, width), max(height, width)))[
-            :, :height, :width
-        ],
-        "point symmetric": lambda: eighth + eighth.flip((1, 2)),
-        "negative": lambda: -noise(channels, height, width),
-        "denormal": lambda: noise(channels, height, width) * 1e-40,
-        "denormal beside one": lambda: noise(channels, height, width) * 1e-42 + spots((4, 4)),
-        "huge": lambda: (noise(channels, height, width) - 0.5) * 1e15,
-        "two levels": lambda: (noise(channels, height, width) > 0.5).float(),
-        "eight-bit noise": lambda: (noise(channels, height, width) * 255).round() / 255,
-        "normal noise": lambda: torch.randn(channels, height, width, generator=generator),
-        "faint contrast": lambda: 1 + 1e-6 * noise(channels, height, width),
+        "nearest upsampled": upsampled("nearest"),
+        "bilinear upsampled": upsampled("bilinear", align_corners=False),
+        "dark digits on white": digits(),
+        "saturated gradient": grey((row * 2.0 / height).clamp(0, 1)),
+        "saturated diagonal": grey(((row + column) * 1.5 / (height + width)).clamp(0.2, 0.8)),
+        "mirror": torch.cat([eighth[..., : width // 2], eighth[..., : width // 2].flip(2)], 2),
+        "transpose symmetric": ((square := noise(channels, side, side)) + square.mT)[:, :height, :width],
+        "point symmetric": eighth + eighth.flip((1, 2)),
+        "negative": -noise(channels, height, width),
+        "denormal": noise(channels, height, width) * 1e-40,
+        "denormal beside one": noise(channels, height, width) * 1e-42 + spots((4, 4)),
+        "huge": (noise(channels, height, width) - 0.5) * 1e15,
+        "two levels": (noise(channels, height, width) > 0.5).float(),
+        "eight-bit noise": (noise(channels, height, width) * 255).round() / 255,
+        "normal noise": torch.randn(channels, height, width, generator=generator),
+        "faint contrast": 1 + 1e-6 * noise(channels, height, width),
     }
     for period in range(1, 9):
-        images[f"checkerboard {period}"] = lambda period=period: grey((row // period + column // period) % 2)  # type: ignore[misc]
+        images[f"checkerboard {period}"] = grey((row // period + column // period) % 2)
     for period in (2, 3, 5):
-        images[f"row stripes {period}"] = lambda period=period: grey(row % period == 0)  # type: ignore[misc]
-        images[f"diagonal stripes {period}"] = lambda period=period: grey((row + 2 * column) % period == 0)  # type: ignore[misc]
-    return {name: make() for name, make in images.items()}
+        images[f"row stripes {period}"] = grey(row % period == 0)
+        images[f"diagonal stripes {period}"] = grey((row + 2 * column) % period == 0)
+    return images

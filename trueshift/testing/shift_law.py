@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -15,16 +15,17 @@ from .images import hostile_images
 Module = Callable[[Any], Any]
 
 
-def assert_equivariant(
-    module: Module,
-    x: Tensor | Tokens | None = None,
-    *,
-    shifts: int | str = 64,
-    tolerance: float = 0.0,
-    channels: int = 3,
-    size: int | Pair = 32,
-    seed: int = 0,
-) -> None:
+class Options(TypedDict, total=False):
+    """Options of both assertions."""
+
+    shifts: int | str  # how many random ones, 64 by default, or "all"
+    tolerance: float  # largest absolute difference to accept, 0 by default
+    channels: int  # of hostile images, 3 by default
+    size: int | Pair  # of hostile images, 32 by default
+    seed: int
+
+
+def assert_equivariant(module: Module, x: Tensor | Tokens | None = None, **options: Unpack[Options]) -> None:
     """Assert that the output moves with the input: ``f(S x) == S f(x)``, bit for bit unless a tolerance is given.
 
     Tokens are compared by the pixels at which they stand, so a layer that chooses its grid by content passes. An input
@@ -35,28 +36,17 @@ def assert_equivariant(
             a list or tuple of these.
         x: what to shift; hostile images of ``channels`` and ``size`` if not given. Every image of the batch moves
             on its own.
-        shifts: how many random shifts, or ``"all"``.
-        tolerance: largest absolute difference to accept.
     """
-    _assert_law(_Equivariance(), module, x, shifts, tolerance, channels, size, seed)
+    _assert_law(True, module, x, **options)
 
 
-def assert_invariant(
-    module: Module,
-    x: Tensor | Tokens | None = None,
-    *,
-    shifts: int | str = 64,
-    tolerance: float = 0.0,
-    channels: int = 3,
-    size: int | Pair = 32,
-    seed: int = 0,
-) -> None:
+def assert_invariant(module: Module, x: Tensor | Tokens | None = None, **options: Unpack[Options]) -> None:
     """Assert that the output does not change when the input moves: ``f(S x) == f(x)``.
 
     Arguments as :func:`assert_equivariant`; the output is a tensor with the batch first, or several. The values of
     Tokens count, wherever they stand.
     """
-    _assert_law(_Invariance(), module, x, shifts, tolerance, channels, size, seed)
+    _assert_law(False, module, x, **options)
 
 
 @dataclass(frozen=True)
@@ -66,103 +56,83 @@ class _Part:
     values: Tensor
     grid: TokenGrid | None = None
 
-
-class _Invariance:
-    law = "f(S x) = f(x)"
-
-    def read(self, output: Tensor | Tokens, extent: Pair) -> _Part:
-        return _Part(output.values if isinstance(output, Tokens) else output)
-
-    def expect(self, parts: list[_Part], pixels: Tensor) -> list[_Part]:
-        return parts
-
-    def excuses(self, want: list[_Part], got: list[_Part], image: int, period: Tensor, tolerance: float) -> bool:
-        return False
-
-
-class _Equivariance:
-    law = "f(S x) = S f(x)"
-
-    def read(self, output: Tensor | Tokens, extent: Pair) -> _Part:
-        """As a map ``[B, H, W, D]`` over the pixels of the input."""
-        if isinstance(output, Tokens):
-            return _Part(place(output), output.grid)
-        if output.dim() != 4 or tuple(output.shape[2:]) != extent:
-            raise AssertionError(
-                f"a dense output of shape {tuple(output.shape)} does not lie on the {extent[0]} x {extent[1]} pixels "
-                "of the input, so its shift is not defined; return Tokens, which say where they stand"
-            )
-        return _Part(output.permute(0, 2, 3, 1))
-
-    def expect(self, parts: list[_Part], pixels: Tensor) -> list[_Part]:
-        return [
-            _Part(
-                circular_shift(part.values, pixels),
-                part.grid and TokenGrid(part.grid.stride, part.grid.origin - pixels, part.grid.image_size),
-            )
-            for part in parts
-        ]
-
-    def excuses(self, want: list[_Part], got: list[_Part], image: int, period: Tensor, tolerance: float) -> bool:
-        """Whether the input repeats and the output differs by one of its periods, the same for all parts."""
-        for a, b in zip(want, got, strict=True):
-            if a.grid is not None and b.grid is not None:  # only these periods bring the two grids together
-                away = a.grid.origin[image] - b.grid.origin[image] - period
-                period = period[(away % torch.tensor(a.grid.stride, device=away.device) == 0).all(1)]
-                away = a.grid.origin[image] - b.grid.origin[image] - period
-                same_origin = (away % torch.tensor(a.grid.image_size, device=away.device) == 0).all(1)
-                period = period[same_origin.to(torch.uint8).argsort(descending=True)]  # most likely first
-        return any(
-            all(
-                _agree(circular_shift(a.values[[image]], step[None]), b.values[[image]], tolerance)
-                for a, b in zip(want, got, strict=True)
-            )
-            for step in period
-        )
+    def shifted(self, pixels: Tensor) -> "_Part":
+        grid = self.grid and TokenGrid(self.grid.stride, self.grid.origin - pixels, self.grid.image_size)
+        return _Part(circular_shift(self.values, pixels), grid)
 
 
 @torch.no_grad()
 def _assert_law(
-    law: _Equivariance | _Invariance,
+    moves: bool,
     module: Module,
     x: Tensor | Tokens | None,
-    shifts: int | str,
-    tolerance: float,
-    channels: int,
-    size: int | Pair,
-    seed: int,
+    *,
+    shifts: int | str = 64,
+    tolerance: float = 0.0,
+    channels: int = 3,
+    size: int | Pair = 32,
+    seed: int = 0,
 ) -> None:
     names: list[str] = []
     if x is None:
         images = hostile_images(size, channels)
         names, x = list(images), torch.stack(list(images.values()))
-    values, grid = (x.values, x.grid) if isinstance(x, Tokens) else (_channels_last(x), TokenGrid.of_image(x))
-    extent, stride = grid.image_size, torch.tensor(grid.stride, device=values.device)
-    keys = origin_keys(values)
-    expected = [law.read(part, extent) for part in _flatten(module(x))]
+    if isinstance(x, Tensor) and x.dim() != 4:
+        raise ValueError(f"an input of shape {tuple(x.shape)}: needs images [B, C, H, W] or Tokens")
+    values, grid = (x.values, x.grid) if isinstance(x, Tokens) else (x.permute(0, 2, 3, 1), TokenGrid.of_image(x))
+    stride, keys = torch.tensor(grid.stride, device=values.device), origin_keys(values)
+    read = (lambda output: _on_pixels(output, grid.image_size)) if moves else _plain
+    expected = [read(part) for part in _flatten(module(x))]
     broken, tried, first = 0, 0, ""
     for offset in _offsets(shifts, len(values), grid.shape, seed):
         tried += 1
         offset = offset.to(values.device)
-        pixels = offset * stride
-        want = law.expect(expected, pixels)
-        got = [law.read(part, extent) for part in _flatten(module(_shift(x, offset)))]
-        wrong = [
-            image
-            for image in _differing(want, got, tolerance)
-            if not law.excuses(want, got, image, (keys[image] == keys[image, 0, 0]).nonzero() * stride, tolerance)
-        ]
+        want = [part.shifted(offset * stride) if moves else part for part in expected]
+        got = [read(part) for part in _flatten(module(_shift(x, offset)))]
+        wrong = _differing(want, got, tolerance)
+        if moves:
+            periods = {image: (keys[image] == keys[image, 0, 0]).nonzero() * stride for image in wrong}
+            wrong = [image for image in wrong if not _repeats(want, got, image, periods[image], tolerance)]
         broken += bool(wrong)
         if wrong and not first:
-            first = _describe(want, got, wrong[0], pixels, names, tolerance)
+            first = _describe(want, got, wrong[0], offset * stride, names, tolerance)
     if broken:
-        raise AssertionError(f"{law.law} does not hold for {broken} of {tried} shifts of the batch.\n{first}")
+        law = "f(S x) = S f(x)" if moves else "f(S x) = f(x)"
+        raise AssertionError(f"{law} does not hold for {broken} of {tried} shifts of the batch.\n{first}")
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    if x.dim() != 4:
-        raise ValueError(f"an input of shape {tuple(x.shape)}: needs images [B, C, H, W] or Tokens")
-    return x.permute(0, 2, 3, 1)
+def _plain(output: Tensor | Tokens) -> _Part:
+    return _Part(output.values if isinstance(output, Tokens) else output)
+
+
+def _on_pixels(output: Tensor | Tokens, extent: Pair) -> _Part:
+    """As a map ``[B, H, W, D]`` over the pixels of the input."""
+    if isinstance(output, Tokens):
+        return _Part(place(output), output.grid)
+    if output.dim() != 4 or tuple(output.shape[2:]) != extent:
+        raise AssertionError(
+            f"a dense output of shape {tuple(output.shape)} does not lie on the {extent[0]} x {extent[1]} pixels "
+            "of the input, so its shift is not defined; return Tokens, which say where they stand"
+        )
+    return _Part(output.permute(0, 2, 3, 1))
+
+
+def _repeats(want: list[_Part], got: list[_Part], image: int, period: Tensor, tolerance: float) -> bool:
+    """Whether the input repeats and the output differs by one of its periods, the same for all parts."""
+    for a, b in zip(want, got, strict=True):
+        if a.grid is not None and b.grid is not None:  # only these periods bring the two grids together
+            stride, extent = (torch.tensor(each, device=period.device) for each in (a.grid.stride, a.grid.image_size))
+            apart = a.grid.origin[image] - b.grid.origin[image]
+            period = period[((apart - period) % stride == 0).all(1)]
+            same_origin = ((apart - period) % extent == 0).all(1)
+            period = period[same_origin.to(torch.uint8).argsort(descending=True)]  # most likely first
+    return any(
+        all(
+            _agree(circular_shift(a.values[[image]], step[None]), b.values[[image]], tolerance)
+            for a, b in zip(want, got, strict=True)
+        )
+        for step in period
+    )
 
 
 def _shift(x: Tensor | Tokens, offset: Tensor) -> Tensor | Tokens:
@@ -210,30 +180,27 @@ def _agree(want: Tensor, got: Tensor, tolerance: float) -> bool:
 
 def _differing(want: list[_Part], got: list[_Part], tolerance: float) -> list[int]:
     """The images for which some part differs."""
-    wrong = torch.zeros(len(want[0].values), dtype=torch.bool)
+    wrong: set[int] = set()
     for number, (a, b) in enumerate(zip(want, got, strict=True)):
         if a.values.shape != b.values.shape:
             shapes = f"{tuple(b.values.shape)} after a shift, {tuple(a.values.shape)} before"
             raise AssertionError(f"output {number} has shape {shapes}")
         suspects = (a.values != b.values).flatten(1).any(1).nonzero().flatten().tolist()
-        for image in suspects:
-            wrong[image] |= not _agree(a.values[image], b.values[image], tolerance)
-    return wrong.nonzero().flatten().tolist()
+        wrong.update(image for image in suspects if not _agree(a.values[image], b.values[image], tolerance))
+    return sorted(wrong)
 
 
 def _describe(
     want: list[_Part], got: list[_Part], image: int, pixels: Tensor, names: list[str], tolerance: float
 ) -> str:
-    name = f" ({names[image]})" if names else ""
-    for number, (a, b) in enumerate(zip(want, got, strict=True)):
-        difference = _difference(a.values[image], b.values[image])
-        if not bool((difference > tolerance).any()):
-            continue
-        where = tuple(int(i) for i in (difference > tolerance).nonzero()[0])
-        share = float((difference > tolerance).double().mean())
-        return (
-            f"First break: image {image}{name} shifted by {tuple(int(p) for p in pixels[image])}, output {number} at "
-            f"{where}: expected {a.values[image][where].item()!r}, got {b.values[image][where].item()!r}. "
-            f"In that image {share:.1%} of the values differ, by up to {float(difference.max()):.3g}."
-        )
-    raise AssertionError(f"image {image}{name} differs in no single part")  # pragma: no cover
+    parts = enumerate(zip(want, got, strict=True))
+    differences = ((number, a, b, _difference(a.values[image], b.values[image])) for number, (a, b) in parts)
+    number, a, b, difference = next(found for found in differences if bool((found[3] > tolerance).any()))
+    where = tuple(int(i) for i in (difference > tolerance).nonzero()[0])
+    share = float((difference > tolerance).double().mean())
+    return (
+        f"First break: image {image}{f' ({names[image]})' if names else ''} shifted by "
+        f"{tuple(int(p) for p in pixels[image])}, output {number} at {where}: expected "
+        f"{a.values[image][where].item()!r}, got {b.values[image][where].item()!r}. "
+        f"In that image {share:.1%} of the values differ, by up to {float(difference.max()):.3g}."
+    )

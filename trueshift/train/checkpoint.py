@@ -9,60 +9,45 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..utils.files import json_text, write_whole
 from .config import TrainConfig
 
 _ABOUT, _WEIGHTS, _AVERAGE, _STATE = "about.json", "model.safetensors", "ema.safetensors", "training.pt"
+_VALUES = ("step", "epoch", "step_in_epoch", "data", "config")  # of a snapshot, in about.json
 
 
 @dataclass
 class Snapshot:
-    """All that a run needs to resume exactly. Random numbers follow from seed and step.
+    """All that a run needs to resume exactly. Random numbers follow from seed and step."""
 
-    Args:
-        step: updates made so far.
-        epoch: of the next update.
-        step_in_epoch: updates made in that epoch.
-        weights: of the network, buffers included.
-        average: averaged weights, if any.
-        state: of optimizer and gradient scaler, the best score so far, and the time taken.
-        config: of the run.
-        data: sizes of the data, which must not change.
-    """
-
-    step: int
-    epoch: int
-    step_in_epoch: int
-    weights: dict[str, Tensor]
+    step: int  # updates made so far
+    epoch: int  # of the next update
+    step_in_epoch: int  # updates made in that epoch
+    weights: dict[str, Tensor]  # of the network, buffers included
     average: dict[str, Tensor] | None
-    state: dict[str, Any]
+    state: dict[str, Any]  # of optimizer and gradient scaler, the best score so far, and the time taken
     config: dict[str, Any]
-    data: dict[str, Any]
+    data: dict[str, Any]  # sizes, which must not change
 
 
 class CheckpointFolder:
-    """The checkpoints of a run, each in its own folder.
-
-    Args:
-        keep: how many of the newest to keep.
-    """
+    """The checkpoints of a run, each in its own folder; ``keep`` is how many of the newest stay."""
 
     def __init__(self, path: Path, keep: int = 2) -> None:
         self.path, self.keep = path, keep
 
     def all(self) -> list[Path]:
         """Oldest first, damaged ones included; one that is being replaced comes before its replacement."""
-        found = self.path.glob("step_[0-9]*") if self.path.is_dir() else []
-        return sorted(found, key=lambda folder: (folder.stem, not folder.suffix))
+        return sorted(self.path.glob("step_[0-9]*"), key=lambda folder: (folder.stem, not folder.suffix))
 
     def save(self, snapshot: Snapshot) -> Path:
         """Write a checkpoint; once it is whole, remove old ones."""
@@ -72,66 +57,33 @@ class CheckpointFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             for left in self.path.glob(".draft-*"):  # by a killed process
                 shutil.rmtree(left, ignore_errors=True)
-            self._write(snapshot, draft)
-            self._put(draft, target)
-        except BaseException as error:
+            _write(snapshot, draft)
+            aside = target.with_suffix(".replaced")  # an older checkpoint of the same step, removed only afterwards
+            if target.exists():
+                shutil.rmtree(aside, ignore_errors=True)
+                os.replace(target, aside)
+            os.replace(draft, target)
+            _sync(self.path)
+            shutil.rmtree(aside, ignore_errors=True)
+        except OSError as error:
+            before = self.all()
+            last = f"the last whole one is {before[-1].name}" if before else "there is none yet"
+            need = sum(value.nbytes for value in snapshot.weights.values()) * (4 if snapshot.average else 3) / 2**20
+            full = error.errno == errno.ENOSPC
+            remedy = f"free about {max(1, need):.0f} MiB" if full else "make the folder writable"
+            raise OSError(
+                error.errno,
+                f"the checkpoint of step {snapshot.step} could not be written to {self.path} "
+                f"({os.strerror(error.errno or errno.EIO)}); {last}: {remedy} and start again with the same command",
+            ) from error
+        finally:
             shutil.rmtree(draft, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise self._not_saved(error, snapshot) from error
-            raise
         there = self.all()
         here = there.index(target)
         # later ones belong to steps that are made again
         for other in [*there[: max(0, here + 1 - self.keep)], *there[here + 1 :]]:
             shutil.rmtree(other, ignore_errors=True)
         return target
-
-    def _write(self, snapshot: Snapshot, folder: Path) -> None:
-        folder.mkdir()
-        try:
-            save_file(_plain(snapshot.weights), folder / _WEIGHTS, metadata={"format": "pt"})
-            if snapshot.average is not None:
-                save_file(_plain(snapshot.average), folder / _AVERAGE, metadata={"format": "pt"})
-            torch.save(snapshot.state, folder / _STATE)
-        except OSError:
-            raise
-        except Exception as error:  # torch and safetensors hide the system's error
-            raise OSError(_reason_behind(error, folder), str(error)) from error
-        files = {file.name: _digest(file) for file in sorted(folder.iterdir())}
-        for name in files:
-            with (folder / name).open("rb") as file:
-                os.fsync(file.fileno())
-        about = {
-            "step": snapshot.step,
-            "epoch": snapshot.epoch,
-            "step_in_epoch": snapshot.step_in_epoch,
-            "data": snapshot.data,
-            "config": snapshot.config,
-            "files": files,
-        }
-        write_whole(folder / _ABOUT, json_text({**about, "digest": _digest_of(about)}))
-        _sync_folder(folder)
-
-    def _put(self, draft: Path, target: Path) -> None:
-        """Rename a draft; an older checkpoint of the same step is removed only afterwards."""
-        aside = target.with_suffix(".replaced")
-        if target.exists():
-            shutil.rmtree(aside, ignore_errors=True)
-            os.replace(target, aside)
-        os.replace(draft, target)
-        _sync_folder(self.path)
-        shutil.rmtree(aside, ignore_errors=True)
-
-    def _not_saved(self, error: OSError, snapshot: Snapshot) -> OSError:
-        before = self.all()
-        last = f"the last whole one is {before[-1].name}" if before else "there is none yet"
-        need = sum(value.nbytes for value in snapshot.weights.values()) * (4 if snapshot.average else 3) / 2**20
-        remedy = f"free about {max(1, need):.0f} MiB" if error.errno == errno.ENOSPC else "make the folder writable"
-        return OSError(
-            error.errno,
-            f"the checkpoint of step {snapshot.step} could not be written to {self.path} "
-            f"({os.strerror(error.errno or errno.EIO)}); {last}: {remedy} and start again with the same command",
-        )
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
         """The newest whole checkpoint, if any, and what is wrong with newer ones."""
@@ -144,33 +96,46 @@ class CheckpointFolder:
         return None, damaged
 
 
+def _write(snapshot: Snapshot, folder: Path) -> None:
+    folder.mkdir()
+    try:
+        for name, tensors in ((_WEIGHTS, snapshot.weights), (_AVERAGE, snapshot.average)):
+            if tensors is not None:
+                plain = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+                save_file(plain, folder / name, metadata={"format": "pt"})
+        torch.save(snapshot.state, folder / _STATE)
+    except OSError:
+        raise
+    except Exception as error:  # torch and safetensors hide the system's error
+        full = shutil.disk_usage(folder).free < 1 << 20 or "No space left" in str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
+    files = {file.name: _digest(file) for file in sorted(folder.iterdir())}
+    for name in files:
+        _sync(folder / name)
+    about = {**{name: getattr(snapshot, name) for name in _VALUES}, "files": files}
+    write_whole(folder / _ABOUT, json_text({**about, "digest": _digest_of(about)}))
+    _sync(folder)
+
+
 def read_checkpoint(folder: Path) -> Snapshot:
     """Read a checkpoint, and verify every file."""
     try:
         about = json.loads((folder / _ABOUT).read_text())
         if about.pop("digest") != _digest_of(about):
             raise ValueError(f"{_ABOUT} has changed since it was written")
-        files = about["files"]
+        files = about.pop("files")
         for name, digest in files.items():
             if _digest(folder / name) != digest:
                 raise ValueError(f"{name} has changed since it was written")
         return Snapshot(
-            step=about["step"],
-            epoch=about["epoch"],
-            step_in_epoch=about["step_in_epoch"],
+            **about,
             weights=load_file(folder / _WEIGHTS),
             average=load_file(folder / _AVERAGE) if _AVERAGE in files else None,
             # plain containers and tensors only: a foreign checkpoint cannot run code
             state=torch.load(folder / _STATE, map_location="cpu", weights_only=True),
-            config=about["config"],
-            data=about["data"],
         )
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(f"{folder} is not a whole checkpoint ({error})") from error
-
-
-def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
 
 
 def _digest(file: Path) -> str:
@@ -182,14 +147,8 @@ def _digest_of(about: dict[str, Any]) -> str:
     return hashlib.sha256(json_text(about).encode()).hexdigest()
 
 
-def _reason_behind(error: Exception, folder: Path) -> int:
-    """ENOSPC for a full disk, otherwise EIO."""
-    if shutil.disk_usage(folder).free < 1 << 20 or "No space left" in str(error):
-        return errno.ENOSPC
-    return errno.EIO
-
-
-def _sync_folder(path: Path) -> None:
+def _sync(path: Path) -> None:
+    """Wait until a file or a folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -220,8 +179,16 @@ def find_snapshot(
             )
     elif damaged and snapshot is None:
         raise ValueError(f"no checkpoint in {checkpoints.path} is whole ({damaged[0]}): move them away to start anew")
-    if snapshot is not None:
-        _refuse_another(snapshot, config, data)
+    if snapshot is None:
+        return None, notes
+    changes = differences(snapshot.config, config.to_dict())
+    sizes = {what: (before, data[what]) for what, before in snapshot.data.items()}
+    changes += [f"data: {before} {what} before, now {now}" for what, (before, now) in sizes.items() if before != now]
+    if changes:
+        raise ValueError(
+            f"the checkpoint of step {snapshot.step} for {config.output} belongs to another configuration: "
+            f"{'; '.join(changes)}. Give the same values, or another --output"
+        )
     return snapshot, notes
 
 
@@ -233,21 +200,6 @@ def _named_snapshot(config: TrainConfig, newest: Snapshot | None) -> Snapshot:
         if newest is not None and newest.config.get("resume") == config.resume:
             return newest  # the same command got this far, and removed the one it started from
         raise ValueError(f"--resume: {error}: needs auto, never or the folder of one") from error
-
-
-def _refuse_another(snapshot: Snapshot, config: TrainConfig, data: dict[str, Any]) -> None:
-    """Refuse a checkpoint of another training, and say what differs."""
-    changes = differences(snapshot.config, config.to_dict())
-    changes += [
-        f"data: {before} {what} before, now {data[what]}"
-        for what, before in snapshot.data.items()
-        if before != data[what]
-    ]
-    if changes:
-        raise ValueError(
-            f"the checkpoint of step {snapshot.step} for {config.output} belongs to another configuration: "
-            f"{'; '.join(changes)}. Give the same values, or another --output"
-        )
 
 
 # neither the weights nor their measurements depend on these: they may change when a run is resumed
@@ -263,28 +215,13 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [
         f"{key}: {old.get(key)} before, now {new.get(key)}"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not any(key == name or key.startswith(f"{name}.") for name in _FREE)
+        if old.get(key) != new.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in _FREE))
     ]
 
 
-def _leaves(value: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, each in value.items():
-        found += _leaves(each, f"{prefix}{key}.") if isinstance(each, dict) else [(prefix + key, each)]
-    return found
-
-
-@torch.no_grad()
-def broadcast_buffers(*models: nn.Module) -> None:
-    """Give every process the first one's buffers, which it will write.
-
-    Gradients keep parameters equal, but each process updates batch norm statistics by its own images, and
-    DistributedDataParallel synchronizes only those of the network itself, before its next pass.
-    """
-    if not dist.is_initialized():
-        return
-    for model in models:
-        for buffer in model.buffers():
-            first = buffer.contiguous()
-            dist.broadcast(first, 0)
-            buffer.copy_(first)
+        if isinstance(each, dict):
+            yield from _leaves(each, f"{prefix}{key}.")
+        else:
+            yield prefix + key, each

@@ -5,23 +5,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from functools import reduce
 from typing import Any, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser
 
 from .config import TrainConfig
-from .recipe import read_recipes, recipe_text
+from .recipe import overlaid, read_recipe, recipe_text
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """A parsed command line.
-
-    Args:
-        config: the whole configuration.
-        dry_run: try everything for one step on synthetic data.
-        print_config: only show the configuration.
-    """
+    """A parsed command line."""
 
     config: TrainConfig
     dry_run: bool
@@ -40,16 +35,15 @@ def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") 
     recipes.add_argument("--dry-run", "--dry_run", action="store_true", dest="dry_run")
     recipes.add_argument("--print_config", "--print-config", action="store_true", dest="print_config")
     given, rest = recipes.parse_known_args(arguments)
+    recipe: dict[str, Any] = reduce(overlaid, map(read_recipe, given.config), {})
+    _check(recipe, TrainConfig)
     parser = _parser(program)
-    recipe = read_recipes(given.config)
-    _refuse_unknown(recipe, TrainConfig)
     try:
-        values = parser.parse_object(recipe)
-        values = parser.parse_args(rest, namespace=values)
-        _refuse_gaps(values.as_dict(), TrainConfig)
-        config: TrainConfig = TrainConfig(**vars(parser.instantiate(values)))
+        values = parser.parse_args(rest, namespace=parser.parse_object(recipe))
     except argparse.ArgumentError as error:
         raise ValueError(_message(error)) from error
+    _check(values.as_dict(), TrainConfig)
+    config = TrainConfig(**vars(parser.instantiate(values)))
     return Arguments(config, given.dry_run, given.print_config)
 
 
@@ -60,23 +54,25 @@ def _message(error: argparse.ArgumentError) -> str:
     return f"{text}: {_suggestion(unknown[1], '--')}" if unknown else text
 
 
-def _refuse_unknown(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
-    """Refuse unknown names in a recipe."""
+def _check(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
+    """Refuse unknown names, and what the parser accepts: empty values, and values in place of sections."""
     known = get_type_hints(kind)
     for key, value in values.items():
-        section = known.get(key)
-        if section is None:
-            inside = f".{next(iter(value))}" if isinstance(value, dict) and value else ""
-            name = f"{prefix}{key}{inside}"
+        name, hint = prefix + key, known.get(key)
+        if hint is None:
+            name += f".{next(iter(value))}" if isinstance(value, dict) and value else ""
             raise ValueError(f"no value is called {name}: {_suggestion(name)}")
-        if is_dataclass(section) and isinstance(value, dict):
-            _refuse_unknown(value, section, f"{prefix}{key}.")
+        if value is None and type(None) not in get_args(hint):
+            raise ValueError(f"{name} is empty: needs a value, or to be left out")
+        if is_dataclass(hint):
+            if not isinstance(value, dict):
+                raise ValueError(f"{name} is {value!r}: needs values by name, such as {fields(hint)[0].name}")
+            _check(value, hint, f"{name}.")
 
 
 def _suggestion(name: str, dashes: str = "") -> str:
     """Known names that resemble an unknown one."""
-    names = _names(TrainConfig)
-    last = name.rpartition(".")[2]
+    names, last = _names(TrainConfig), name.rpartition(".")[2]
     close = [each for each in names if each.rpartition(".")[2] == last] or get_close_matches(name, names)
     meant = f"did you mean {' or '.join(dashes + each for each in close)}? " if close else ""
     return f"{meant}`trueshift train --help` lists all"
@@ -88,18 +84,6 @@ def _names(kind: Any, prefix: str = "") -> list[str]:
     for key, hint in get_type_hints(kind).items():
         found += _names(hint, f"{prefix}{key}.") if is_dataclass(hint) else [prefix + key]
     return found
-
-
-def _refuse_gaps(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
-    """Refuse empty values and values in place of sections, which the parser accepts."""
-    for key, hint in get_type_hints(kind).items():
-        value = values[key]
-        if value is None and type(None) not in get_args(hint):
-            raise ValueError(f"{prefix}{key} is empty: needs a value, or to be left out")
-        if is_dataclass(hint):
-            if not isinstance(value, dict):
-                raise ValueError(f"{prefix}{key} is {value!r}: needs values by name, such as {fields(hint)[0].name}")
-            _refuse_gaps(value, hint, f"{prefix}{key}.")
 
 
 def _parser(program: str) -> Any:

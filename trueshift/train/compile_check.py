@@ -37,8 +37,7 @@ def weights_moved(network: nn.Module, move: Callable[[Tensor], Tensor | None]) -
     try:
         with torch.no_grad():
             for parameter in network.parameters():
-                moved = move(parameter)
-                if moved is not None:
+                if (moved := move(parameter)) is not None:
                     kept.append((parameter, parameter.detach().clone()))
                     parameter.copy_(moved)
         yield
@@ -69,9 +68,7 @@ def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
 
 
 def disagreement(found: Gradients, plain: Gradients, rounded: Sequence[Gradients]) -> str | None:
-    """What is wrong with a compiled network's gradients, in words; None if nothing is.
-
-    Every parameter is checked by itself.
+    """What is wrong with a compiled network's gradients, each parameter by itself; None if nothing is.
 
     Args:
         plain: the eager gradients, with the same random numbers.
@@ -107,9 +104,28 @@ def fault_of_compiler(
         own: computes the eager ones with the same random numbers; in float32 if its argument is true.
         report: receives notes for the user.
     """
+
+    def fault() -> str | None:
+        try:
+            found = by_compiler()
+        except torch.OutOfMemoryError:  # not the compiler's fault
+            raise
+        except Exception as error:  # compilers fail in many ways
+            return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:200]}"
+        try:
+            plain = own(False)
+            with weights_moved(network, rounded_otherwise):
+                rounded = [own(False)]
+            with suppress(torch.OutOfMemoryError):  # float32 takes twice as much
+                rounded.append(own(True))
+            return disagreement(found, plain, rounded)
+        except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
+            report("Too little memory to compare the compiled network's gradients with the network's own")
+            return None
+
     buffers = [buffer.clone() for buffer in network.buffers()]
     with weights_moved(network, otherwise_if_constant):
-        reason = _fault_here(network, by_compiler, own, report)
+        reason = fault()
     for buffer, before in zip(network.buffers(), buffers, strict=True):
         buffer.copy_(before)  # moved by batch norm
     if dist.is_initialized():  # processes must agree
@@ -117,28 +133,3 @@ def fault_of_compiler(
         dist.all_gather_object(reasons, reason)
         reason = next(filter(None, reasons), None)
     return reason
-
-
-def _fault_here(
-    network: nn.Module,
-    by_compiler: Callable[[], Gradients],
-    own: Callable[[bool], Gradients],
-    report: Callable[[str], None],
-) -> str | None:
-    try:
-        found = by_compiler()
-    except torch.OutOfMemoryError:  # not the compiler's fault
-        raise
-    except Exception as error:  # compilers fail in many ways
-        last = (str(error).strip().splitlines() or [""])[-1][:200]
-        return f"{type(error).__name__}: {last}"
-    try:
-        plain = own(False)
-        with weights_moved(network, rounded_otherwise):
-            rounded = [own(False)]
-        with suppress(torch.OutOfMemoryError):  # float32 takes twice as much
-            rounded.append(own(True))
-        return disagreement(found, plain, rounded)
-    except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
-        report("Too little memory to compare the compiled network's gradients with the network's own")
-        return None

@@ -1,5 +1,7 @@
 """All settings of a training run. A recipe is a file with some of these values; the others keep their defaults."""
 
+import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
@@ -122,16 +124,6 @@ class SegmentationAugmentConfig:
     flip: float = 0.5
     max_class_share: float = 0.75
     photometric: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.scale_range[0] <= self.scale_range[1]:
-            raise ValueError(f"scale_range {self.scale_range}: needs the least factor first, above 0")
-        if min(self.crop) < 1:
-            raise ValueError(f"crop {self.crop}: needs a positive height and width")
-        if not 0 <= self.flip <= 1 or not 0 < self.max_class_share <= 1:
-            raise ValueError(
-                f"flip {self.flip}, max_class_share {self.max_class_share}: needs shares of 1, the second above 0"
-            )
 
 
 @dataclass(frozen=True)
@@ -313,72 +305,67 @@ class TrainConfig:
             for name in names.split():
                 check_at_least(name, attrgetter(name)(self), least)
         check_seed(self.seed)
-        if self.schedule.decay_epochs <= 0:
-            raise ValueError(f"schedule.decay_epochs is {self.schedule.decay_epochs}: needs more than 0, e.g. 30")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay is {self.ema_decay}: needs at least 0 and less than 1, e.g. 0.9999")
-        parts = {f"augment.{name}": getattr(self.augment, name) for name in _SHARES}
-        for name, part in {**parts, "model.drop_path_rate": self.model.drop_path_rate or 0.0}.items():
-            if not 0 <= part <= 1:
-                raise ValueError(f"{name} is {part}: needs a part of 1, e.g. 0.5")
-        self._check_units()
-        self._check_task()
-        moving = self.schedule.epochs - self.schedule.cooldown_epochs
-        warming = self.schedule.warmup_epochs
-        if moving < max(1, warming) or (self.schedule.curve_after_warmup and moving <= warming):
-            raise ValueError(
-                f"schedule.warmup_epochs {self.schedule.warmup_epochs} and cooldown_epochs "
-                f"{self.schedule.cooldown_epochs} do not fit into {self.schedule.epochs} epochs: make them shorter, "
-                "e.g. --schedule.warmup_epochs 0"
-            )
-        if not 0 <= self.data.holdout < 1:
-            raise ValueError(f"data.holdout is {self.data.holdout}: needs a part of the images, e.g. 0.2")
-        crop = self.augment.crop_scale
-        if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
-            raise ValueError(f"augment.crop_scale is {crop}: needs two parts of the area in order, e.g. [0.08, 1]")
+        for name in _SHARES.split():
+            if not 0 <= ((share := attrgetter(name)(self)) or 0) <= 1:
+                raise ValueError(f"{name} is {share}: needs a part of 1, e.g. 0.5")
+        checks = self._check_segmentation if self.task == "segmentation" else self._check_classification
+        for wrong, message in (*self._check_values(), *self._check_length(), *checks()):
+            if wrong:
+                raise ValueError(message)
 
-    def _check_units(self) -> None:
+    def _check_values(self) -> Iterator[tuple[bool, str]]:
+        """Whether something is wrong, and what, for each rule."""
+        decay, holdout, crop = self.schedule.decay_epochs, self.data.holdout, self.augment.crop_scale or (1, 1)
+        yield decay <= 0, f"schedule.decay_epochs is {decay}: needs more than 0, e.g. 30"
+        yield not 0 <= self.ema_decay < 1, f"ema_decay is {self.ema_decay}: needs at least 0 and less than 1"
+        yield not 0 <= holdout < 1, f"data.holdout is {holdout}: needs a part of the images, e.g. 0.2"
+        wanted = "needs two parts of the area in order, e.g. [0.08, 1]"
+        yield not 0 < crop[0] <= crop[1] <= 1, f"augment.crop_scale is {crop}: {wanted}"
+        change = self.segmentation.augment
+        (least, most), share, name = change.scale_range, change.max_class_share, "segmentation.augment"
+        yield not 0 < least <= most, f"{name}.scale_range is {[least, most]}: needs the least factor first, above 0"
+        yield min(change.crop) < 1, f"{name}.crop is {change.crop}: needs a positive height and width"
+        yield not 0 < share <= 1, f"{name}.max_class_share is {share}: needs a part of 1, above 0"
+
+    def _check_length(self) -> Iterator[tuple[bool, str]]:
         """Lengths are in epochs or in steps, never in both."""
-        schedule = self.schedule
-        if not schedule.steps:
-            if schedule.warmup_steps:
-                raise ValueError("schedule.warmup_steps goes with schedule.steps: needs warmup_epochs here")
-            return
-        if schedule.epochs != ScheduleConfig.epochs:
-            raise ValueError(
-                f"schedule.steps {schedule.steps} and schedule.epochs {schedule.epochs}: needs one of them, e.g. "
-                "--schedule.steps 0 to count epochs"
-            )
-        if schedule.name == "step":
-            raise ValueError("schedule.name step counts epochs between its steps: needs e.g. poly with schedule.steps")
-        if schedule.warmup_epochs or schedule.cooldown_epochs:
-            raise ValueError(
-                "schedule.warmup_epochs and cooldown_epochs go with epochs: needs warmup_steps beside schedule.steps"
-            )
-        if schedule.warmup_steps >= schedule.steps:
-            raise ValueError(f"schedule.warmup_steps {schedule.warmup_steps} does not fit into {schedule.steps} steps")
+        given = self.schedule
+        steps, warmup, cooldown = given.steps, given.warmup_epochs, given.cooldown_epochs
+        in_epochs = "schedule.warmup_epochs and cooldown_epochs"
+        if steps:
+            both = f"schedule.steps {steps} and schedule.epochs {given.epochs}"
+            yield given.epochs != ScheduleConfig.epochs, f"{both}: needs one of them; --schedule.steps 0 counts epochs"
+            yield given.name == "step", "schedule.name step counts epochs between its steps: needs e.g. poly"
+            yield warmup + cooldown > 0, f"{in_epochs} go with epochs: needs warmup_steps beside schedule.steps"
+            unfit = f"schedule.warmup_steps {given.warmup_steps} does not fit into {steps} steps"
+            yield given.warmup_steps >= steps, unfit
+        yield (
+            not steps and given.warmup_steps > 0,
+            "schedule.warmup_steps goes with schedule.steps: needs warmup_epochs here",
+        )
+        moving = given.epochs - cooldown
+        yield (
+            moving < max(1, warmup) or (given.curve_after_warmup and moving <= warmup),
+            f"{in_epochs}, {warmup} and {cooldown}, do not fit into {given.epochs} epochs: make them shorter",
+        )
 
-    def _check_task(self) -> None:
-        """Refuse values of the other task, which would be ignored silently."""
-        data = self.data
-        if self.task == "classification":
-            if self.segmentation != SegmentationConfig() or data.kind in WITH_MASKS:
-                wrong = f"data.kind {data.kind}" if data.kind in WITH_MASKS else "segmentation"
-                raise ValueError(f"{wrong} is for images with masks: needs --task segmentation")
-            return
-        if self.augment != AugmentConfig():
-            raise ValueError("augment is for classification: needs --segmentation.augment for images with masks")
-        if data.kind not in (*WITH_MASKS, "any"):
-            raise ValueError(f"data.kind {data.kind} has no masks: needs {', '.join(WITH_MASKS)} or any")
-        if data.crop_pct is not None or data.on_device == "yes":
-            wrong = "data.on_device" if data.crop_pct is None else "data.crop_pct"
-            raise ValueError(f"{wrong} is for classification: leave it out; --segmentation.scale sets the size")
-        if data.download:
-            raise ValueError("data.download: images with masks are not downloaded; needs them at --data.path")
+    def _check_classification(self) -> Iterator[tuple[bool, str]]:
+        """Values of the other task would be ignored silently."""
+        needed = "is for images with masks: needs --task segmentation"
+        yield self.data.kind in WITH_MASKS, f"data.kind {self.data.kind} {needed}"
+        yield self.segmentation != SegmentationConfig(), f"segmentation {needed}"
+
+    def _check_segmentation(self) -> Iterator[tuple[bool, str]]:
+        kind, other = self.data.kind, "is for classification: leave it out; --segmentation.scale sets the size"
+        yield self.augment != AugmentConfig(), "augment is for classification: needs --segmentation.augment here"
+        yield kind not in (*WITH_MASKS, "any"), f"data.kind {kind} has no masks: needs {', '.join(WITH_MASKS)} or any"
+        yield self.data.crop_pct is not None, f"data.crop_pct {other}"
+        yield self.data.on_device == "yes", f"data.on_device {other}"
+        yield self.data.download, "data.download: images with masks are not downloaded; needs them at --data.path"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for a file."""
-        return _plain(asdict(self))
+        return json.loads(json.dumps(asdict(self)))
 
 
 _AT_LEAST = {
@@ -388,11 +375,7 @@ _AT_LEAST = {
     "schedule.min_lr optimizer.lr_batch_size optimizer.lr optimizer.weight_decay optimizer.clip_grad "
     "checkpoint.every_steps data.workers data.limit evaluate.limit augment.pad_crop max_steps",
 }
-# of augment: probabilities and shares
-_SHARES = ("flip", "vertical_flip", "erasing", "mix_probability", "switch_probability", "label_smoothing")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+_SHARES = (
+    "augment.flip augment.vertical_flip augment.erasing augment.mix_probability augment.switch_probability "
+    "augment.label_smoothing segmentation.augment.flip model.drop_path_rate"
+)

@@ -1,6 +1,7 @@
 """Losses, checked without making a GPU wait, and a report of where a run diverged."""
 
 from collections import deque
+from contextlib import ExitStack
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,7 @@ from ..utils.async_copy import AsyncCopy
 
 
 class Diverged(RuntimeError):
-    """The loss is not finite any more.
-
-    Args:
-        report: where it began, as data.
-        file: that holds the report.
-        warmup: name of the setting of the schedule's warm-up.
-    """
+    """The loss is not finite any more; ``report`` says where it began, and is in ``file`` too."""
 
     def __init__(self, report: dict[str, Any], file: Path, warmup: str = "warmup_epochs") -> None:
         super().__init__(
@@ -71,21 +66,15 @@ def first_not_finite(model: nn.Module, images: Float[Tensor, "B C H W"] | None) 
         return "the weights are finite"
     found: list[str] = []
 
-    def look(name: str) -> Any:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
-            # Tokens hold their tensor as values; on a Tensor that is a method
-            tensor = output if isinstance(output, Tensor) else getattr(output, "values", None)
-            if not found and isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
-                found.append(name)
+    def look(module: nn.Module, given: Any, output: Any) -> None:
+        # Tokens hold their tensor as values; on a Tensor that is a method
+        tensor = output if isinstance(output, Tensor) else getattr(output, "values", None)
+        if not found and isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
+            found.append(names[module])
 
-        return hook
-
-    leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
-    hooks = [module.register_forward_hook(look(name)) for name, module in leaves]
-    try:
-        with torch.no_grad():
-            model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    names = {module: name for name, module in model.named_modules() if not list(module.children())}
+    with ExitStack() as hooks, torch.no_grad():
+        for module in names:
+            hooks.enter_context(module.register_forward_hook(look))
+        model(images)
     return f"the output of {found[0]} is not finite" if found else "every layer is finite, so it is the loss itself"

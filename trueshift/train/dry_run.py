@@ -3,7 +3,6 @@
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,6 +18,7 @@ _SMALLEST_BATCH = 2  # of a pass: batch norm and mixup need two
 _CHANNELS = 32  # of a decoder, on a CPU
 _IMAGES = 16  # of each split
 _SIDE = 64  # of images with masks
+_RANDOM = np.random.default_rng(0)
 
 
 def dry_run(config: TrainConfig, console: Console | None = None) -> int:
@@ -58,10 +58,8 @@ def _synthetic_data(config: TrainConfig, folder: Path) -> str:
     folder.mkdir()
     if kind in WITH_MASKS:
         write_masked_images(folder, kind)
-    elif kind == "imagenet":
-        write_image_folders(folder, CLASSES[kind])
     else:
-        write_cifar(folder, CLASSES[kind])
+        (write_image_folders if kind == "imagenet" else write_cifar)(folder, CLASSES[kind])
     return str(folder)
 
 
@@ -86,20 +84,18 @@ def _stand_in(config: TrainConfig, folder: Path) -> str | None:
 
 def write_cifar(folder: Path, classes: int) -> None:
     """Images of CIFAR's size and number of classes; torchvision would refuse files with other checksums."""
-    random = np.random.default_rng(0)
-    arrays: dict[str, Any] = {}
+    arrays = {}
     for split in ("train", "test"):
-        arrays[f"x_{split}"] = random.integers(0, 256, (_IMAGES, 32, 32, 3), np.uint8)
-        arrays[f"y_{split}"] = np.append(random.integers(0, classes, _IMAGES - 1), classes - 1)
-    np.savez(folder / "cifar.npz", **arrays)
+        arrays[f"x_{split}"] = _RANDOM.integers(0, 256, (_IMAGES, 32, 32, 3), np.uint8)
+        arrays[f"y_{split}"] = np.append(_RANDOM.integers(0, classes, _IMAGES - 1), classes - 1)
+    np.savez(folder / "cifar.npz", **arrays)  # type: ignore[arg-type]
 
 
 def write_image_folders(folder: Path, classes: int) -> None:
     """A small image for each class in both splits."""
-    random = np.random.default_rng(0)
     for number in range(classes):
         for split in ("train", "val"):
-            _save(random.integers(0, 256, (40, 48, 3), np.uint8), folder / split / f"n{number:08d}" / "0.png")
+            _save_noise(folder / split / f"n{number:08d}" / "0.png", (40, 48, 3))
 
 
 # image and label files of each dataset, and the range of classes in the latter
@@ -116,17 +112,17 @@ _LAYOUTS = {
 
 def write_masked_images(folder: Path, kind: str) -> None:
     """ADE20K, Cityscapes or CamVid: training and validation, and CamVid's test split."""
-    random = np.random.default_rng(0)
-    image, mask, (first, last) = _LAYOUTS[kind]
-    for split, long in (("train", "training"), ("val", "validation"), ("test", "testing")):
-        if split == "test" and kind != "camvid":  # the others' labels are not published
-            continue
+    image, mask, classes = _LAYOUTS[kind]
+    splits = {"train": "training", "val": "validation", "test": "testing"}
+    if kind != "camvid":
+        del splits["test"]  # labels that are not published
+    for split, long in splits.items():
         for number in range(_IMAGES):
             names = {"split": split, "long": long, "number": f"{number:06d}"}
-            _save(random.integers(0, 256, (_SIDE, _SIDE, 3), np.uint8), folder / image.format(**names))
-            _save(random.integers(first, last + 1, (_SIDE, _SIDE), np.uint8), folder / mask.format(**names))
+            _save_noise(folder / image.format(**names), (_SIDE, _SIDE, 3))
+            _save_noise(folder / mask.format(**names), (_SIDE, _SIDE), classes)
 
 
-def _save(pixels: np.ndarray, path: Path) -> None:
+def _save_noise(path: Path, shape: tuple[int, ...], levels: tuple[int, int] = (0, 255)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
+    Image.fromarray(_RANDOM.integers(levels[0], levels[1] + 1, shape, np.uint8)).save(path)

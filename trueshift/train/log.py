@@ -3,8 +3,6 @@
 import json
 import sys
 import time
-from contextlib import AbstractContextManager
-from math import isfinite
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..utils.files import write_whole
+from ..utils.files import finite, write_whole
 from .config import LogConfig
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -55,11 +53,7 @@ class RunLog:
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Add an entry; it is on disk at once."""
-        # JSON has no infinity, which a gradient in fp16 may be
-        plain = {
-            key: None if isinstance(value, float) and not isfinite(value) else value for key, value in values.items()
-        }
-        self._file.write(json.dumps({"kind": kind, "step": step, **plain}, allow_nan=False) + "\n")
+        self._file.write(json.dumps(finite({"kind": kind, "step": step, **values}), allow_nan=False) + "\n")
         self._file.flush()
         numbers = {f"{kind}/{key}": value for key, value in values.items() if isinstance(value, int | float)}
         for tracker in self.trackers:
@@ -79,7 +73,7 @@ def _step_of(line: str) -> float:
         return float("inf")
 
 
-class RunReport(AbstractContextManager["RunReport"]):
+class RunReport:
     """A bar on a terminal, a line every ten seconds elsewhere; and the log.
 
     Args:
@@ -91,40 +85,35 @@ class RunReport(AbstractContextManager["RunReport"]):
     def __init__(self, console: Console, log: RunLog | None, total: int, done: int = 0) -> None:
         self.console, self.log, self.total = console, log, total
         self._reported: set[tuple[str, str]] = set()
-        self._bar: Progress | None = None
-        if console.is_terminal and not console.quiet:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, TextColumn("{task.fields[numbers]}"), console=console, transient=True)
-            self._task = self._bar.add_task("training", total=total, completed=done, numbers="")
         self._next_line = 0.0
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        more = TextColumn("{task.fields[numbers]}")
+        shown = console.is_terminal and not console.quiet
+        self._bar = Progress(*columns, more, console=console, transient=True, disable=not shown)
+        self._task = self._bar.add_task("training", total=total, completed=done, numbers="")
 
     def __enter__(self) -> "RunReport":
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
         if self.log is not None:
             self.log.close()
 
     def step(self, done: int) -> None:
         """Count the steps done."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done)
+        self._bar.update(self._task, completed=done)
 
-    def progress(
-        self, done: int, epoch: int, loss: float, lr: float, images_per_second: float, seconds_left: float
-    ) -> None:
+    def progress(self, epoch: int, loss: float, lr: float, images_per_second: float, seconds_left: float) -> None:
         """Show the numbers of the last steps."""
         numbers = f"loss {loss:.3f}, lr {lr:.2e}, {images_per_second:,.0f} images/s"
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, numbers=numbers, description=f"epoch {epoch + 1}")
-        elif time.monotonic() >= self._next_line:
+        self._bar.update(self._task, numbers=numbers, description=f"epoch {epoch + 1}")
+        if self._bar.disable and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
             left = time.strftime("%H:%M:%S", time.gmtime(seconds_left))
-            self.line(f"epoch {epoch + 1}, step {done} of {self.total}: {numbers}, {left} left")
+            step = int(self._bar.tasks[0].completed)
+            self.line(f"epoch {epoch + 1}, step {step} of {self.total}: {numbers}, {left} left")
 
     def line(self, text: str) -> None:
         """Print a line that stays on the screen."""

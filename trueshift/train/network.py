@@ -25,30 +25,36 @@ from .config import TrainConfig
 def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
     """The network of a configuration, with a logit for each class."""
     asked, given = config.model, _arguments(config)
+    model: Any
     if asked.start_from:
-        model = _from_folder(asked.name, Path(asked.start_from), given)
+        model = _started(asked.name, Path(asked.start_from), given)
         if model.num_classes != num_classes:
             model.reset_classifier(num_classes)
-        return model.train()
-    if not is_ours(asked.name):
-        if ":" not in asked.name and not timm.is_model(asked.name.partition(".")[0]):
+    elif is_ours(asked.name):
+        model = create_model(asked.name, asked.pretrained, num_classes=num_classes, **given)
+    else:
+        if ":" not in asked.name and not _is_timms(asked.name):
             resolve_name(asked.name)  # raises with a suggestion
         if given.pop("padding", None) == "circular":
             raise ValueError(f"{asked.name} of timm's cannot be padded circularly: needs --model.padding null")
-        return _of_timm(asked.name, asked.pretrained, num_classes, given)
-    return create_model(asked.name, asked.pretrained, num_classes=num_classes, **given).train()
+        try:
+            model = timm.create_model(asked.name, pretrained=asked.pretrained, num_classes=num_classes, **given)
+        except TypeError:  # convolutional networks have no img_size argument
+            given.pop("img_size", None)
+            model = timm.create_model(asked.name, pretrained=asked.pretrained, num_classes=num_classes, **given)
+        model.made_with = given  # needed to save it; timm does not keep it
+    return model.train()
+
+
+def _is_timms(name: str) -> bool:
+    return timm.is_model(name.partition(".")[0])
 
 
 def _arguments(config: TrainConfig) -> dict[str, Any]:
     """Arguments of the network beside its name."""
     asked = config.model
-    arguments = {
-        "drop_path_rate": asked.drop_path_rate,
-        "grid_drop_rate": asked.grid_drop_rate,
-        "padding": asked.padding,
-        "img_size": config.data.img_size,
-        **asked.arguments,
-    }
+    named = {"drop_path_rate": asked.drop_path_rate, "grid_drop_rate": asked.grid_drop_rate, "padding": asked.padding}
+    arguments = {**named, "img_size": config.data.img_size, **asked.arguments}
     return {key: value for key, value in arguments.items() if value is not None}
 
 
@@ -59,48 +65,27 @@ def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
     if unknown := sorted(decoder.keys() - set(known)):
         raise ValueError(f"segmentation.decoder has {', '.join(unknown)}: needs some of {', '.join(known)}")
     if not is_ours(asked.name):
-        if timm.is_model(asked.name.partition(".")[0]):
+        if _is_timms(asked.name):
             raise ValueError(f"{asked.name} is timm's own: UperNet needs a network of ours, e.g. a_swin_tiny")
         resolve_name(asked.name)  # raises with a suggestion
-    if asked.start_from:
-        folder = Path(asked.start_from)
-        if saving.read_config(saving.fetch(folder, saving.CONFIG))["architecture"] == ARCHITECTURE:
-            return _segmenter_from(folder, config, num_classes)
-    backbone: Any = build_network(config, num_classes)
-    return UperNet(backbone, num_classes, **decoder).train()
-
-
-def _segmenter_from(folder: Path, config: TrainConfig, num_classes: int) -> UperNet:
-    """UperNet of another run, decoder included; the configuration's arguments override its own."""
-    given, decoder = _arguments(config), config.segmentation.decoder
-    model: Any = from_pretrained(folder, **decoder)
-    if model.num_classes != num_classes:
-        raise ValueError(f"{folder} knows {model.num_classes} classes: needs the {num_classes} of the data")
-    asked = create_model(config.model.name, **given).config
-    if _to_adapt(model.encoder, config.model.name, asked, folder):
-        model = adapt(model, **{key: getattr(asked, key) for key in given})
-    elif given:
-        model = from_pretrained(folder, **decoder, **given)
+    folder = Path(asked.start_from or "")
+    if asked.start_from and saving.read_config(saving.fetch(folder, saving.CONFIG))["architecture"] == ARCHITECTURE:
+        model = _started(asked.name, folder, _arguments(config), decoder)
+        if model.num_classes != num_classes:
+            raise ValueError(f"{folder} knows {model.num_classes} classes: needs the {num_classes} of the data")
+    else:
+        model = UperNet(build_network(config, num_classes), num_classes, **decoder)  # type: ignore[arg-type]
     return model.train()
 
 
-def _of_timm(name: str, pretrained: bool, num_classes: int, given: dict[str, Any]) -> nn.Module:
-    """A network of timm's; convolutional ones have no img_size argument."""
-    try:
-        model: Any = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, **given)
-    except TypeError:
-        given = {key: value for key, value in given.items() if key != "img_size"}
-        model = timm.create_model(name, pretrained=pretrained, num_classes=num_classes, **given)
-    model.made_with = given  # needed to save it; timm does not keep it
-    return model.train()
-
-
-def _from_folder(name: str, folder: Path, changes: dict[str, Any]) -> Backbone:
-    """Weights of another run; ``changes`` override its arguments."""
-    model, asked = Backbone.from_pretrained(folder), create_model(name, **changes).config
-    if _to_adapt(model, name, asked, folder):
+def _started(name: str, folder: Path, changes: dict[str, Any], decoder: dict[str, Any] | None = None) -> Any:
+    """A backbone of another run, or UperNet with a decoder; ``changes`` override the backbone's arguments."""
+    more = decoder or {}
+    model: Any = Backbone.from_pretrained(folder) if decoder is None else from_pretrained(folder, **more)
+    asked = create_model(name, **changes).config
+    if _to_adapt(model if decoder is None else model.encoder, name, asked, folder):
         return adapt(model, **{key: getattr(asked, key) for key in changes})
-    return Backbone.from_pretrained(folder, **changes) if changes else model
+    return (Backbone.from_pretrained if decoder is None else from_pretrained)(folder, **more, **changes)
 
 
 def _to_adapt(model: Backbone, name: str, asked: BackboneConfig, folder: Path) -> bool:
@@ -133,21 +118,13 @@ def preparation_for(config: TrainConfig, model: nn.Module) -> Preparation:
 
 def save_network(model: nn.Module, folder: Path, preparation: Preparation, classes: list[str]) -> Path:
     """Write a folder that ``trueshift eval``, ``from_pretrained`` and timm read, with the preparation of images."""
-    model.pretrained_cfg = {  # type: ignore[assignment]
-        **dict(model.pretrained_cfg),  # type: ignore[arg-type]
-        "input_size": (3, *preparation.size),
-        "crop_pct": preparation.crop_pct,
-        "mean": preparation.mean,
-        "std": preparation.std,
-        "interpolation": preparation.interpolation,
-        "num_classes": len(classes),
-        "label_names": list(classes),
-        "hf_hub_id": None,
-    }
-    if isinstance(model, Backbone):
-        return model.save_pretrained(folder, num_classes=len(classes), label_names=list(classes))
-    folder.mkdir(parents=True, exist_ok=True)
     about = {"num_classes": len(classes), "label_names": list(classes)}
+    prepared = {key: getattr(preparation, key) for key in ("crop_pct", "mean", "std", "interpolation")}
+    cfg = {**dict(model.pretrained_cfg), "input_size": (3, *preparation.size), **prepared}  # type: ignore[arg-type]
+    model.pretrained_cfg = {**cfg, **about, "hf_hub_id": None}  # type: ignore[assignment]
+    if isinstance(model, Backbone):
+        return model.save_pretrained(folder, **about)
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as draft:
         save_for_hf(model, draft, about, getattr(model, "made_with", None), safe_serialization=True)
         for written in Path(draft).iterdir():

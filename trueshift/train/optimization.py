@@ -1,5 +1,7 @@
 """timm's optimizers and schedules, with learning rates scaled to the batch size."""
 
+from typing import Any
+
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
@@ -17,15 +19,9 @@ def rate_scale(config: TrainConfig) -> float:
 def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
     """timm's optimizer of that name, without weight decay where the network says so."""
     asked = config.optimizer
+    decay: dict[str, Any] = {"weight_decay": asked.weight_decay, "layer_decay": asked.layer_decay}
     try:
-        return create_optimizer_v2(
-            model,
-            asked.name,
-            lr=asked.lr * rate_scale(config),
-            weight_decay=asked.weight_decay,
-            layer_decay=asked.layer_decay,
-            **asked.arguments,
-        )
+        return create_optimizer_v2(model, asked.name, asked.lr * rate_scale(config), **decay, **asked.arguments)
     except (AssertionError, ValueError, TypeError) as error:
         raise ValueError(f"optimizer {asked.name!r} cannot be made: {error}") from error
 
@@ -33,10 +29,7 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
 def build_schedule(config: TrainConfig, optimizer: Optimizer, steps_per_epoch: int) -> Scheduler:
     """The learning rate as a function of the step alone: ``schedule.step_update(step)`` sets it."""
     asked, scale = config.schedule, rate_scale(config)
-    if asked.steps:  # each step counts as an epoch
-        length, warmup, steps_per_epoch = asked.steps, float(asked.warmup_steps), 1
-    else:
-        length, warmup = asked.epochs, asked.warmup_epochs
+    length, warmup = (asked.steps, asked.warmup_steps) if asked.steps else (asked.epochs, asked.warmup_epochs)
     before = warmup if asked.curve_after_warmup else 0  # timm would add these to the length
     schedule, _ = create_scheduler_v2(
         optimizer,
@@ -51,7 +44,7 @@ def build_schedule(config: TrainConfig, optimizer: Optimizer, steps_per_epoch: i
         decay_epochs=asked.decay_epochs,  # type: ignore[arg-type]
         k_decay=1.0,
         step_on_epochs=False,
-        updates_per_epoch=steps_per_epoch,
+        updates_per_epoch=1 if asked.steps else steps_per_epoch,  # each step counts as an epoch
     )
     assert schedule is not None
     return schedule

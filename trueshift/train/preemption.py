@@ -1,7 +1,7 @@
 """Stop requests: a signal is noted, the step is finished, and everything is saved."""
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -9,24 +9,18 @@ import torch.distributed as dist
 
 PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: stopped, and everything is saved
 INTERRUPTED = 130
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
     """Notes SIGTERM and Ctrl-C. A second Ctrl-C ends at once."""
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._before: dict[int, Any] = {}
+    signal: int | None = None
 
     def __enter__(self) -> "StopRequest":
-        for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+        self._before: Any = {each: signal.signal(each, self._note) for each in (signal.SIGTERM, signal.SIGINT)}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -46,6 +40,5 @@ class StopRequest:
             return self.signal is not None
         heard = torch.tensor([self.signal or 0])
         dist.all_reduce(heard, dist.ReduceOp.MAX)  # between CPUs: no GPU waits for it
-        if heard.item():
-            self.signal = int(heard.item())
+        self.signal = int(heard.item()) or self.signal
         return bool(heard.item())

@@ -4,8 +4,9 @@ A recipe begins with comments that say what it is for, and may name others under
 """
 
 import re
-from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import reduce
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,13 @@ FOLDER = Path(__file__).parent / "recipes"
 
 def list_recipes() -> list[str]:
     """Names of the recipes in the package, without bases, which begin with ``_``."""
-    files = (file.relative_to(FOLDER) for file in FOLDER.rglob("*.yaml"))
-    return sorted(
-        file.with_suffix("").as_posix() for file in files if not any(part.startswith("_") for part in file.parts)
-    )
+    names = (file.relative_to(FOLDER).with_suffix("").as_posix() for file in FOLDER.rglob("*.yaml"))
+    return sorted(name for name in names if not re.search(r"(^|/)_", name))
 
 
-def find_recipe(name: str | Path) -> Path:
-    """The file of a recipe: a path, or a name of :func:`list_recipes`."""
-    for file in (Path(name), FOLDER / f"{name}.yaml"):
+def find_recipe(name: str | Path, beside: Path | None = None) -> Path:
+    """The file of a recipe: a path, also from the folder ``beside``, or a name of :func:`list_recipes`."""
+    for file in (*([beside / f"{name}.yaml", beside / name] if beside else []), Path(name), FOLDER / f"{name}.yaml"):
         if file.is_file():
             return file
     close = get_close_matches(str(name), list_recipes(), n=3)
@@ -35,14 +34,6 @@ def find_recipe(name: str | Path) -> Path:
 def read_recipe(name: str | Path) -> dict[str, Any]:
     """The values of a recipe, including those of its bases."""
     return _read(find_recipe(name), ())
-
-
-def read_recipes(names: Sequence[str | Path]) -> dict[str, Any]:
-    """The values of several recipes; later ones override earlier ones."""
-    merged: dict[str, Any] = {}
-    for name in names:
-        merged = overlaid(merged, read_recipe(name))
-    return merged
 
 
 def _read(file: Path, above: tuple[Path, ...]) -> dict[str, Any]:
@@ -58,18 +49,8 @@ def _read(file: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     named = [bases] if isinstance(bases, str) else bases
     if not isinstance(named, list) or not all(isinstance(base, str) for base in named):
         raise ValueError(f"{file}: base is {bases}: needs the name of a recipe, or several in a list")
-    merged: dict[str, Any] = {}
-    for base in named:
-        merged = overlaid(merged, _read(_base(file, base), (*above, file.resolve())))
-    return overlaid(merged, given)
-
-
-def _base(file: Path, base: str) -> Path:
-    """Beside the recipe that names it, or among those of the package."""
-    for beside in (file.parent / f"{base}.yaml", file.parent / base):
-        if beside.is_file():
-            return beside
-    return find_recipe(base)
+    below = [_read(find_recipe(base, file.parent), (*above, file.resolve())) for base in named]
+    return reduce(overlaid, [*below, given])
 
 
 def overlaid(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -83,12 +64,8 @@ def overlaid(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def about(name: str | Path) -> str:
     """The comments a recipe begins with."""
-    lines = []
-    for line in find_recipe(name).read_text().splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").removeprefix(" "))
-    return "\n".join(lines)
+    comments = takewhile(lambda line: line.startswith("#"), find_recipe(name).read_text().splitlines())
+    return "\n".join(line.removeprefix("#").removeprefix(" ") for line in comments)
 
 
 class _Loader(yaml.SafeLoader):
@@ -96,18 +73,14 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
+_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
 class _Dumper(yaml.SafeDumper):
     """Quotes strings such as '1e5', which the loader would read as numbers."""
 
-
-_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
 def recipe_text(values: dict[str, Any]) -> str:

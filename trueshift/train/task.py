@@ -3,15 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from math import isnan
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float
+from rich.console import Console
 from timm.data import Mixup
 from torch import Tensor, nn
 
@@ -19,16 +21,20 @@ from ..data import Preparation, Unreadable, read_ahead
 from ..data.source import IGNORED
 from ..data.transforms import ScenePreparation
 from ..eval.metrics.consistency import MeanIoU
-from ..eval.protocols.registry import PROTOCOLS
+from ..eval.models.load import load_eval_model
+from ..eval.options import EvalOptions
+from ..eval.protocols.registry import PROTOCOLS, find_protocols
+from ..eval.runner.evaluate import run_evaluation
 from ..eval.runner.read_scenes import read_scenes
 from ..eval.runner.segment import labels_at
 from ..layers.tokenize import check_size
+from ..report.console import progress_bars
 from ..tasks import UperNet
 from ..tasks.inference import segment_whole
 from ..utils.evaluation_mode import in_evaluation
 from .config import TrainConfig
 from .data.augment import ClassificationTransform, Draws, SegmentationTransform
-from .data.loader import AugmentedSamples, Batch, Feed, LoaderFeed, Share
+from .data.loader import ALONE, AugmentedSamples, Batch, LoaderFeed, Share
 from .data.on_device import ResidentFeed, ResidentImages, is_resident, needs_loader
 from .data.sampler import BatchOrder
 from .data.splits import open_training_data
@@ -37,40 +43,26 @@ from .network import build_network, build_segmenter, preparation_for, save_netwo
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result on the test images.
-
-    Args:
-        score: ranks weights, 0 to 1.
-        values: for the log.
-        text: for the screen.
-    """
+    """Result on the test images: a score from 0 to 1 that ranks weights, values for the log, text for the screen."""
 
     score: float
     values: dict[str, float]
     text: str
 
 
-@runtime_checkable
-class Metric(Protocol):
-    """Accumulates over batches and, at the end, over all processes."""
-
-    def update(self, logits: Tensor, targets: Any) -> int:
-        """Add a batch; returns its number of images."""
-        ...
-
-    def compute(self, images: int) -> Measurement:
-        """Over all processes, which saw so many images together."""
-        ...
-
-
 class Task(ABC):
     """Classification or segmentation: opens its data, then builds a network, then a feed."""
 
     score_name: ClassVar[str]
+    protocols_needed: ClassVar[str]
 
-    def __init__(self, config: TrainConfig, fetch: bool = True) -> None:
-        self.config, self.share, self.device = config, Share(), torch.device("cpu")
-        self.data = open_training_data(config, fetch)
+    def __init__(self, config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> None:
+        self.config, self.share, self.device = config, share, torch.device(device)
+        self.data = open_training_data(config, fetch=share.rank == 0)
+        self.protocols = find_protocols(config.evaluate.protocols)
+        if wrong := [each.name for each in self.protocols if each.dense != (config.task == "segmentation")]:
+            raise ValueError(f"evaluate.protocols {', '.join(wrong)}: {config.task} needs {self.protocols_needed}")
+        self.own_test_indices = range(share.rank, len(self.data.test), share.processes)
 
     @abstractmethod
     def check_order(self, order: BatchOrder) -> None:
@@ -80,13 +72,9 @@ class Task(ABC):
     def build_network(self) -> nn.Module:
         """The network to train; random numbers are seeded before."""
 
-    def start(self, order: BatchOrder, share: Share, device: torch.device) -> Feed:
-        """The training batches, once the network is built."""
-        self.share, self.device = share, device
-        return self._feed(order)
-
     @abstractmethod
-    def _feed(self, order: BatchOrder) -> Feed: ...
+    def feed(self, order: BatchOrder) -> LoaderFeed | ResidentFeed:
+        """The training batches, once the network is built."""
 
     @abstractmethod
     def describe_input(self) -> str:
@@ -118,7 +106,8 @@ class Task(ABC):
             for inputs, targets in self._test_batches(unreadable):
                 with autocast():
                     logits = self._predict(model, inputs).float()
-                images += metric.update(logits, targets)
+                metric.update(logits, targets)
+                images += len(targets)
                 if stopped := stop():
                     break
         ends = torch.tensor([images, stopped])
@@ -132,16 +121,14 @@ class Task(ABC):
         return metric.compute(all_images)
 
     @abstractmethod
-    def _metric(self) -> Metric: ...
+    def _metric(self) -> Any:
+        """Has ``update(logits, targets)`` and ``compute(images)``, the latter over all processes."""
 
     @abstractmethod
     def _predict(self, model: nn.Module, images: Tensor) -> Tensor: ...
 
     @abstractmethod
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Any]]: ...
-
-    def _own_test_indices(self) -> range:
-        return range(self.share.rank, len(self.data.test), self.share.processes)
 
     def _batched(
         self,
@@ -151,26 +138,30 @@ class Task(ABC):
         unreadable: set[str],
     ) -> Iterator[tuple[Tensor, list[Any]]]:
         """Prepared samples in order, batched while their sizes are equal; those without a target are left out."""
-        waiting: list[tuple[Tensor, Any]] = []
 
-        def together() -> tuple[Tensor, list[Any]]:
-            canvases, targets = zip(*waiting, strict=True)
-            waiting.clear()
-            return normalize(torch.stack(canvases).to(self.device, non_blocking=True)), list(targets)
+        def readable() -> Iterator[tuple[Tensor, Any]]:
+            for sample in samples:
+                found = None if isinstance(sample, Unreadable) else parts(sample)
+                if found is None or found[1] is None:
+                    unreadable.add(f"{sample.name}: {getattr(sample, 'reason', 'it has no label')}")
+                else:
+                    yield found
 
-        for sample in samples:
-            if isinstance(sample, Unreadable):
-                unreadable.add(f"{sample.name}: {sample.reason}")
-                continue
-            canvas, target = parts(sample)
-            if target is None:
-                unreadable.add(f"{sample.name}: it has no label")
-                continue
-            if waiting and (len(waiting) == self.config.evaluate.batch_size or waiting[0][0].shape != canvas.shape):
-                yield together()
-            waiting.append((canvas, target))
-        if waiting:
-            yield together()
+        for _, alike in groupby(readable(), lambda pair: pair[0].shape):
+            while batch := list(islice(alike, self.config.evaluate.batch_size)):
+                canvases, targets = zip(*batch, strict=True)
+                yield normalize(torch.stack(canvases).to(self.device, non_blocking=True)), list(targets)
+
+    def evaluate(self, folder: Path, step: int, console: Console) -> dict[str, Any]:
+        """Results of the protocols on weights as they were written, in float32 as in the paper."""
+        config, device = self.config, str(self.device)
+        subject = load_eval_model(str(folder), EvalOptions(device=device))
+        subject = replace(subject, name=config.model.name, weights=f"trained, {step} steps")
+        options = EvalOptions(
+            batch_size=config.evaluate.batch_size, seed=config.seed, device=device, workers=config.data.workers
+        )
+        with progress_bars(console) as progress:
+            return run_evaluation(subject, self.data.test, self.protocols, options, progress=progress)
 
 
 class _Accuracy:
@@ -179,10 +170,9 @@ class _Accuracy:
     def __init__(self, device: torch.device) -> None:
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)
 
-    def update(self, logits: Tensor, targets: Tensor) -> int:
+    def update(self, logits: Tensor, targets: Tensor) -> None:
         self.sums[0] += (logits.argmax(1) == targets).sum()
         self.sums[1] += F.cross_entropy(logits, targets, reduction="sum")
-        return len(targets)
 
     def compute(self, images: int) -> Measurement:
         sums = self.sums.cpu()
@@ -195,14 +185,14 @@ class _Accuracy:
 class Classification(Task):
     """One class per image."""
 
-    score_name = "top1"
+    score_name, protocols_needed = "top1", "those for whole images, e.g. circular"
     preparation: Preparation
+    mixup: Mixup | None = None
     test_images: ResidentImages | None = None
 
-    def __init__(self, config: TrainConfig, fetch: bool = True) -> None:
-        super().__init__(config, fetch)
+    def __init__(self, config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> None:
+        super().__init__(config, share, device)
         augment = config.augment
-        self.mixup: Mixup | None = None
         if augment.mixup or augment.cutmix:
             self.mixup = Mixup(
                 mixup_alpha=augment.mixup,
@@ -214,7 +204,6 @@ class Classification(Task):
             )
 
     def check_order(self, order: BatchOrder) -> None:
-        """Refuse batches that cannot be trained on."""
         if self.mixup and order.batch_size // order.parts % 2:
             raise ValueError(
                 f"batch_size {order.batch_size} in {order.parts} parts: mixup and cutmix need an even number of "
@@ -222,12 +211,11 @@ class Classification(Task):
             )
 
     def build_network(self) -> nn.Module:
-        """The network to train."""
         network = build_network(self.config, len(self.data.classes))
         self.preparation = preparation_for(self.config, network)
         return network
 
-    def _feed(self, order: BatchOrder) -> Feed:
+    def feed(self, order: BatchOrder) -> LoaderFeed | ResidentFeed:
         """From pixels on the device where they fit, otherwise from worker processes."""
         config, data = self.config, self.data
         draws = Draws(config.augment, config.seed)
@@ -243,18 +231,16 @@ class Classification(Task):
         return LoaderFeed(samples, order, self.share, self.device, config.data.workers)
 
     def describe_input(self) -> str:
-        """Size of the input and how it is read."""
         how = "on the device" if self.test_images is not None else f"{self.config.data.workers} workers"
         return f"{self.preparation.size[0]} x {self.preparation.size[1]} ({how})"
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """Cross-entropy, with mixed or smoothed labels if wanted."""
+        images, targets, smoothing = batch.images, batch.labels, self.config.augment.label_smoothing
         if self.mixup is not None:
             # a copy, as timm mixes in place, and the same batch may be mixed again to check a compiler
-            images, targets = self.mixup(batch.images.clone(), batch.labels)
-            return F.cross_entropy(model(images).float(), targets)
-        logits = model(batch.images).float()
-        return F.cross_entropy(logits, batch.labels, label_smoothing=self.config.augment.label_smoothing)
+            (images, targets), smoothing = self.mixup(images.clone(), targets), 0.0
+        return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing)
 
     def _metric(self) -> _Accuracy:
         return _Accuracy(self.device)
@@ -263,7 +249,7 @@ class Classification(Task):
         return model(images)
 
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Tensor]]:
-        own = self._own_test_indices()
+        own = self.own_test_indices
         if self.test_images is not None:
             for at in torch.tensor(own, device=self.device).split(self.config.evaluate.batch_size):
                 yield self.test_images.normalize(self.test_images.resized(at)), self.test_images.labels[at]
@@ -276,7 +262,6 @@ class Classification(Task):
             yield images, torch.tensor(labels).to(self.device)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
-        """Write the network as a folder."""
         return save_network(model, folder, self.preparation, self.data.classes)
 
 
@@ -286,11 +271,10 @@ class _MaskAccuracy:
     def __init__(self, classes: int) -> None:
         self.mean_iou = MeanIoU(classes, IGNORED)
 
-    def update(self, logits: Tensor, targets: list[Any]) -> int:
+    def update(self, logits: Tensor, targets: list[Any]) -> None:
         for answer, mask in zip(logits, targets, strict=True):
             labels = labels_at(answer, (mask.shape[0], mask.shape[1]))
             self.mean_iou.update(labels[None].cpu(), torch.from_numpy(mask)[None])
-        return len(targets)
 
     def compute(self, images: int) -> Measurement:
         score = float(self.mean_iou.compute())
@@ -303,12 +287,11 @@ class _MaskAccuracy:
 class Segmentation(Task):
     """One class per pixel, by UperNet."""
 
-    score_name = "mean_iou"
+    score_name, protocols_needed = "mean_iou", "those for pixels, e.g. ade20k"
     preparation: ScenePreparation
     transform: SegmentationTransform
 
     def check_order(self, order: BatchOrder) -> None:
-        """Refuse batches that cannot be trained on."""
         if order.batch_size // order.parts < 2:
             raise ValueError(
                 f"batch_size {order.batch_size} in {order.parts} parts: batch norm over whole images needs at least "
@@ -316,7 +299,6 @@ class Segmentation(Task):
             )
 
     def build_network(self) -> nn.Module:
-        """The network to train."""
         network = build_segmenter(self.config, len(self.data.classes))
         wanted, known = self.config.segmentation, network.pretrained_cfg
         if wanted.fit == "resize":  # otherwise crops are padded, as whole images are
@@ -329,12 +311,11 @@ class Segmentation(Task):
         self.transform = SegmentationTransform(self.preparation, wanted.augment, self.config.seed)
         return network
 
-    def _feed(self, order: BatchOrder) -> Feed:
+    def feed(self, order: BatchOrder) -> LoaderFeed | ResidentFeed:
         samples = AugmentedSamples(self.data.train, self.transform)
         return LoaderFeed(samples, order, self.share, self.device, self.config.data.workers)
 
     def describe_input(self) -> str:
-        """Size of the input and how it is read."""
         crop, frame = self.config.segmentation.augment.crop, self.transform.frame
         padded = f" padded to {frame[0]} x {frame[1]}" if frame != crop else ""
         return f"{crop[0]} x {crop[1]}{padded} ({self.config.data.workers} workers)"
@@ -352,15 +333,13 @@ class Segmentation(Task):
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, list[Any]]]:
         fits = [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
         workers = self.config.data.workers
-        samples = read_scenes(self.data.test, self._own_test_indices(), self.preparation, fits, workers=workers)
+        samples = read_scenes(self.data.test, self.own_test_indices, self.preparation, fits, workers=workers)
         normalize, fit = self.preparation.normaliser(self.device), self.preparation.fit
         return self._batched(samples, lambda sample: (sample.canvases[fit], sample.mask), normalize, unreadable)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
-        """Write the network as a folder."""
         assert isinstance(model, UperNet)
-        model.pretrained_cfg = {
-            **model.pretrained_cfg,
+        model.pretrained_cfg |= {
             "label_names": list(self.data.classes),
             "scene": self.preparation.to_dict(),
             "crop": list(self.config.segmentation.augment.crop),
@@ -368,6 +347,6 @@ class Segmentation(Task):
         return model.save_pretrained(folder)
 
 
-def open_task(config: TrainConfig, fetch: bool = True) -> Task:
+def open_task(config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> Task:
     """The task of a configuration, with its data opened."""
-    return (Classification if config.task == "classification" else Segmentation)(config, fetch)
+    return (Classification if config.task == "classification" else Segmentation)(config, share, device)

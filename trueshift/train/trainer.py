@@ -21,23 +21,20 @@ from torch import Tensor, nn
 
 from ..eval.options import inference_device
 from ..report.console import print_evaluation
-from ..utils.distributed import joined_processes, sole_run
+from ..utils.distributed import broadcast_buffers, joined_processes, sole_run
 from ..utils.files import json_text, writable_folder, write_whole
 from ..utils.provenance import circumstances
 from ..utils.rng import deterministic_algorithms, seed_everything
-from .checkpoint import CheckpointFolder, Snapshot, broadcast_buffers, find_snapshot
+from .checkpoint import CheckpointFolder, Snapshot, find_snapshot
 from .compile_check import AGAIN_AT, Gradients, compiled, fault_of_compiler, gradients
 from .config import TrainConfig
 from .data.loader import Batch, Share
 from .data.sampler import BatchOrder
 from .divergence import Diverged, LossWatch, first_not_finite
-from .final_evaluation import evaluate_final, protocols_of
 from .log import RunLog, RunReport
 from .optimization import build_optimizer, build_schedule
 from .preemption import StopRequest
 from .task import Measurement, open_task
-
-_MIXED_PRECISION = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def train(config: TrainConfig, console: Console | None = None) -> int:
@@ -85,16 +82,15 @@ class Trainer:
         self.config, self.console, self.stop = config, console, stop
         self.folder = writable_folder(config.output)
         self.accelerator = Accelerator(
-            mixed_precision=_MIXED_PRECISION[config.precision],
+            mixed_precision="no" if config.precision == "float32" else config.precision,
             cpu=device.type == "cpu",
             gradient_accumulation_steps=config.accumulate,
         )
         self.device, self.main = self.accelerator.device, self.accelerator.is_main_process
         self.share = Share(self.accelerator.process_index, self.accelerator.num_processes)
         with self.accelerator.main_process_first():  # it may download
-            self.task = open_task(config, fetch=self.main)
+            self.task = open_task(config, self.share, self.device)
         self.data = self.task.data
-        self.protocols = protocols_of(config)
         parts = self.share.processes * config.accumulate
         self.order = BatchOrder(len(self.data.train), config.batch_size, parts, config.seed)
         self.task.check_order(self.order)
@@ -114,7 +110,7 @@ class Trainer:
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.compiler_in_use = config.compile
         self.compiler_checked: int | None = None  # step of the last check, which passed
-        self.feed = self.task.start(self.order, self.share, self.device)
+        self.feed = self.task.feed(self.order)
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
         self.watch = LossWatch()
@@ -129,7 +125,7 @@ class Trainer:
     def total_steps(self) -> int:
         """Of the whole run."""
         steps = self.config.schedule.steps or self.order.steps * self.config.schedule.epochs
-        return min(steps, self.config.max_steps) if self.config.max_steps else steps
+        return min(steps, self.config.max_steps or steps)
 
     def run(self) -> int:
         """Start or resume, until the end or until asked to stop."""
@@ -142,8 +138,16 @@ class Trainer:
         with RunReport(self.console, log, self.total_steps, self.step) as self.report:
             self.report.line(self._introduction())
             while self.step < self.total_steps or self.measured < self.step:
-                if not self._train_epoch() or not self._measure():
+                if not self._train_epoch():
                     return self._stopped()
+                due = self.step >= self.total_steps or (self.epoch + 1) % self.config.evaluate.every_epochs == 0
+                if due and not self._measure():
+                    return self._stopped()
+                self.measured = self.step
+                if self.step_in_epoch == self.order.steps:
+                    self.epoch, self.step_in_epoch = self.epoch + 1, 0
+                if due or self._checkpoint_due():
+                    self._save()
             return self._finish()
 
     def _seconds(self) -> float:
@@ -182,7 +186,14 @@ class Trainer:
         self.schedule.step_update(self.step)
         if self.compiler_in_use and (self.compiler_checked is None or self.step in AGAIN_AT):
             self._check_compiler(batches[0])
-        loss = self._backward(batches)
+        seed_everything(self.config.seed, self.step, self.share.rank)  # for stochastic depth, random grids and mixing
+        loss = torch.zeros((), device=self.device)
+        for batch in batches:
+            with self.accelerator.accumulate(self.model):
+                part = self.task.loss(self.model, batch)
+                self.accelerator.backward(part)  # of the mean over the passes
+            loss += part.detach() / len(batches)
+            self.unreadable.update(batch.unreadable)
         norm = self.accelerator.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_grad or inf)
         self.watch.note(self.step, loss, norm if norm is not None else loss.new_zeros(()))
         self.shown.append((self.step, np.concatenate([batch.indices for batch in batches])))
@@ -193,29 +204,12 @@ class Trainer:
         self.step_in_epoch += 1
         if self.average is not None:
             self.average.update(self.network, self.step)
-        for batch in batches:
-            self.unreadable.update(batch.unreadable)
-
-    def _seed_step(self) -> None:
-        """For stochastic depth, random grids and mixing."""
-        seed_everything(self.config.seed, self.step, self.share.rank)
-
-    def _backward(self, batches: list[Batch]) -> Tensor:
-        """Forward and backward passes; returns the mean loss of this process."""
-        self._seed_step()
-        total = torch.zeros((), device=self.device)
-        for batch in batches:
-            with self.accelerator.accumulate(self.model):
-                loss = self.task.loss(self.model, batch)
-                self.accelerator.backward(loss)  # of the mean over the passes
-            total += loss.detach() / len(batches)
-        return total
 
     def _check_compiler(self, batch: Batch) -> None:
         """Continue without the compiler where this torch cannot compile the network, or not correctly."""
 
         def by(model: nn.Module) -> Gradients:
-            self._seed_step()
+            seed_everything(self.config.seed, self.step, self.share.rank)
             with self.accelerator.no_sync(self.model):
                 return gradients(self.network, lambda: self.task.loss(model, batch))
 
@@ -271,21 +265,16 @@ class Trainer:
         loss = losses.mean().item() / self.share.processes
         speed = steps * self.config.batch_size / max(seconds, 1e-9)
         left = (self.total_steps - self.step) * seconds / max(steps, 1)
-        self.report.progress(self.step, self.epoch, loss, self._learning_rate(), speed, left)
-        values = {"epoch": self.epoch, "loss": loss, "lr": self._learning_rate(), "grad_norm": taken[-1]["grad_norm"]}
+        rate = self._learning_rate()
+        self.report.progress(self.epoch, loss, rate, speed, left)
+        values = {"epoch": self.epoch, "loss": loss, "lr": rate, "grad_norm": taken[-1]["grad_norm"]}
         values |= {"images_per_second": round(speed, 1), "seconds": round(seconds, 3)}
         self.report.write("train", self.step, values)
         self.report.unreadable(self.step, self.unreadable, "another stands in for it")
         return now
 
     def _measure(self) -> bool:
-        """Measure at the end of an epoch, and save a checkpoint; False if asked to stop on the way."""
-        done = self.step >= self.total_steps
-        if not done and (self.epoch + 1) % self.config.evaluate.every_epochs:
-            self._next_epoch()
-            if self._checkpoint_due():
-                self._save()
-            return True
+        """Measure, and save the best weights; False if asked to stop on the way."""
         candidates = self._candidates()
         broadcast_buffers(*candidates.values())  # measure what will be written
         measured: dict[str, Measurement] = {}
@@ -307,18 +296,11 @@ class Trainer:
                 self.task.save(candidates[name], self.folder / "best")
                 about = {"step": self.step, "epoch": self.epoch, "weights": name, **best.values}
                 write_whole(self.folder / "best" / "measured.json", json_text(about))
-        self._next_epoch()
-        self._save()
         return True
-
-    def _next_epoch(self) -> None:
-        self.measured = self.step
-        if self.step_in_epoch == self.order.steps:
-            self.epoch, self.step_in_epoch = self.epoch + 1, 0
 
     def _candidates(self) -> dict[str, nn.Module]:
         """The networks to measure and to write."""
-        return {"model": self.network, **({"ema": self.average.module} if self.average is not None else {})}
+        return {"model": self.network} | ({"ema": self.average.module} if self.average else {})
 
     def _checkpoint_due(self) -> bool:
         every = self.config.checkpoint.every_steps
@@ -329,23 +311,12 @@ class Trainer:
         self._check_divergence(wait=True)
         if self.main:
             scaler = self.accelerator.scaler
-            snapshot = Snapshot(
-                step=self.step,
-                epoch=self.epoch,
-                step_in_epoch=self.step_in_epoch,
-                weights=dict(self.network.state_dict()),
-                average=dict(self.average.module.state_dict()) if self.average is not None else None,
-                state={
-                    "optimizer": self.optimizer.state_dict(),
-                    "scaler": scaler.state_dict() if scaler is not None else None,
-                    "best": self.best,
-                    "measured": self.measured,
-                    "seconds": self._seconds(),
-                },
-                config=self.config.to_dict(),
-                data=self.data.identity,
-            )
-            self.checkpoints.save(snapshot)
+            state: dict[str, Any] = {"best": self.best, "measured": self.measured, "seconds": self._seconds()}
+            state["optimizer"] = self.optimizer.state_dict()
+            state["scaler"] = scaler.state_dict() if scaler is not None else None
+            place, about = (self.step, self.epoch, self.step_in_epoch), (self.config.to_dict(), self.data.identity)
+            average = self.average.module.state_dict() if self.average else None
+            self.checkpoints.save(Snapshot(*place, self.network.state_dict(), average, state, *about))
         self.accelerator.wait_for_everyone()
 
     def _resume(self) -> None:
@@ -358,11 +329,12 @@ class Trainer:
         self.network.load_state_dict(snapshot.weights)
         if self.average is not None and snapshot.average is not None:
             self.average.module.load_state_dict(snapshot.average)
-        self.optimizer.load_state_dict(snapshot.state["optimizer"])
-        if self.accelerator.scaler is not None and snapshot.state["scaler"] is not None:
-            self.accelerator.scaler.load_state_dict(snapshot.state["scaler"])
-        self.best, self.measured = snapshot.state["best"], snapshot.state.get("measured", 0)
-        self.seconds_before = snapshot.state.get("seconds", nan)  # unknown in old checkpoints
+        state = snapshot.state
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.accelerator.scaler is not None and state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self.best, self.measured = state["best"], state.get("measured", 0)
+        self.seconds_before = state.get("seconds", nan)  # unknown in old checkpoints
         self.step, self.epoch, self.step_in_epoch = snapshot.step, snapshot.epoch, snapshot.step_in_epoch
 
     def _stopped(self) -> int:
@@ -373,7 +345,7 @@ class Trainer:
 
     def _finish(self) -> int:
         """Write the final weights, run the protocols of the recipe, write a summary."""
-        seconds = self._seconds()
+        seconds = round(self._seconds(), 1)
         if self.main:
             for name, model in self._candidates().items():
                 self.task.save(model, self.folder / ("final" if name == "model" else f"final_{name}"))
@@ -383,12 +355,12 @@ class Trainer:
             "processes": self.share.processes,
             "data": {"train": self.data.train.title, "test": self.data.test.title, **self.data.identity},
             "steps": self.step,
-            "seconds": round(seconds, 1),
+            "seconds": seconds,
             f"best_{self.task.score_name}": self.best,
         }
-        if self.protocols:
+        if self.task.protocols:
             self.accelerator.wait_for_everyone()  # until the weights are written
-            result = evaluate_final(self.config, self.protocols, self.data.test, self.device, self.step, self.console)
+            result = self.task.evaluate(self.folder / "final", self.step, self.console)
             summary["evaluation"] = result["measured"]
             if self.main:
                 write_whole(self.folder / "eval.json", json_text(result))

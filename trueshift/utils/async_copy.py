@@ -9,14 +9,11 @@ class AsyncCopy:
     """A small tensor on its way to the host."""
 
     def __init__(self, values: Tensor) -> None:
-        self._event: torch.cuda.Event | None = None
-        if values.is_cuda:
-            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self._values.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event()
+        self._event = torch.cuda.Event() if values.is_cuda else None
+        self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
+        self._values.copy_(values, non_blocking=values.is_cuda)
+        if self._event is not None:
             self._event.record()
-        else:
-            self._values = values.cpu()
 
     @property
     def ready(self) -> bool:

@@ -10,12 +10,7 @@ _warned: set[tuple[str, str]] = set()
 
 
 def warn_deprecated(old: str, new: str) -> None:
-    """Emit a DeprecationWarning, once for each pair of names, at the first caller outside the package.
-
-    Args:
-        old: the name in use, e.g. ``"trueshift.models.head.Head"``.
-        new: the name to use instead.
-    """
+    """Emit a DeprecationWarning, once for each pair of names, at the first caller outside the package."""
     if (old, new) in _warned:
         return
     _warned.add((old, new))
@@ -26,11 +21,7 @@ def warn_deprecated(old: str, new: str) -> None:
 
 
 def renamed_arguments(**renamed: str) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a function so that keyword arguments are also accepted under their old names.
-
-    Args:
-        renamed: ``old="new"``.
-    """
+    """Decorate a function so that keyword arguments are also accepted under their old names, ``old="new"``."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         @wraps(function)
@@ -49,11 +40,7 @@ def renamed_arguments(**renamed: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 def renamed_attributes(module: str, **renamed: str) -> Callable[[str], Any]:
-    """A ``__getattr__`` for a module some of whose names have changed.
-
-    Args:
-        renamed: ``old="new"``.
-    """
+    """A ``__getattr__`` for a module some of whose names have changed, ``old="new"``."""
 
     def __getattr__(name: str) -> Any:
         if name not in renamed:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from .locks import sole_writer
 
@@ -44,3 +45,17 @@ def sole_run(folder: Path) -> Iterator[None]:
         if refusal[0] is not None:
             raise OSError(refusal[0])
         yield
+
+
+@torch.no_grad()
+def broadcast_buffers(*models: nn.Module) -> None:
+    """Give every process the first one's buffers.
+
+    Gradients keep parameters equal, but each process updates batch norm statistics by its own images, and
+    DistributedDataParallel synchronizes only those of the network itself, before its next pass.
+    """
+    if dist.is_initialized():
+        for buffer in (buffer for model in models for buffer in model.buffers()):
+            first = buffer.contiguous()
+            dist.broadcast(first, 0)
+            buffer.copy_(first)

@@ -42,13 +42,14 @@ def writable_folder(path: str | Path) -> Path:
 
 
 def json_text(value: Any) -> str:
-    """Data as JSON; infinite numbers, which JSON lacks, become null."""
-    return json.dumps(_finite(value), indent=1, allow_nan=False) + "\n"
+    """Data as JSON, see :func:`finite`."""
+    return json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Data with infinite numbers, which JSON lacks, as None."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -21,10 +21,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        holder = ""
+        holder = "another process"
         with suppress(OSError):
-            holder = path.read_text(errors="replace")
-        holder = holder or "another process"
+            holder = path.read_text(errors="replace") or holder
         raise BlockingIOError(
             f"{folder} is being written to by {holder}: wait for its end, or choose another --output"
         ) from None

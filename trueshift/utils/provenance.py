@@ -2,9 +2,11 @@
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,8 +38,7 @@ def commit() -> str:
 
     TRUESHIFT_COMMIT overrides it, for copies without a repository.
     """
-    given = os.environ.get("TRUESHIFT_COMMIT")
-    if given:
+    if given := os.environ.get("TRUESHIFT_COMMIT"):
         return given
     head = _git("rev-parse", "HEAD")
     return head + ("+" if head != "unknown" and _git("status", "--porcelain", "trueshift", "benchmarks") else "")
@@ -47,18 +48,15 @@ def _git(*arguments: str) -> str:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():  # installed: whatever repository lies above is not ours
         return "unknown"
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=root, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=root, check=True).stdout.strip()
+    return "unknown"
 
 
 def _version(name: str) -> str | None:
-    try:
+    with suppress(PackageNotFoundError):
         return version(name)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def device_name(device: torch.device | str) -> str:
@@ -69,9 +67,8 @@ def device_name(device: torch.device | str) -> str:
 
 def processor() -> str:
     """The processor's name."""
-    try:
-        done = subprocess.run(["lscpu"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in done.stdout.splitlines() if line.startswith("Model name")]
-    return names[0] if names else platform.machine()
+    with suppress(OSError, subprocess.CalledProcessError):
+        shown = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+        if found := re.search(r"^Model name:\s*(.*\S)", shown, re.MULTILINE):
+            return found[1]
+    return platform.processor() or platform.machine()

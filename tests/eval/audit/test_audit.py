@@ -11,34 +11,50 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from known_models import TINY, Constant, ReadsOnePixel, subject
+from known_models import TINY, ByPixel, ByPlace, Constant, ReadsOnePixel, Scenes, noise, segmenter, subject
 from PIL import Image
 
 from trueshift.data import EmbeddedSample, ImageFolder, Preparation
 from trueshift.eval import AuditOptions, find_protocols, run_audit
 from trueshift.eval.audit.run import shifts_of, usual_protocols
-from trueshift.report.page import write_audit
 
 QUICK = AuditOptions(limit=12, shifts=4, examples=2, plane=6, batch_size=32)
 
 
-@pytest.fixture(scope="module")
-def found():
+def of_classifiers():
     return run_audit([subject(ReadsOnePixel(), "pixel"), subject(Constant(), "constant")], EmbeddedSample(), QUICK)
 
 
-def test_it_is_plain_data_with_everything_needed_to_make_it_again(found):
+def of_segmenters():
+    return run_audit([segmenter(ByPlace(), "place"), segmenter(ByPixel(), "pixel")], Scenes(noise(12)), QUICK)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return of_classifiers()
+
+
+@pytest.mark.parametrize(
+    ("audited", "protocols"),
+    [
+        (of_classifiers, ["circular", "cifar-standard", *(f"magnitude-{pixels}" for pixels in (8, 16, 24, 32))]),
+        (of_segmenters, ["ade20k-circular", "ade20k-standard"]),
+    ],
+)
+def test_models_see_the_same_images_and_all_is_plain_data(audited, protocols):
+    found = audited()
     assert json.loads(json.dumps(found, allow_nan=False)) == json.loads(json.dumps(found))
     assert {"command", "commit", "date", "machine", "versions", "seed", "settings", "protocols"} <= found.keys()
+    assert found["task"] == ("segmentation" if audited is of_segmenters else "classification")
     assert not found["partial"]
     assert found["data"]["images"] == found["data"]["asked"] == 12
-
-
-def test_models_see_the_same_images_and_the_constant_one_never_changes(found):
-    pixel, constant = found["models"]
-    assert constant["measured"]["circular"]["consistency"]["rate"] == 1
-    assert pixel["measured"]["circular"]["consistency"]["rate"] < 1
-    assert [index for index, _ in pixel["consistency_of_images"]] == [i for i, _ in constant["consistency_of_images"]]
+    assert list(found["protocols"]) == protocols
+    changing, constant = found["models"]
+    assert constant["measured"][protocols[0]]["consistency"]["rate"] == 1
+    assert constant["measured"][protocols[1]]["bit_exact"]["rate"] == 1
+    assert changing["measured"][protocols[0]]["consistency"]["rate"] < 1
+    first, second = ([index for index, _ in model["consistency_of_images"]] for model in found["models"])
+    assert first == second
     assert constant["worst_images"] == []
 
 
@@ -48,7 +64,7 @@ def test_classes_that_are_not_the_datas_have_no_accuracy(found):
     assert constant["measured"]["circular"]["top1"]["images"] == 12
 
 
-def test_the_worst_images_are_told_with_shifts_that_show_it(found):
+def test_the_worst_images_are_reported_with_shifts_that_show_it(found):
     worst = found["models"][0]["worst_images"]
     assert [entry["consistency"] for entry in worst] == sorted(entry["consistency"] for entry in worst)
     source = EmbeddedSample()
@@ -59,7 +75,7 @@ def test_the_worst_images_are_told_with_shifts_that_show_it(found):
             assert int(image[-down % 32, -right % 32] > 0) == answer["label"]
 
 
-def test_the_worst_images_against_the_unshifted_are_told_with_its_answer():
+def test_the_worst_images_against_the_unshifted_are_reported_with_its_answer():
     source = EmbeddedSample()
     unshifted = torch.stack([TINY.normalise(TINY.canvas(source[index].image)) for index in (0, 100, 200, 300)])
 
@@ -95,15 +111,12 @@ def test_consistency_by_class_adds_up(found):
     assert mean == pytest.approx(found["models"][0]["measured"]["circular"]["consistency"]["rate"], abs=1e-9)
 
 
-def test_the_protocol_follows_the_size_of_the_pictures(tmp_path):
+def test_the_protocol_follows_the_size_of_the_images(tmp_path):
     for index in range(3):
         Image.fromarray(np.full((300, 400, 3), 60 * index, np.uint8)).save(tmp_path / f"{index}.png")
-    names = {
-        protocol.name
-        for protocol in usual_protocols(subject(Constant(), preparation=Preparation()), ImageFolder(tmp_path))
-    }
-    assert "imagenet-standard" in names
-    assert "cifar-standard" in {protocol.name for protocol in usual_protocols(subject(Constant()), EmbeddedSample())}
+    large = usual_protocols(subject(Constant(), preparation=Preparation()), ImageFolder(tmp_path))
+    small = usual_protocols(subject(Constant()), EmbeddedSample())
+    assert [protocols[1].name for protocols in (large, small)] == ["imagenet-standard", "cifar-standard"]
 
 
 def test_magnitudes_share_one_portion_of_the_shifts():
@@ -112,44 +125,47 @@ def test_magnitudes_share_one_portion_of_the_shifts():
     assert set(shifts_of(find_protocols(["cifar"]), 0).values()) == {None}
 
 
-def test_broken_pictures_and_nan_are_skipped_counted_and_named(tmp_path):
+class SometimesNan(torch.nn.Module):
+    num_classes = 2
+
+    def forward(self, images):
+        return torch.where(images[:, :1, 0, 0] > 0.4, torch.nan, 1.0).expand(-1, 2)
+
+
+class NanIfFlat(ByPixel):
+    def forward(self, images):
+        return torch.where(images.std((1, 2, 3), keepdim=True) < 0.1, torch.nan, super().forward(images))
+
+
+def test_broken_images_and_nan_are_skipped_counted_and_named(tmp_path):
     for index in range(4):
         Image.fromarray(np.full((40, 40, 3), 40 + 40 * index, np.uint8)).save(tmp_path / f"{index}.png")
     (tmp_path / "1.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
-
-    class SometimesNan(torch.nn.Module):
-        num_classes = 2
-
-        def forward(self, images):
-            return torch.where(images[:, :1, 0, 0] > 0.4, torch.nan, 1.0).expand(-1, 2)
-
-    found = run_audit([subject(SometimesNan())], ImageFolder(tmp_path), QUICK, find_protocols(["circular"]))
-    told = {entry["name"]: entry["reason"] for entry in found["data"]["skipped"]}
-    assert found["data"]["images"] == 2
-    assert found["data"]["asked"] == 4
-    assert "UnidentifiedImageError" in told["1.png"]
-    assert "not numbers" in told["3.png"]
+    found = run_audit([subject(SometimesNan())], ImageFolder(tmp_path), QUICK, find_protocols(["circular"]))["data"]
+    reasons = {entry["name"]: entry["reason"] for entry in found["skipped"]}
+    assert (found["images"], found["asked"]) == (2, 4)
+    assert "UnidentifiedImageError" in reasons["1.png"]
+    assert "not numbers" in reasons["3.png"]
+    flat = noise(1)[0][0].point(lambda value: 128)
+    scenes = Scenes([*noise(1), (OSError("torn"), None), (flat, None)])
+    found = run_audit([segmenter(ByPixel()), segmenter(NanIfFlat())], scenes, QUICK)
+    assert [entry["name"] for entry in found["data"]["skipped"]] == ["scene 1", "scene 2"]
+    assert found["data"]["images"] == 1
+    assert [len(model["consistency_of_images"]) for model in found["models"]] == [1, 1]
 
 
-def test_a_folder_of_broken_pictures_still_ends_in_a_report(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.png").write_bytes(b"no picture")
-    source = ImageFolder(tmp_path / "data")
-    found = run_audit([subject(Constant())], source, QUICK)
-    page = write_audit(found, source, tmp_path).read_text()
-    assert "Nothing was measured" in page
-    assert "a.png" in page
-
-
-def test_an_interrupt_leaves_what_is_known():
+@pytest.mark.parametrize(
+    ("model", "source"), [(subject(ReadsOnePixel()), EmbeddedSample()), (segmenter(ByPlace()), Scenes(noise(6)))]
+)
+def test_an_interrupt_leaves_what_is_known(model, source):
     def interrupted(what, done, total):
         if done == 5:
             raise KeyboardInterrupt
 
-    found = run_audit([subject(ReadsOnePixel())], EmbeddedSample(), QUICK, progress=interrupted)
+    found = run_audit([model], source, QUICK, progress=interrupted)
     assert found["partial"]
     assert found["data"]["images"] == 5
-    assert found["models"][0]["measured"]["circular"]["consistency"]["images"] == 5
+    assert next(iter(found["models"][0]["measured"].values()))["consistency"]["images"] == 5
 
 
 SLOWLY = """
@@ -182,15 +198,15 @@ def test_ctrl_c_leaves_a_valid_partial_report(tmp_path):
             time.sleep(0.1)
         time.sleep(0.5)  # some of the 400 images, at 50 ms each
         process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, told
+        message, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, message
     found = json.loads((tmp_path / "report" / "audit.json").read_text())
     assert found["partial"]
     assert found["models"][0]["assumed"]
-    assert "does not say how to prepare its images" in " ".join(told.split())
+    assert "does not say how to prepare its images" in " ".join(message.split())
     assert 0 < found["data"]["images"] < 400
     assert "Interrupted" in (tmp_path / "report" / "report.html").read_text()
-    assert "Interrupted" in told
+    assert "Interrupted" in message
 
 
 MANY = """
@@ -226,7 +242,8 @@ def test_a_thousand_images_need_no_more_memory_than_fifty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("shifts", 1), ("shifts", -2), ("limit", -1), ("batch_size", 0), ("plane", -1)]
+    ("field", "value"),
+    [("shifts", 1), ("shifts", -2), ("limit", -1), ("batch_size", 0), ("plane", -1), ("precision", "float8")],
 )
 def test_settings_that_mean_nothing_are_refused(field, value):
     with pytest.raises(ValueError, match="needs"):

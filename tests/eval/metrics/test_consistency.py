@@ -3,11 +3,12 @@
 from fractions import Fraction
 from functools import partial
 from itertools import combinations, pairwise
-from math import isnan, nan
+from math import comb, isnan, nan
 
 import jaxtyping
 import pytest
 import torch
+from known_metrics import every_metric
 from torch.nn.functional import one_hot
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassJaccardIndex
@@ -25,6 +26,7 @@ from trueshift.eval.metrics.consistency import (
     bit_identical,
     logit_change,
     pixel_agreement,
+    wilson_interval,
 )
 
 FIXED_POINT = 2**-32
@@ -63,21 +65,6 @@ def as_logits(labels, classes=3):
 
 def some_views(images=40, count=3, classes=3):
     return torch.randint(classes, (images, count)), torch.randint(classes, (images,))
-
-
-@pytest.mark.parametrize(
-    ("make", "rate"),
-    [
-        (ShiftConsistency, (3 / 6 + 1 + 2 / 6) / 3),
-        (AgainstFirst, (2 / 3 + 1 + 1 / 3) / 3),
-        (WorstCaseConsistency, 1 / 3),
-        (WorstCaseAccuracy, 1 / 3),
-        (FlickerRate, (2 / 3 + 0 + 1 / 3) / 3),
-    ],
-)
-def test_rates_worked_out_by_hand(make, rate):
-    seen = torch.tensor([[1, 1, 0, 1], [2, 2, 2, 2], [0, 0, 1, 1]])
-    assert of_views(make, seen, torch.tensor([1, 2, 0])) == pytest.approx(rate, abs=FIXED_POINT)
 
 
 def test_two_shifts_are_the_papers_pair():
@@ -132,14 +119,6 @@ def test_bits_are_compared_in_every_precision(dtype):
 def test_bits_of_a_view_into_other_memory():
     logits = torch.rand(4, 3).t()
     assert bit_identical(logits[:1], logits).tolist() == [True, False, False]
-
-
-def test_exact_fraction_and_largest_change_worked_out_by_hand():
-    logits = torch.zeros(2, 3, 2)
-    logits[0, 1, 1] = 0.5
-    logits[1, 0] = -1.0
-    logits[1, 2, 0] = -3.0
-    assert (value(BitExactFraction, logits), value(LargestLogitChange, logits)) == (0.25, 2.0)
 
 
 @pytest.mark.parametrize("count", range(2, 8))
@@ -210,14 +189,6 @@ def test_mean_iou_takes_logits():
     assert value(make, seen, target) == value(make, as_logits(seen).permute(0, 3, 1, 2), target)
 
 
-def test_segmentation_consistency_worked_out_by_hand():
-    seen = torch.tensor([[[[1, 2], [3, 4]], [[1, 2], [3, 0]]], [[[1, 1], [1, 1]], [[0, 0], [0, 1]]]])
-    covered = torch.ones(2, 2, 2, 2, dtype=torch.bool)
-    covered[0, 0, 1, 1] = covered[1, 1, 0, 0] = False
-    assert value(SegmentationConsistency, seen) == (3 / 4 + 1 / 4) / 2
-    assert value(SegmentationConsistency, seen, covered) == pytest.approx((1 + 1 / 3) / 2, abs=FIXED_POINT)
-
-
 def naive_pixel_agreement(seen, covered):
     pairs = []
     for first, second in combinations(range(len(seen)), 2):
@@ -243,28 +214,8 @@ def test_segmentation_consistency_is_that_of_plain_loops(count):
 # order, parts, torchmetrics
 
 
-def every_metric():
-    seen, right = some_views(41, 5)
-    logits = as_logits(seen).round(decimals=1)
-    masks, target = torch.randint(3, (41, 5, 4, 4)), torch.randint(3, (41, 4, 4))
-    covered = torch.rand(41, 5, 4, 4) < 0.9
-    return [
-        (TopOne, (seen[:, 0], right)),
-        (ShiftConsistency, (seen,)),
-        (AgainstFirst, (seen,)),
-        (WorstCaseConsistency, (seen // 2,)),
-        (WorstCaseAccuracy, (seen // 2, right // 2)),
-        (BitExactFraction, (logits,)),
-        (LargestLogitChange, (logits,)),
-        (FlickerRate, (seen,)),
-        (partial(MeanIoU, 3), (masks[:, 0], target)),
-        (SegmentationConsistency, (masks,)),
-        (SegmentationConsistency, (masks, covered)),
-    ]
-
-
 def test_neither_order_nor_parts_change_a_number():
-    for make, inputs in every_metric():
+    for make, inputs in every_metric(41).values():
         at_once = value(make, *inputs)
         for _ in range(5):
             in_parts = make()
@@ -280,22 +231,16 @@ def test_an_image_adds_the_same_beside_others_as_alone():
     assert torch.equal(pixel_agreement(seen, covered), torch.cat(alone))
 
 
-def test_forward_gives_the_batch_and_keeps_the_whole():
-    for make, inputs in every_metric():
+def test_forward_gives_the_batch_and_reset_forgets_everything():
+    for make, inputs in every_metric(41).values():
         metric = make()
         for part in torch.arange(41).split((30, 11)):
             batch = [values[part] for values in inputs]
             assert torch.equal(metric(*batch), value(make, *batch))
         assert torch.equal(metric.compute(), value(make, *inputs))
-
-
-def test_reset_forgets_everything():
-    for make, inputs in every_metric():
-        metric, some = make(), [values[:3] for values in inputs]
-        metric.update(*inputs)
         metric.reset()
-        metric.update(*some)
-        assert torch.equal(metric.compute(), value(make, *some))
+        metric.update(*batch)
+        assert torch.equal(metric.compute(), value(make, *batch))
 
 
 def test_measures_live_together_in_a_collection():
@@ -340,6 +285,52 @@ def test_no_image_is_not_a_rate():
     assert metric.interval() == (0.0, 1.0)
 
 
+# intervals
+
+
+@pytest.mark.parametrize(
+    ("rate", "count", "confidence", "low", "high"),
+    [
+        (0.8, 10, 0.95, 0.4902, 0.9433),
+        (0.95, 100, 0.95, 0.8882, 0.9785),
+        (0.0, 20, 0.95, 0.0, 0.1611),  # z² / (n + z²)
+        (0.5, 4, 0.90, 0.1824, 0.8176),  # 1/2 ± z / 2 sqrt(n + z²)
+        (1.0, 1000, 0.99, 0.9934, 1.0),
+    ],
+)
+def test_intervals_worked_out_by_hand(rate, count, confidence, low, high):
+    assert wilson_interval(rate, count, confidence) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_the_rate_lies_inside_and_the_true_one_as_often_as_promised():
+    count, coverages = 60, []
+    intervals = [wilson_interval(hits / count, count) for hits in range(count + 1)]
+    for images in range(1, 300):
+        for hits in {0, 1, images - 1, images // 2, images}:
+            low, high = wilson_interval(hits / images, images)
+            assert 0 <= low <= hits / images <= high <= 1
+            assert high - low > 1 / (images + 5)
+    for rate in torch.linspace(0.05, 0.95, 37).tolist():
+        chance = [comb(count, hits) * rate**hits * (1 - rate) ** (count - hits) for hits in range(count + 1)]
+        inside = zip(chance, intervals, strict=True)
+        coverages.append(sum(p for p, (low, high) in inside if low <= rate <= high))
+    assert min(coverages) > 0.91
+    assert 0.945 < sum(coverages) / len(coverages) < 0.965
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 95, -0.1, nan])
+def test_a_confidence_is_between_0_and_1(confidence):
+    with pytest.raises(ValueError, match=r"between 0 and 1, e.g. 0.95"):
+        wilson_interval(0.5, 10, confidence)
+
+
+def test_a_measures_interval_counts_images_not_views():
+    metric = ShiftConsistency()
+    metric.update(torch.tensor([[1, 1, 1, 1]] * 8 + [[0, 1, 2, 3]] * 2))
+    assert metric.interval() == wilson_interval(0.8, 10)
+    assert metric.interval(0.5) == wilson_interval(0.8, 10, 0.5)
+
+
 # bad input
 
 
@@ -379,6 +370,7 @@ def labels(*shape):
         (MeanIoU(3), (torch.rand(1, 4, 4), labels(1, 4, 4)), "needs integer labels"),
         (MeanIoU(3), (labels(1, 4, 4) + 3, labels(1, 4, 4)), "a prediction has labels 3 to 3: needs 0 to 2"),
         (MeanIoU(3), (labels(1, 4, 4) - 1, labels(1, 4, 4)), "a prediction has labels -1 to -1: needs 0 to 2"),
+        (MeanIoU(3), (labels(1, 4, 4), labels(1, 4, 4) + 3), r"a mask has labels 3 to 3: needs 0 to 2$"),
         (MeanIoU(3, 255), (labels(1, 4, 4), labels(1, 4, 4) + 3), "a mask has labels 3 to 3: .* or 255 to ignore"),
         (SegmentationConsistency(), (labels(4, 1, 2, 2),), "at least 2 shifts"),
         (SegmentationConsistency(), (labels(4, 2, 2, 2), labels(1, 2, 2, 2).bool()), "needs the same"),
@@ -388,8 +380,3 @@ def labels(*shape):
 def test_the_error_says_what_was_wrong(metric, inputs, message):
     with pytest.raises(ValueError, match=message):
         metric.update(*inputs)
-
-
-def test_a_mask_without_anything_to_ignore_names_only_the_range():
-    with pytest.raises(ValueError, match=r"needs 0 to 2$"):
-        MeanIoU(3).update(labels(1, 4, 4), labels(1, 4, 4) + 3)

@@ -107,7 +107,7 @@ def test_a_transformers_segmenter(tmp_path):
         assert torch.equal(torch.roll(twin.forward(IMAGES), (5, -9), (2, 3)), twin.forward(MOVED))
 
 
-def test_pictures_stand_in_for_scenes_only_where_there_is_no_layout(tmp_path):
+def test_images_stand_in_for_scenes_only_where_there_is_no_layout(tmp_path):
     assert open_source("sample", dense=True).classes is None
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     assert open_source(tmp_path, dense=True)[0].target is None

@@ -1,9 +1,8 @@
 import json
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import trueshift
 from trueshift.data import Preparation
@@ -23,19 +22,11 @@ def _offline(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
-def test_one_of_ours():
-    subject = load_eval_model("a_swin_mini", RANDOM)
-    assert isinstance(subject.module, Backbone)
-    assert subject.random
-    assert subject.weights == "random, seed 0"
-    assert subject.preparation == Preparation((32, 32), 1.0, CIFAR_MEAN, CIFAR_STD, "bicubic")
-    assert subject.num_classes == 10
-
-
-def test_random_weights_follow_the_seed():
-    one, again, other = (
-        load_eval_model("swin_mini", EvalOptions(random_weights=True, seed=seed)) for seed in (3, 3, 4)
-    )
+def test_one_of_ours_with_random_weights_by_the_seed():
+    one, again, other = (load_eval_model("a_swin_mini", replace(RANDOM, seed=seed)) for seed in (3, 3, 4))
+    assert isinstance(one.module, Backbone)
+    assert (one.random, one.weights, one.num_classes) == (True, "random, seed 3", 10)
+    assert one.preparation == Preparation((32, 32), 1.0, CIFAR_MEAN, CIFAR_STD, "bicubic")
     assert torch.equal(one.forward(IMAGES), again.forward(IMAGES))
     assert not torch.equal(one.forward(IMAGES), other.forward(IMAGES))
 
@@ -51,53 +42,50 @@ def test_any_of_timms():
     assert len(token_errors(subject.maps, torch.randn(3, 64, 64))) == 4
 
 
-def test_what_the_request_says_wins():
-    subject = load_eval_model(
-        "resnet10t", EvalOptions(random_weights=True, img_size=96, crop_pct=0.5, mean=(0, 0, 0), std=(1, 1, 1))
-    )
-    assert subject.preparation == Preparation((96, 96), 0.5, (0, 0, 0), (1, 1, 1), subject.preparation.interpolation)
-
-
-@pytest.mark.parametrize("name", ["a_swin_mini.nowhere", "a_swin_tiny", "resnet10t"])
-def test_weights_that_cannot_be_had_name_the_way_out(name):
-    with pytest.raises(WeightsUnavailable, match=r"--random-weights"):
-        load_eval_model(name)
-
-
-def test_a_repository_that_cannot_be_reached_is_told():
-    with pytest.raises(WeightsUnavailable, match="local folder"):
-        load_eval_model("someone/some-model")
+def test_options_win():
+    options = replace(RANDOM, img_size=96, crop_pct=0.5, mean=(0, 0, 0), std=(1, 1, 1))
+    found = load_eval_model("resnet10t", options).preparation
+    assert found == Preparation((96, 96), 0.5, (0, 0, 0), (1, 1, 1), found.interpolation)
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
+    [
+        *((name, "--random-weights") for name in ("a_swin_mini.nowhere", "a_swin_tiny", "resnet10t")),
+        ("someone/some-model", "local folder"),
+    ],
+)
+def test_weights_that_are_unavailable_name_the_way_out(name, message):
+    with pytest.raises(WeightsUnavailable, match=message):
+        load_eval_model(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
     [
         ("swin_tinny", "did you mean swin_tiny"),
         ("nothing.like:it", "cannot be imported"),
         ("math:nothing", "has no nothing"),
         ("missing.onnx", "there is no file"),
         ("missing.pth", "there is no file"),
+        ("", "no model is called ''"),  # and no folder
     ],
 )
-def test_names_that_mean_nothing_are_refused(name, told):
-    with pytest.raises((ValueError, FileNotFoundError), match=told):
+def test_names_that_mean_nothing_are_refused(name, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         load_eval_model(name)
 
 
-def test_a_folder_of_ours_has_its_trained_weights(tmp_path):
-    model = trueshift.create_model("a_swin_mini", num_classes=4).eval()
-    model.save_pretrained(tmp_path)
-    subject = load_eval_model(str(tmp_path))
-    assert torch.equal(subject.forward(IMAGES), model(IMAGES))
-    assert not subject.random
-    random = load_eval_model(str(tmp_path), EvalOptions(random_weights=True, seed=5))
-    assert not torch.equal(random.forward(IMAGES), model(IMAGES))
-
-
-def test_a_folder_of_timms(tmp_path):
-    model = timm.create_model("resnet10t", num_classes=5).eval()
-    timm.models.save_for_hf(model, tmp_path, model_args={"num_classes": 5})
-    assert torch.equal(load_eval_model(str(tmp_path)).forward(IMAGES), model(IMAGES))
+def test_a_folder_has_its_trained_weights(tmp_path):
+    ours = trueshift.create_model("a_swin_mini", num_classes=4).eval()
+    ours.save_pretrained(tmp_path / "ours")
+    timms = timm.create_model("resnet10t", num_classes=5).eval()
+    timm.models.save_for_hf(timms, tmp_path / "timms", model_args={"num_classes": 5})
+    for model, folder in ((ours, tmp_path / "ours"), (timms, tmp_path / "timms")):
+        found = load_eval_model(str(folder))
+        assert not found.random
+        assert torch.equal(found.forward(IMAGES), model(IMAGES))
+        assert not torch.equal(load_eval_model(str(folder), replace(RANDOM, seed=5)).forward(IMAGES), model(IMAGES))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
@@ -136,10 +124,8 @@ def test_a_transformers_classifier(tmp_path):
 
 @pytest.mark.parametrize("name", ["a_swin_mini", "swinv2_tiny_window16_256"])
 def test_the_size_a_model_has_changes_nothing(name):
-    own = load_eval_model(name, EvalOptions(random_weights=True)).preparation.size
-    networks = [
-        load_eval_model(name, EvalOptions(random_weights=True, img_size=size)).module for size in (None, own[0])
-    ]
+    own = load_eval_model(name, RANDOM).preparation.size
+    networks = [load_eval_model(name, replace(RANDOM, img_size=size)).module for size in (None, own[0])]
     images = torch.randn(1, 3, *own)
     with torch.no_grad():
         assert torch.equal(*[network.eval()(images) for network in networks])
@@ -162,13 +148,13 @@ def test_a_checkpoint_with_its_architecture(tmp_path, wrapped):
     assert ("its state_dict" in subject.weights) == ("epoch" in torch.load(tmp_path / "w.pth", weights_only=True))
 
 
-def test_a_checkpoint_that_does_not_fit_is_told(tmp_path):
+def test_a_checkpoint_that_does_not_fit_is_reported(tmp_path):
     torch.save(trueshift.create_model("cvt_mini").state_dict(), tmp_path / "w.pth")
     with pytest.raises(ValueError, match="name their network with --architecture"):
         load_eval_model(str(tmp_path / "w.pth"))
-    with pytest.raises(ValueError, match=r"w.pth does not fit swin_mini: missing layers.* more; unknown") as told:
+    with pytest.raises(ValueError, match=r"w.pth does not fit swin_mini: missing layers.* more; unknown") as message:
         load_eval_model(str(tmp_path / "w.pth"), EvalOptions(architecture="swin_mini"))
-    assert len(str(told.value)) < 1000
+    assert len(str(message.value)) < 1000
     (tmp_path / "torn.pth").write_bytes(b"PK torn")
     with pytest.raises(ValueError, match="cannot be read as weights"):
         load_eval_model(str(tmp_path / "torn.pth"), EvalOptions(architecture="swin_mini"))
@@ -225,16 +211,10 @@ def test_a_factory_beside_the_command(tmp_path, monkeypatch):
         load_eval_model("own_models:scaled")
 
 
-def test_no_name_is_no_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="no model is called ''"):
-        load_eval_model("")
-
-
 @pytest.mark.parametrize("name", ["mixer_s32_224", "levit_128s"])
 def test_a_size_that_a_network_does_not_take_is_refused(name):
     with pytest.raises(ValueError, match=rf"{name} does not take images of 64 x 64 \(.*\): needs no --img-size"):
-        load_eval_model(name, EvalOptions(random_weights=True, img_size=64))
+        load_eval_model(name, replace(RANDOM, img_size=64))
 
 
 def test_twins_do_not_change_their_answer_and_keep_the_rest():
@@ -249,12 +229,7 @@ def test_twins_do_not_change_their_answer_and_keep_the_rest():
     assert max(error.largest for error in token_errors(ordinary.maps, IMAGES[0])) > 0
 
 
-def test_a_model_that_cannot_be_adapted_names_the_other_way():
-    with pytest.raises(ValueError, match="--against canonical"):
-        adapted_twin(load_eval_model("resnet10t", RANDOM))
-
-
-def test_a_model_that_does_not_say_how_it_wants_its_pictures_is_told_apart(tmp_path, monkeypatch):
+def test_a_model_that_does_not_say_how_it_wants_its_images_is_reported_apart(tmp_path, monkeypatch):
     (tmp_path / "silent_models.py").write_text("import torch\nmake = torch.nn.Flatten\n")
     monkeypatch.chdir(tmp_path)
     silent = load_eval_model("silent_models:make")
@@ -269,16 +244,3 @@ def test_a_model_that_does_not_say_how_it_wants_its_pictures_is_told_apart(tmp_p
 @pytest.mark.parametrize(("number", "name"), [(0, "nearest"), (None, "bicubic"), (4, "box")])
 def test_transformers_resampling_is_read(number, name):
     assert _from_processor({"resample": number}, None).interpolation == name
-
-
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(ValueError, match="needs one of float32, bf16"):
-        EvalOptions(precision="float8")
-
-
-def test_pictures_reach_the_model_as_its_own_transform_would_bring_them():
-    subject = load_eval_model("resnet10t", RANDOM)
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 260, 3), dtype=np.uint8))
-    config = timm.data.resolve_data_config(model=subject.module)
-    expected = timm.data.create_transform(**config)(picture)
-    torch.testing.assert_close(subject.preparation.normalise(subject.preparation.canvas(picture)), expected)

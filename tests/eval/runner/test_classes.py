@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 import timm
-from known_models import Constant, subject
-from small_segmenters import ByPixel, Scenes, noise, segmenter
+from known_models import ByPixel, Constant, Scenes, noise, segmenter, subject
 
 from trueshift.data import EmbeddedSample
 from trueshift.eval import AuditOptions, EvalOptions, find_protocols, load_eval_model, run_audit, run_evaluation
@@ -15,7 +14,7 @@ CIRCULAR = find_protocols(["circular"])
 
 
 class Reversed(EmbeddedSample):
-    """The same pictures, as if in folders whose names sort the other way around."""
+    """The same images, as if in folders whose names sort the other way around."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +44,7 @@ def test_an_audit_goes_by_the_names_of_classes(model):
         run_audit([model], source, settings, CIRCULAR)["models"] for source in (EmbeddedSample(), Reversed())
     )
     assert found["measured"] == wanted["measured"]
-    turned = [{**row, "label": 9 - row["label"]} for row in reversed(found["by_class"])]  # told by the data's numbers
+    turned = [{**row, "label": 9 - row["label"]} for row in reversed(found["by_class"])]  # by the numbers of the data
     assert turned == wanted["by_class"]
 
 

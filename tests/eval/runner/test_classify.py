@@ -1,17 +1,23 @@
+"""Every view of every image is shown and compared, whatever the batch and the other protocols."""
+
 import gc
 import weakref
+from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
 import torch
-from known_models import TINY, Constant, ReadsOnePixel, Watched, answers_to
+from known_models import TINY, Constant, ReadsOnePixel, Watched, answers_to, subject
 
-from trueshift.data import EmbeddedSample, Preparation, Prepared, Unreadable
-from trueshift.eval import find_protocols
-from trueshift.eval.runner.classify import measure
+from trueshift.data import EmbeddedSample, Prepared, Unreadable, read_ahead
+from trueshift.eval import AuditOptions, EvalOptions, find_protocols, run_audit, run_evaluation
+from trueshift.eval.protocols.registry import Circular, EraseSquare, ShiftProtocol, VerticalFlip, ZeroPadded
+from trueshift.eval.runner.classify import canvas_groups, measure
 from trueshift.eval.runner.tasks import problem_of
 
 PROTOCOLS = ("circular", "cifar-standard", "imagenet-standard", "magnitude-8", "erased-70", "flipped")
+ALL = find_protocols(PROTOCOLS)
 
 
 def test_every_view_is_the_image_after_its_shift():
@@ -41,19 +47,15 @@ def test_answers_do_not_depend_on_the_batch(batch_size):
             return torch.stack([corner, -corner], 1)
 
     records, _ = answers_to(Sums(), PROTOCOLS, 3, batch_size=batch_size)
-    others, _ = answers_to(Sums(), PROTOCOLS, 3, batch_size=32)
+    watched = Watched(Sums())
+    others, _ = answers_to(watched, PROTOCOLS, 3, batch_size=17)
+    assert set(map(len, watched.batches)) == {17}
     for record, other in zip(records, others, strict=True):
         assert record.index == other.index
         for name, said in record.answers.items():
             np.testing.assert_array_equal(said.shifts, other.answers[name].shifts)
             np.testing.assert_array_equal(said.labels, other.answers[name].labels)
             np.testing.assert_array_equal(said.change, other.answers[name].change)
-
-
-def test_every_batch_has_the_same_size():
-    watched = Watched()
-    answers_to(watched, PROTOCOLS, 3, range(5), batch_size=17)
-    assert set(map(len, watched.batches)) == {17}
 
 
 def test_change_and_exactness_are_those_against_the_unshifted_image():
@@ -121,13 +123,7 @@ def test_two_models_see_the_same_shifts_and_another_seed_others():
         assert (one.answers[name].shifts != three.answers[name].shifts).any()
 
 
-def test_all_shifts_are_all_shifts():
-    (record,), _ = answers_to(Constant(), ["circular"], None, [0], batch_size=100)
-    shifts = {tuple(shift) for shift in record.answers["circular"].shifts[1:].tolist()}
-    assert shifts == {(row, column) for row in range(32) for column in range(32)}
-
-
-def test_a_picture_that_cannot_be_read_keeps_its_place():
+def test_a_image_that_cannot_be_read_keeps_its_place():
     pictures = [
         Prepared(0, "a", 1, torch.zeros(3, 32, 32, dtype=torch.uint8)),
         Unreadable(1, "b", "torn"),
@@ -175,8 +171,70 @@ def test_memory_holds_a_few_batches_whatever_the_number_of_images():
     assert 0 < most <= 8
 
 
-def test_pictures_are_prepared_as_the_model_wants_them():
-    watched = Watched()
-    answers_to(watched, ["circular"], 2, [5], batch_size=3)
-    assert torch.equal(watched.batches[0][0], TINY.normalise(TINY.canvas(EmbeddedSample()[5].image)))
-    assert Preparation((32, 32), 1.0).normalise(torch.full((3, 1, 1), 255, dtype=torch.uint8)).max() > 2
+# what a protocol measures does not depend on which others are asked for
+
+
+@pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.875])
+def test_an_evaluation_of_each_protocol_alone_is_that_of_all(crop_pct):
+    model = subject(ReadsOnePixel(), preparation=replace(TINY, crop_pct=crop_pct))
+    settings = EvalOptions(limit=20, batch_size=16, workers=1)
+    together = run_evaluation(model, EmbeddedSample(), ALL, settings)["measured"]
+    assert list(together) == [protocol.name for protocol in ALL]
+    for protocol in ALL:
+        alone = run_evaluation(model, EmbeddedSample(), [protocol], settings)["measured"]
+        assert alone[protocol.name] == together[protocol.name]
+
+
+def test_an_audit_of_each_protocol_alone_is_that_of_all():
+    models = [subject(ReadsOnePixel()), subject(ReadsOnePixel(), preparation=replace(TINY, crop_pct=0.9))]
+    settings = AuditOptions(limit=12, shifts=3, examples=0, batch_size=16)
+
+    def audited(protocols):
+        return [each["measured"] for each in run_audit(models, EmbeddedSample(), settings, protocols)["models"]]
+
+    together = audited(ALL)
+    for protocol in ALL:
+        for alone, beside in zip(audited([protocol]), together, strict=True):
+            assert alone[protocol.name] == beside[protocol.name]
+
+
+def test_a_canvas_is_shared_where_the_image_has_room():
+    def names(crop_pct):
+        return [[each.name for each in group] for group in canvas_groups(ALL, replace(TINY, crop_pct=crop_pct))]
+
+    together = [protocol.name for protocol in ALL]
+    assert names(0.875) == [together]
+    assert names(0.9) == [[name for name in together if name != "imagenet-standard"], ["imagenet-standard"]]
+
+
+def test_a_image_that_can_be_read_only_once_is_left_out():
+    class Once(EmbeddedSample):
+        before = count()  # two threads may ask at the same time
+
+        def __getitem__(self, index):
+            if index == 3 and next(self.before):
+                raise OSError("connection reset")
+            return super().__getitem__(index)
+
+    settings = EvalOptions(limit=6, batch_size=16, workers=1)
+    found = run_evaluation(subject(ReadsOnePixel()), Once(), ALL, settings)
+    assert [entry["reason"] for entry in found["data"]["skipped"]] == ["OSError: connection reset"]
+    assert {said["consistency"]["images"] for said in found["measured"].values()} == {5}
+
+
+@pytest.mark.parametrize("distortion", [EraseSquare(0.5), VerticalFlip(), None])
+@pytest.mark.parametrize("motion", [Circular(), Circular(0.25), ZeroPadded(0.125)])
+def test_protocols_with_one_distortion_each_see_their_own_image(distortion, motion):
+    first = ShiftProtocol("first", "first", Circular(), distortion)
+    second = ShiftProtocol("second", "second", motion, distortion, against_unshifted=True)
+    pixels = torch.nn.Flatten()
+
+    def answers(protocols):
+        pictures = read_ahead(EmbeddedSample(), range(6), TINY)
+        shifts = {"first": 2, "second": 3}
+        return [record.answers["second"] for record in measure(pixels, pictures, protocols, TINY, shifts, 0, 8)]
+
+    for alone, beside in zip(answers([second]), answers([first, second]), strict=True):
+        np.testing.assert_array_equal(alone.labels, beside.labels)
+        np.testing.assert_array_equal(alone.change, beside.change)
+        np.testing.assert_array_equal(alone.exact, beside.exact)

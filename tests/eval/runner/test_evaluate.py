@@ -1,31 +1,105 @@
+"""Models on whole data sets: known answers, resuming, processes, the command, and what is refused."""
+
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
-from known_models import ReadsOnePixel, Watched, evaluated_by, subject
+from known_models import SMALL, ByPixel, ByPlace, Constant, ReadsOnePixel, Scenes, Watched, noise, segmenter, subject
+from PIL import Image
 
+import trueshift
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample
-from trueshift.eval import EvalOptions, find_protocols, run_evaluation
+from trueshift.eval import EvalOptions, find_protocols, make_eval_model, run_evaluation
 
-SETTINGS = EvalOptions(shifts=3, limit=30, batch_size=16, workers=2)
-PROTOCOLS = ["cifar", "magnitude-8", "erased-28"]
-
-
-def evaluated(output=None, progress=None, model=None, **changes):
-    model = model or subject(ReadsOnePixel())
-    settings = replace(SETTINGS, **changes)
-    return run_evaluation(model, EmbeddedSample(), find_protocols(PROTOCOLS), settings, output, progress)
+OPTIONS = EvalOptions(shifts=3, limit=30, batch_size=16, workers=2)
+PROTOCOLS = find_protocols(["cifar", "magnitude-8", "erased-28"])
+ADE20K = find_protocols(["ade20k"])
 
 
-def test_answers_on_disk_change_nothing(tmp_path):
-    assert evaluated(tmp_path)["measured"] == evaluated()["measured"]
+def evaluated(output=None, progress=None, model=None, source=None, **changes):
+    options = replace(OPTIONS, **changes)
+    source = source or EmbeddedSample()
+    return run_evaluation(model or subject(ReadsOnePixel()), source, PROTOCOLS, options, output, progress)
+
+
+def segmented(output=None, progress=None, model=None, source=None, **changes):
+    options = replace(OPTIONS, batch_size=3, **changes)
+    source = source or Scenes(noise(6, (16, 21)))
+    return run_evaluation(model or segmenter(ByPlace()), source, ADE20K, options, output, progress)
+
+
+def test_a_convolution_of_single_pixels_is_exact():
+    found = segmented(model=segmenter(ByPixel()))
+    assert json.loads(json.dumps(found, allow_nan=False)) == json.loads(json.dumps(found))
+    assert found["task"] == "segmentation"
+    assert found["data"] == {"title": "made up", "images": 6, "skipped": [], "classes": ["red", "green", "blue"]}
+    assert found["model"]["preparation"] == SMALL.to_dict()
+    for measured in found["measured"].values():
+        assert measured["consistency"] == {**measured["consistency"], "rate": 1.0, "high": 1.0, "images": 6}
+        assert measured["bit_exact"]["rate"] == 1
+        assert measured["largest_logit_change"] == 0
+
+
+def test_classes_that_are_not_the_datas_have_no_iou():
+    found = segmented(source=Scenes(noise(2), ("red", "green", "blue", "grey")))["measured"]["ade20k-circular"]
+    assert found["mean_iou"] is found["iou_by_class"] is None
+    assert segmented(source=Scenes(noise(2), None))["measured"]["ade20k-circular"]["mean_iou"] is not None
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    ["a_swin_mini", *(pytest.param(f"a_{name}_mini", marks=pytest.mark.slow) for name in ("swinv2", "cvt", "mvitv2"))],
+)
+def test_the_equivariant_network_keeps_every_label_and_every_bit(backbone):
+    network = trueshift.UperNet(backbone, 3, channels=16, auxiliary=False)
+    network.pretrained_cfg["scene"] = {"scale": [64, 32]}
+    model = make_eval_model(network, backbone, "random")
+    assert model.preparation.multiple == network.size_multiple
+    found = segmented(model=model, source=Scenes(noise(1, (24, 40))), shifts=2)["measured"]["ade20k-circular"]
+    assert found["consistency"]["rate"] == found["bit_exact"]["rate"] == 1
+    assert found["largest_logit_change"] == 0
+
+
+# resuming
+
+
+@pytest.mark.parametrize(
+    ("measure", "model", "first", "most"),
+    [
+        # of each image: circular with the unshifted one, standard, magnitude, erased
+        (evaluated, subject(ReadsOnePixel()), 11, -(-19 * (3 + 1 + 3 + 2 + 3 + 1) // 16) * 16),
+        (segmented, segmenter(ByPlace()), 4, 2 * 9),  # of 1 + 3 + 3 views in batches of 3
+    ],
+)
+def test_an_interrupted_run_resumes(tmp_path, measure, model, first, most):
+    def interrupted(what, done, total):
+        if done == first:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, interrupted)
+    (file,) = (tmp_path / "answers").iterdir()
+    with file.open("a") as torn:  # as a killed process may leave it
+        torn.write('{"index": 12, "name"')
+    counting = Watched(model.forward)
+    resumed = measure(tmp_path, model=replace(model, forward=counting))
+    assert resumed["measured"] == measure()["measured"]
+    asked = counting.shown
+    assert 0 < asked <= most
+    measure(tmp_path, model=replace(model, forward=counting))
+    assert counting.shown == asked  # all known: nothing is asked again
 
 
 @pytest.mark.parametrize(
     "written", [b"no json\n{}\n", b"{}\n\0\0\n", b'{}\n{"index": 3}\n', b"[]\n{}\n", b"\xff\n{}\n"]
 )
-def test_damaged_answers_are_told_by_their_file(tmp_path, written):
+def test_damaged_answers_are_reported_with_their_file(tmp_path, written):
     (tmp_path / "answers").mkdir()
     (tmp_path / "answers" / "process-0-of-1.jsonl").write_bytes(written)
     with pytest.raises(ValueError, match=r"process-0-of-1.jsonl.*: needs another --output"):
@@ -42,29 +116,7 @@ def test_answers_of_an_older_version_are_refused(tmp_path):
         evaluated(tmp_path)
 
 
-def test_interrupted_it_goes_on_where_it_was(tmp_path):
-    def interrupted(what, done, total):
-        if done == 11:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        evaluated(tmp_path, interrupted)
-    (file,) = (tmp_path / "answers").iterdir()
-    with file.open("a") as torn:  # as a killed process may leave it
-        torn.write('{"index": 12, "name"')
-
-    model = subject(ReadsOnePixel())
-    counting = Watched(model.forward)
-    again = evaluated(tmp_path, model=replace(model, forward=counting))
-    assert again["measured"] == evaluated()["measured"]
-    views = 3 + 1 + 3 + 2 + 3 + 1  # of each image: circular with the unshifted one, standard, magnitude, erased
-    assert 0 < counting.shown <= -(-19 * views // 16) * 16
-    asked = counting.shown
-    evaluated(tmp_path, model=replace(model, forward=counting))
-    assert counting.shown == asked  # all known: nothing is asked again
-
-
-def test_pictures_that_were_repaired_are_measured(tmp_path):
+def test_images_that_were_repaired_are_measured(tmp_path):
     class Flaky(EmbeddedSample):
         broken = (3, 4)
 
@@ -74,61 +126,136 @@ def test_pictures_that_were_repaired_are_measured(tmp_path):
             return super().__getitem__(index)
 
     source = Flaky()
-    for _ in range(2):  # broken still, they are told as before
-        result = run_evaluation(subject(ReadsOnePixel()), source, find_protocols(PROTOCOLS), SETTINGS, tmp_path)
-        assert [entry["name"] for entry in result["data"]["skipped"]] == [source.name(index) for index in source.broken]
+    for _ in range(2):  # still broken, they are reported as before
+        skipped = evaluated(tmp_path, source=source)["data"]["skipped"]
+        assert skipped == [{"name": source.name(at), "reason": "OSError: connection reset"} for at in source.broken]
     source.broken = ()
-    result = run_evaluation(subject(ReadsOnePixel()), source, find_protocols(PROTOCOLS), SETTINGS, tmp_path)
+    result = evaluated(tmp_path, source=source)
     assert result["data"]["skipped"] == []
     assert result["measured"] == evaluated()["measured"]
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"shifts": 4}, {"limit": 20}])
-def test_answers_to_another_question_are_refused(tmp_path, change):
-    evaluated(tmp_path)
-    with pytest.raises(ValueError, match=r"another question.*was.*is.*needs another --output"):
-        evaluated(tmp_path, **change)
+class Renamed(EmbeddedSample):
+    def name(self, index):
+        return f"other {index}"
 
 
-def test_answers_to_other_images_are_refused(tmp_path):
-    class Renamed(EmbeddedSample):
-        def name(self, index):
-            return f"other {index}"
+@pytest.mark.parametrize(
+    ("measure", "change", "message"),
+    [
+        (evaluated, {"seed": 1}, r"another question.*seed was 0, is 1"),
+        (evaluated, {"shifts": 4}, r"another question.*shifts was 3, is 4"),
+        (evaluated, {"limit": 20}, r"another question.*30 images, is .*20 images"),
+        (evaluated, {"source": Renamed()}, "was cat 0, is other 0"),
+        (segmented, {"model": segmenter(ByPlace(), scenes=replace(SMALL, scale=(64, 24)))}, r"preparation was.*is"),
+        (segmented, {"model": segmenter(ByPixel())}, "another question"),
+    ],
+)
+def test_answers_to_another_question_are_refused(tmp_path, measure, change, message):
+    measure(tmp_path)
+    with pytest.raises(ValueError, match=rf"{message}.*needs another --output"):
+        measure(tmp_path, **change)
 
-    evaluated(tmp_path)
-    with pytest.raises(ValueError, match="was cat 0, is other 0"):
-        run_evaluation(subject(ReadsOnePixel()), Renamed(), find_protocols(PROTOCOLS), SETTINGS, tmp_path)
+
+@pytest.mark.parametrize(
+    ("model", "names", "message"),
+    [
+        (segmenter(ByPixel()), ["circular"], "model is a segmentation model.*needs ade20k-circular"),
+        (segmenter(ByPixel()), ["ade20k", "cifar"], "in one.*needs only those for segmentation"),
+        (subject(Constant()), ["ade20k"], "one answer per image.*needs a segmentation model"),
+        (subject(Constant()), ["ade20k", "circular"], "in one.*needs only those for one answer per image"),
+    ],
+)
+def test_models_and_protocols_of_two_kinds_are_refused(model, names, message):
+    with pytest.raises(ValueError, match=message):
+        run_evaluation(model, Scenes(noise(1)), find_protocols(names), OPTIONS)
+    with pytest.raises(ValueError, match="0 shifts: needs at least 2"):
+        segmented(shifts=0)
 
 
-FACTORY = """
+# the command, in one process and in several
+
+FACTORIES = """
 import torch
 class Pixel(torch.nn.Module):
     num_classes = 2
     def forward(self, images):
         value = images[:, :, 0, 0].sum(1)
         return torch.stack([-value, value], 1)
+class Place(torch.nn.Module):
+    def forward(self, images):
+        logits = torch.zeros(len(images), 3, *images.shape[2:])
+        logits[:, 0, : images.shape[2] // 2] = logits[:, 1, images.shape[2] // 2 :] = 1
+        return logits
 """
+PIXEL = ["by_hand:Pixel", "--data", "sample", "--limit", "25", "--img-size", "32", "--crop-pct", "1", "--device", "cpu"]
+PLACE = ["by_hand:Place", "--data", "scenes", "--protocols", "ade20k", "--img-size", "16", "--device", "cpu"]
 
 
-WORDS = ["pixel:Pixel", "--data", "sample", "--limit", "25", "--img-size", "32", "--crop-pct", "1"]
-WORDS += ["--device", "cpu", "--protocols"]
-
-
-def test_processes_share_the_images_and_the_result_is_that_of_one(tmp_path, monkeypatch):
-    (tmp_path / "pixel.py").write_text(FACTORY)
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Models of one's own, and scenes in one's own layout."""
+    (tmp_path / "by_hand.py").write_text(FACTORIES)
+    for kind in ("images", "masks"):
+        (tmp_path / "scenes" / kind).mkdir(parents=True)
+    for number, (image, mask) in enumerate(noise(5)):
+        image.save(tmp_path / "scenes" / "images" / f"{number}.png")
+        Image.fromarray(mask.astype(np.uint8)).save(tmp_path / "scenes" / "masks" / f"{number}.png")
+    (tmp_path / "scenes" / "masks" / "3.png").write_bytes(b"torn")
+    (tmp_path / "scenes" / "classes.txt").write_text("red\ngreen\n[b]lue\n")
     monkeypatch.chdir(tmp_path)
-    two = evaluated_by(2, tmp_path, "two", *WORDS, "circular")
+    return tmp_path
+
+
+def test_the_command_prints_a_table_and_writes_everything(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
+    assert main(["eval", *PLACE, "--output", "out"]) == 0
+    printed = capsys.readouterr().out
+    for words in (
+        "mIoU",
+        "mASCC",
+        "mASSC",
+        "IoU by class: red",
+        "[b]lue 0.00",
+        "Skipped: images/3.png",
+        "at most 64 x 16",
+    ):
+        assert words in printed
+    found = json.loads((folder / "out" / "eval.json").read_text())
+    assert found["settings"]["batch_size"] == 2
+    assert found["measured"]["ade20k-circular"]["consistency"]["images"] == 4
+    assert main(["eval", *PLACE, "--output", "again", "--crop-pct", "1"]) == 2
+    assert "shown whole images" in capsys.readouterr().err
+    assert main(["eval", *PLACE, "--output", "again", "--data", "by_hand.py"]) == 2
+
+
+def evaluated_by(processes, folder, output, *words):
+    """What ``trueshift eval`` writes under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "trueshift", "eval", *words, "--output", output]
+    search = f"{Path(__file__).parents[3]}{os.pathsep}{folder}"
+    environment = {**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / output / "eval.json").read_text())
+
+
+def test_processes_share_the_images_and_the_result_is_that_of_one(folder):
+    words = [*PIXEL, "--protocols", "circular"]
+    two = evaluated_by(2, folder, "two", *words)
     assert two["processes"] == 2
     assert two["measured"]["circular"]["consistency"]["images"] == 25
-    for output in ("one", "two"):  # from the beginning, and gone on with another number of processes
-        assert main(["eval", *WORDS, "circular", "--output", output]) == 0
-        one = json.loads((tmp_path / output / "eval.json").read_text())
+    for output in ("one", "two"):  # from the beginning, and resumed with another number of processes
+        assert main(["eval", *words, "--output", output]) == 0
+        one = json.loads((folder / output / "eval.json").read_text())
         assert one["processes"] == 1
         assert one["measured"] == two["measured"]
 
 
 @pytest.mark.slow
-def test_three_processes_with_uneven_shares(tmp_path):
-    (tmp_path / "pixel.py").write_text(FACTORY)
-    results = [evaluated_by(count, tmp_path, f"with-{count}", *WORDS, "cifar", "magnitude") for count in (1, 2, 3)]
+@pytest.mark.parametrize("words", [[*PIXEL, "--protocols", "cifar", "magnitude"], PLACE], ids=["pixel", "place"])
+def test_three_processes_with_uneven_shares(folder, words):
+    results = [evaluated_by(count, folder, f"with-{count}", *words) for count in (1, 2, 3)]
+    assert results[2]["processes"] == 3
     assert results[0]["measured"] == results[1]["measured"] == results[2]["measured"]
+    assert all(result["data"]["skipped"] == results[0]["data"]["skipped"] for result in results)

@@ -124,7 +124,7 @@ def test_a_question_that_nothing_was_answered_to_may_be_asked_otherwise(tmp_path
         evaluated(subject(TooLarge()), tmp_path)
 
 
-def test_a_function_never_goes_on(tmp_path):
+def test_a_function_never_resumes(tmp_path):
     function = EvalModel("mine:make", lambda images: ReadsOnePixel()(images), TINY, "made up", num_classes=2)
     evaluated(function, tmp_path)
     with pytest.raises(ValueError, match=r"holds answers, and mine:make is a function.*needs another --output"):

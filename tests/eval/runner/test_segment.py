@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from known_models import Watched
+from known_models import SMALL, ByPixel, ByPlace, Scenes, Watched, noise, segmenter
 from PIL import Image
-from small_segmenters import SMALL, ByPixel, ByPlace, Scenes, noise, segmenter
 
 from trueshift.data import Unreadable
 from trueshift.data.source import IGNORED
@@ -100,13 +99,10 @@ def test_every_batch_of_a_scene_has_one_shape_and_the_size_changes_nothing(batch
     assert [record.to_plain() for record in found] == [record.to_plain() for record in measured(ByPlace(), noise(1))]
 
 
-def test_a_model_of_one_batch_size_gets_it():
+def test_a_model_of_one_batch_size_gets_it_and_the_unshifted_image_is_shown_once():
     watched = Watched(lambda images: images)
     measured(watched, noise(2), batch_size=4, fixed_batch=True)
     assert [len(batch) for batch in watched.batches] == [4, 4, 4, 4]
-
-
-def test_the_unshifted_image_is_shown_once_for_all_protocols():
     watched = Watched(lambda images: images)
     measured(watched, noise(1), batch_size=1)
     assert watched.shown == 1 + 2 + 2
@@ -144,14 +140,14 @@ def test_what_cannot_be_measured_is_named():
 
 
 @pytest.mark.parametrize("view", [0, 1, 4])
-def test_logits_that_are_not_numbers_are_told(view):
+def test_logits_that_are_not_numbers_are_reported(view):
     def sometimes_nan(images):
         logits = images.clone()
         logits[view, 0, 0, 0] = torch.nan
         return logits
 
-    (told,) = measured(sometimes_nan, noise(1))
-    assert "not numbers" in told.reason
+    (message,) = measured(sometimes_nan, noise(1))
+    assert "not numbers" in message.reason
 
 
 def test_records_survive_being_written_down():
@@ -160,14 +156,20 @@ def test_records_survive_being_written_down():
         assert again.to_plain() == record.to_plain()
 
 
-def test_what_cannot_be_measured_is_refused():
-    with pytest.raises(ValueError, match="one answer per image"):
-        measured(ByPixel(), protocols=find_protocols(["circular"]))
-    with pytest.raises(ValueError, match="cannot be done pixel by pixel"):
-        measured(ByPixel(), protocols=[ShiftProtocol("crops", "", Cropped(1 / 8), dense=True)])
-    with pytest.raises(ValueError, match="at least 2"):
-        measured(ByPixel(), shifts=1)
-    with pytest.raises(ValueError, match=r"answered with \(8, 12\) pixels"):
-        measured(lambda images: images[..., ::2, ::2])
-    with pytest.raises(ValueError, match=r"needs logits of shape \[5, classes, height, width\]"):
-        measured(lambda images: images.mean((2, 3)))
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (ByPixel(), {"protocols": find_protocols(["circular"])}, "one answer per image"),
+        (
+            ByPixel(),
+            {"protocols": [ShiftProtocol("crops", "", Cropped(1 / 8), dense=True)]},
+            "cannot be done pixel by pixel",
+        ),
+        (ByPixel(), {"shifts": 1}, "at least 2"),
+        (lambda images: images[..., ::2, ::2], {}, r"answered with \(8, 12\) pixels"),
+        (lambda images: images.mean((2, 3)), {}, r"needs logits of shape \[5, classes, height, width\]"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        measured(model, **options)

@@ -7,7 +7,7 @@ from trueshift.ops.geometry.grid import TokenGrid, Tokens, place
 from trueshift.ops.geometry.shift import circular_shift, circular_take
 
 
-def test_place_puts_each_token_at_its_pixel():
+def test_place_puts_each_token_at_its_pixel_and_moves_with_the_image():
     origin = torch.tensor([[3, 5], [0, 7]])
     grid = TokenGrid((2, 4), origin, (6, 8))
     tokens = Tokens(torch.rand(2, 3, 2, 5), grid)
@@ -18,6 +18,9 @@ def test_place_puts_each_token_at_its_pixel():
                 row, column = (origin[image] + torch.tensor([2 * i, 4 * j])) % torch.tensor([6, 8])
                 assert torch.equal(placed[image, row, column], tokens.values[image, i, j])
     assert placed.count_nonzero() == tokens.values.count_nonzero()
+    moved = torch.tensor([[4, 1], [2, 7]])
+    there = place(Tokens(tokens.values, TokenGrid((2, 4), (origin - moved) % torch.tensor([6, 8]), (6, 8))))
+    assert torch.equal(there, circular_shift(placed, moved))
 
 
 def test_choices_add_up_to_one_origin():
@@ -29,14 +32,6 @@ def test_choices_add_up_to_one_origin():
     twice = Tokens(circular_take(once.values, second, 3), once.grid.advance(second, 3))
     assert twice.grid.stride == (6, 6)
     assert torch.equal(twice.values, circular_take(pixels.values, twice.grid.origin, 6))
-
-
-def test_place_obeys_the_shift_law():
-    values, origin = torch.rand(2, 4, 4, 3), torch.randint(0, 16, (2, 2))
-    moved = torch.randint(0, 16, (2, 2))
-    here = place(Tokens(values, TokenGrid((4, 4), origin, (16, 16))))
-    there = place(Tokens(values, TokenGrid((4, 4), (origin - moved) % 16, (16, 16))))
-    assert torch.equal(there, circular_shift(here, moved))
 
 
 def test_both_are_frozen():

@@ -22,16 +22,10 @@ def as_maps(x, dims):
 
 @pytest.mark.parametrize("dims", [TOKEN_DIMS, IMAGE_DIMS])
 @pytest.mark.parametrize(("size", "larger"), [((3, 5), (12, 20)), ((2, 3), (7, 9)), ((1, 4), (3, 4)), ((6, 6), (4, 5))])
-def test_is_interpolate(way, dims, size, larger):
+def test_is_interpolate_and_goes_around_the_circle(way, dims, size, larger):
     x = torch.rand(2, *size, 3) if dims == TOKEN_DIMS else torch.rand(2, 3, *size)
     theirs = F.interpolate(as_maps(x, dims), larger, mode="bilinear", align_corners=False)
     torch.testing.assert_close(as_maps(enlarge(x, larger, circular=False, dims=dims), dims), theirs)
-
-
-@pytest.mark.parametrize("dims", [TOKEN_DIMS, IMAGE_DIMS])
-@pytest.mark.parametrize(("size", "larger"), [((3, 5), (12, 20)), ((2, 3), (7, 9)), ((1, 4), (3, 4)), ((6, 6), (4, 5))])
-def test_goes_around_the_circle(way, dims, size, larger):
-    x = torch.rand(2, *size, 3) if dims == TOKEN_DIMS else torch.rand(2, 3, *size)
     thrice = as_maps(x, dims).repeat(1, 1, 3, 3)
     around = F.interpolate(thrice, (3 * larger[0], 3 * larger[1]), mode="bilinear", align_corners=False)
     middle = around[:, :, larger[0] : 2 * larger[0], larger[1] : 2 * larger[1]]

@@ -32,16 +32,6 @@ def test_distance_is_between_absolute_positions():
                 assert rows[0, i, j] == (p - q) % SIZE[axis]
 
 
-@pytest.mark.parametrize(("query", "key"), [((4, 4), (4, 4)), ((4, 4), (8, 12)), ((2, 4), (8, 2))])
-def test_distances_do_not_change_when_both_grids_move(query, key):
-    """In the order of absolute positions: a grid that wraps starts its rows elsewhere."""
-    a, b = grid(query, (1, 3)), grid(key, (5, 7))
-    moved = torch.tensor([[3, 10]])
-    c, d = (TokenGrid(g.stride, (g.origin - moved) % torch.tensor(SIZE), SIZE) for g in (a, b))
-    for axis in (0, 1):
-        assert torch.equal(circular_distance(a, b, axis), circular_distance(c, d, axis))
-
-
 def test_units():
     query, key = grid((4, 4), (4, 8)), grid((8, 8), (8, 0))
     assert torch.equal(circular_distance(query, key, 0, unit=4) * 4, circular_distance(query, key, 0))
@@ -98,10 +88,12 @@ def test_shortest_rows_are_linear_ones_where_the_way_around_is_longer(query, key
         assert shortest.max() <= 2 * steps - 2
 
 
-@pytest.mark.parametrize("rows", [circular_rows, shortest_rows])
-@pytest.mark.parametrize(("query", "key"), STRIDES)
+@pytest.mark.parametrize("rows", [circular_rows, shortest_rows, circular_distance])
+@pytest.mark.parametrize(("query", "key"), [*STRIDES, ((4, 4), (8, 12)), ((2, 4), (8, 2))])
 def test_rows_do_not_change_when_both_grids_move(rows, query, key):
-    a, b = grid(query, (4, 4)), grid(key, (8, 12))
+    """In the order of absolute positions: a grid that wraps starts its rows elsewhere."""
+    phase = (1, 3) if rows is circular_distance else (4, 4)
+    a, b = grid(query, phase), grid(key, (phase[0] + 4, phase[1] + 8))
     moved = torch.tensor([[3, 10]])
     c, d = (TokenGrid(g.stride, (g.origin - moved) % torch.tensor(SIZE), SIZE) for g in (a, b))
     for axis in (0, 1):
@@ -120,24 +112,17 @@ def test_tables_of_another_size():
 
 
 @pytest.mark.parametrize(("query", "key"), STRIDES)
-def test_a_linear_table_holds_what_one_of_the_circle_does(query, key):
-    a, b = grid(query, (8, 16)), grid(key, (8, 16))
+def test_tables_of_the_line_and_of_the_circle_hold_the_same(query, key):
+    a, b, c = grid(query, (8, 16)), grid(key, (8, 16)), grid(key, (0, 0))
     for axis in (0, 1):
-        steps = SIZE[axis] // min(query[axis], key[axis])
-        apart = key[axis] // min(query[axis], key[axis])
+        unit = min(query[axis], key[axis])
+        steps, apart = SIZE[axis] // unit, key[axis] // unit
         around = torch.randn(steps, 3)
         line = linear_from_circular(around, apart)
         assert line.shape == (2 * steps - 1, 3)
         for rows in (shortest_rows, linear_rows):
             assert torch.equal(line[rows(a, b, axis)], around[circular_rows(a, b, axis)])
         assert torch.equal(circular_from_linear(line, apart), around)
-
-
-@pytest.mark.parametrize(("query", "key"), STRIDES)
-def test_a_table_of_the_circle_holds_what_is_read_of_a_linear_one_by_the_shorter_way(query, key):
-    a, b = grid(query, (8, 16)), grid(key, (0, 0))
-    for axis in (0, 1):
-        steps = SIZE[axis] // min(query[axis], key[axis])
         line = torch.randn(2 * steps - 1, 3)
-        around = circular_from_linear(line, key[axis] // min(query[axis], key[axis]))
-        assert torch.equal(around[circular_rows(a, b, axis)], line[shortest_rows(a, b, axis)])
+        around = circular_from_linear(line, apart)
+        assert torch.equal(around[circular_rows(a, c, axis)], line[shortest_rows(a, c, axis)])

@@ -26,13 +26,9 @@ def test_is_a_roll_of_each_image_against_the_offset(dtype):
     assert torch.equal(circular_shift(maps, offset), shifted[..., 0])
 
 
-def test_what_stood_at_the_offset_comes_first():
-    x = torch.arange(12.0).view(1, 3, 4, 1)
-    assert circular_shift(x, (1, 2))[0, 0, 0] == x[0, 1, 2]
-
-
 def test_shifts_add_up_and_go_around():
     x = torch.rand(2, 6, 5, 4)
+    assert torch.equal(circular_shift(x, (1, 2))[:, 0, 0], x[:, 1, 2])  # what stood at the offset comes first
     a, b = torch.randint(-20, 20, (2, 2, 2))
     assert torch.equal(circular_shift(circular_shift(x, a), b), circular_shift(x, a + b))
     assert torch.equal(circular_shift(x, (6, -5)), x)
@@ -73,22 +69,17 @@ def test_spread_out_is_undone_by_the_stride():
     assert spread.count_nonzero() == x.count_nonzero()
 
 
-@pytest.mark.parametrize("amount", [(0, 0), (1, 2), (3, 0), (7, 11)])
-def test_circular_pad_goes_around_as_often_as_needed(amount):
-    x = torch.rand(1, 3, 4, 2)
-    before, after = amount
-    index = torch.arange(-before, 3 + after) % 3
-    columns = torch.arange(-after, 4 + before) % 4
-    assert torch.equal(circular_pad(x, (before, after), (after, before)), x[:, index][:, :, columns])
-
-
-@pytest.mark.parametrize("pads", [((1, 1), (2, 0)), ((0, 3), (0, 0)), ((4, 4), (5, 5))])
-def test_both_ways_of_padding_are_those_of_the_compiler(pads):
+@pytest.mark.parametrize(
+    "pads", [((0, 0), (0, 0)), ((1, 1), (2, 0)), ((0, 3), (0, 0)), ((4, 4), (5, 5)), ((7, 11), (11, 7))]
+)
+def test_padding_goes_around_as_often_as_needed(pads):
     x = torch.rand(2, 4, 5, 3, dtype=torch.float64)
     rows, columns = pads
     wanted = x[:, torch.arange(-rows[0], 4 + rows[1]) % 4][:, :, torch.arange(-columns[0], 5 + columns[1]) % 5]
     assert torch.equal(circular_pad(x, *pads), wanted)
-    assert torch.equal(shift.pad_by_index(x, *pads), wanted)
+    assert torch.equal(shift.pad_by_index(x, *pads, None), wanted)
+    if max(rows) > 4:
+        return
     assert torch.equal(shift._pad_by_parts(x, *pads), wanted)
     x.requires_grad_()
     assert torch.autograd.gradcheck(lambda x: circular_pad(x, *pads), (x,))

@@ -16,6 +16,9 @@ def test_the_largest_score_wins_and_the_margin_is_relative():
     assert choice.offset.tolist() == [[0, 1], [1, 1]]
     assert choice.margin.tolist() == [0.25, 1.0]
     assert choice.tied.tolist() == [False, False]
+    choice = choose((scores([-3.0, -1.0, -2.0, -4.0], [0.0, -1.0, -1.0, -1.0]),), never)
+    assert choice.offset.tolist() == [[0, 1], [0, 0]]
+    assert (choice.margin > 0).all()
 
 
 def test_later_scores_decide_where_earlier_ones_tie():
@@ -40,12 +43,6 @@ def test_a_single_grid_has_nothing_to_lose_to():
     choice = choose((torch.ones(2, 1, 1, dtype=torch.float64),), never)
     assert choice.offset.tolist() == [[0, 0], [0, 0]]
     assert choice.margin.isposinf().all()
-
-
-def test_zero_and_negative_scores():
-    choice = choose((scores([-3.0, -1.0, -2.0, -4.0], [0.0, -1.0, -1.0, -1.0]),), never)
-    assert choice.offset.tolist() == [[0, 1], [0, 0]]
-    assert (choice.margin > 0).all()
 
 
 def test_behind_an_anchor_scores_closer_than_rounding_tie():

@@ -12,8 +12,12 @@ from trueshift.ops.selection.content_hash import (
 from trueshift.testing import hostile_images
 
 
+def images():
+    return torch.stack(list(hostile_images(16).values())).permute(0, 2, 3, 1)
+
+
 def test_keys_move_with_the_content():
-    x = torch.stack(list(hostile_images(16).values())).permute(0, 2, 3, 1)
+    x = images()
     keys = origin_keys(x)
     for _ in range(20):
         offset = torch.randint(16, (len(x), 2))
@@ -33,8 +37,7 @@ def test_keys_are_equal_exactly_where_the_content_is(name):
 
 def test_mirrored_and_transposed_content_gets_other_keys():
     x = torch.rand(1, 12, 12, 1)
-    symmetric = x + x.transpose(1, 2)
-    keys = origin_keys(symmetric)[0]
+    keys = origin_keys(x + x.transpose(1, 2))
     assert len(keys.unique()) == 144  # (i, j) and (j, i) see transposed content
 
 
@@ -78,7 +81,7 @@ def test_a_sum_in_halves_wraps_around_as_the_sum_does():
 
 
 def test_keys_are_the_same_when_exported(monkeypatch):
-    x = torch.stack(list(hostile_images(16).values())).permute(0, 2, 3, 1)
+    x = images()
     for content in (x, -x, x.double(), x.bfloat16()):
         keys = origin_keys(content)
         with monkeypatch.context() as exporting:
@@ -93,8 +96,7 @@ def test_no_ties_on_200000_random_images():
     ties = 0
     for _ in range(200):
         x = torch.randint(0, 256, (1000, 14, 14, 1), generator=generator).float() / 255
-        keys = origin_keys(x).flatten(1)
-        best = keys.topk(2, 1).values
+        best = origin_keys(x).flatten(1).topk(2, 1).values
         ties += int((best[:, 0] == best[:, 1]).sum())
     assert ties == 0
 

@@ -1,6 +1,4 @@
-"""Two ways to feed a network, one answer: pictures that lie on the device, and pictures that are read by a loader."""
-
-from itertools import chain
+"""Two ways to feed a network, one answer: images that lie on the device, and images that are read by a loader."""
 
 import numpy as np
 import pytest
@@ -33,11 +31,8 @@ def on_device(share=ALONE, accumulate=1, augment=EVERYTHING):
 
 
 def by_loader(share=ALONE, accumulate=1, augment=EVERYTHING, workers=0, source=SAMPLE):
-    pictures = AugmentedSamples(source, ClassificationTransform(SMALL, Draws(augment, 3)))
-    return LoaderFeed(pictures, order(share.processes, accumulate), share, "cpu", workers)
-
-
-# the resize
+    images = AugmentedSamples(source, ClassificationTransform(SMALL, Draws(augment, 3)))
+    return LoaderFeed(images, order(share.processes, accumulate), share, "cpu", workers)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +49,7 @@ def by_loader(share=ALONE, accumulate=1, augment=EVERYTHING, workers=0, source=S
     ],
     ids=lambda preparation: f"{preparation.size[0]}-{preparation.crop_pct}-{preparation.interpolation}",
 )
-def test_pictures_on_the_device_are_pillows(preparation):
+def test_images_on_the_device_are_pillows(preparation):
     # noise has the steepest edges, a photograph the usual ones
     noise = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
     source = Subset(EmbeddedSample(), [0, 7, 11])
@@ -63,22 +58,11 @@ def test_pictures_on_the_device_are_pillows(preparation):
     found = ResidentImages(source, preparation, "cpu").resized(torch.arange(9))
     wanted = torch.stack([preparation.canvas(Image.fromarray(pixels)) for pixels in source.pixels])
     assert found.shape == wanted.shape
-    assert torch.equal(found, wanted.float())
-
-
-def test_without_a_resize_they_are_the_very_pixels():
-    images = ResidentImages(SAMPLE, Preparation((32, 32), 1.0), "cpu")
-    at = torch.tensor([5, 0, 25])
-    assert torch.equal(images.resized(at), images.pixels[at].float())
-    assert images.labels[at].tolist() == [SAMPLE[index].target for index in at.tolist()]
-    assert len(images) == COUNT
-
-
-# both feeds
+    assert torch.equal(found, wanted.float())  # without a resize, the very pixels
 
 
 def assert_same(batches, others):
-    """The same pictures in the same order, bit for bit: the same flips, shifts and rectangles."""
+    """The same images in the same order, bit for bit: the same flips, shifts and rectangles."""
     batches, others = list(batches), list(others)
     assert len(batches) == len(others) > 0
     for batch, other in zip(batches, others, strict=True):
@@ -132,18 +116,13 @@ def test_an_epoch_goes_on_with_the_same_bits(feed):
     feed = feed(accumulate=2)
     whole, rest = list(feed.epoch(2)), list(feed.epoch(2, first_step=1))
     assert len(rest) == len(whole) - 2 == 2
-    for batch, other in zip(rest, whole[2:], strict=True):
-        assert batch.indices.tolist() == other.indices.tolist()
-        assert torch.equal(batch.images, other.images)
+    assert_same(rest, whole[2:])
     assert not list(feed.epoch(2, first_step=2))
-
-
-# pictures that cannot be read
 
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Pictures in a folder, some of them not pictures."""
+    """Images in a folder, some of them damaged."""
 
     def make(*broken):
         for index in range(COUNT):
@@ -158,7 +137,7 @@ def damaged(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_next_picture_stands_in_for_one_that_cannot_be_read(damaged, workers):
+def test_the_next_image_stands_in_for_one_that_cannot_be_read(damaged, workers):
     batches = list(by_loader(source=damaged(7, 8, 25), workers=workers).epoch(0))
     usual = list(by_loader().epoch(0))
     stand_ins = {7: 9, 8: 9, 25: 0}
@@ -167,42 +146,33 @@ def test_the_next_picture_stands_in_for_one_that_cannot_be_read(damaged, workers
         for image, at in zip(batch.images, batch.indices, strict=True):  # changed as ever
             if at in other.indices:
                 assert torch.equal(image, other.images[other.indices.tolist().index(at)])
-    told = [told for batch in batches for told in batch.unreadable]
+    reported = [each for batch in batches for each in batch.unreadable]
     tried = {7: ["07", "08"], 8: ["08"], 25: ["25"]}
     expected = [name for batch in usual for at in batch.indices for name in tried.get(int(at), [])]
-    assert [told.split(":")[0] for told in told] == [f"class/{name}.png" for name in expected]
-    assert all("Error" in each for each in told)
+    assert [each.split(":")[0] for each in reported] == [f"class/{name}.png" for name in expected]
+    assert all("Error" in each for each in reported)
     assert expected
 
 
 def test_sixteen_in_a_row_are_too_many(damaged):
-    feed = by_loader(source=damaged(*range(5, 21)))
-    epochs = chain.from_iterable(map(feed.epoch, range(10)))  # one alone may leave the first of them out
+    samples = [by_loader(source=damaged(*range(5, last))).loader.dataset for last in (20, 21)]
     with pytest.raises(ValueError, match=r"16 images in a row could not be read, e.g. class/05.png: .*repair"):
-        list(epochs)
-    samples = AugmentedSamples(damaged(*range(5, 20)), ClassificationTransform(SMALL, Draws(EVERYTHING, 3)))
-    assert samples[0, 5][2] == 20
-    assert len(samples[0, 5][3]) == 15
+        samples[1][0, 5]
+    damaged(*range(5, 20))
+    *_, index, unreadable = samples[0][0, 5]
+    assert (index, len(unreadable)) == (20, 15)
 
 
-def test_a_picture_without_a_class_is_none_to_learn_from(damaged, tmp_path):
+def test_an_image_without_a_class_is_none_to_learn_from(damaged, tmp_path):
     SAMPLE[0].image.save(tmp_path / "0.png")  # beside the classes
-    pictures = AugmentedSamples(damaged(), ClassificationTransform(SMALL, Draws(EVERYTHING, 3)))
-    *_, index, unreadable = pictures[0, 0]
-    assert index == 1
-    assert unreadable == ["0.png: ValueError: it has no class"]
+    *_, index, unreadable = by_loader(source=damaged()).loader.dataset[0, 0]
+    assert (index, unreadable) == (1, ["0.png: ValueError: it has no class"])
 
 
-# which feed
-
-
-def test_what_only_the_loader_does_is_named():
+def test_few_pixels_in_memory_can_live_on_a_device_unless_the_loader_is_needed(damaged, monkeypatch):
     assert needs_loader(EVERYTHING) == []
     asked = AugmentConfig(crop_scale=(0.5, 1.0), auto_augment="original", color_jitter=0.4)
     assert needs_loader(asked) == ["crop_scale", "auto_augment", "color_jitter"]
-
-
-def test_few_pixels_in_memory_can_live_on_a_device(damaged, monkeypatch):
     assert is_resident(EmbeddedSample())
     assert is_resident(SAMPLE)
     assert not is_resident(damaged())

@@ -1,4 +1,4 @@
-"""Which pictures a step takes: all of them once, the same on any number of processes, and from any step on."""
+"""Which images a step takes: all of them once, the same on any number of processes, and from any step on."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ SPLITS = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)]  # processes, accumulated pass
 
 
 @pytest.mark.parametrize(("images", "batch"), [(40, 8), (43, 8), (8, 8), (15, 8), (7, 1)])
-def test_an_epoch_takes_no_picture_twice(images, batch):
+def test_an_epoch_takes_no_image_twice(images, batch):
     order = BatchOrder(images, batch)
     epoch = order.epoch(3)
     assert epoch.shape == (images // batch, 1, batch)
@@ -17,7 +17,7 @@ def test_an_epoch_takes_no_picture_twice(images, batch):
     assert 0 <= epoch.min() <= epoch.max() < images
 
 
-def test_all_pictures_have_their_turn_though_a_batch_must_be_full():
+def test_all_images_have_their_turn_though_a_batch_must_be_full():
     order = BatchOrder(15, 8)
     assert set(np.concatenate([order.epoch(epoch) for epoch in range(12)]).ravel()) == set(range(15))
 
@@ -39,7 +39,7 @@ def test_all_shares_of_a_step_are_its_batch_whoever_takes_them(processes, accumu
     for step, batch in enumerate(whole):
         taken = [share[step * accumulate + number] for share in shares for number in range(accumulate)]
         assert {len(part) for part in taken} == {12 // (processes * accumulate)}
-        assert sorted(np.concatenate(taken)) == sorted(batch)  # a batch has no picture twice, so nor have the shares
+        assert sorted(np.concatenate(taken)) == sorted(batch)  # a batch has no image twice, so nor have the shares
 
 
 @pytest.mark.parametrize(("processes", "accumulate"), SPLITS)

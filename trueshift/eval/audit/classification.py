@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ...data import read_ahead
-from ..metrics.aggregate import ClassTally, agreement, compared
+from ..metrics.aggregate import agreement, compared, model_label
 from ..models.feature_maps import token_errors
 from ..options import AuditOptions
 from ..protocols.registry import ShiftProtocol
@@ -13,21 +13,27 @@ from ..protocols.shifts import Neighbourhood
 from ..runner.classify import measure
 from ..runner.records import Record
 from ..runner.tasks import Task, class_numbers
+from .findings import Findings
 
 
-class ClassifierDetails:
-    """What an audit adds to the metrics of a classifier."""
+class ClassifierFindings(Findings):
+    """What an audit finds about a classifier."""
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.protocol = task, task.protocols[0]
-        self.by_class = ClassTally(self.protocol, task.labelled, class_numbers(task.model, task.source))
-        self.planes: list[dict[str, Any]] = []
-        self.tokens: list[dict[str, Any]] = []
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.numbers = class_numbers(self.task.model, self.task.source)
+        self.by_class: dict[int, np.ndarray] = {}  # images, agreement, right
+        self.details = {"planes": [], "tokens": []}
 
-    def count(self, record: Record) -> float:
-        """Add one image; returns how far its answers agree."""
-        self.by_class.add(record)
-        return agreement(record.answers[self.protocol.name], self.protocol)
+    def agreement(self, record: Record) -> float:
+        """How far the answers to one image agree; it counts for its class, too."""
+        answers = record.answers[self.protocol.name]
+        agreed = agreement(answers, self.protocol)
+        if record.label is not None:
+            right = answers.labels[0] == model_label(record.label, self.numbers)
+            row = self.by_class.setdefault(record.label, np.zeros(3))
+            row += (1, agreed, right)
+        return agreed
 
     def worst_entry(self, record: Record) -> dict[str, Any]:
         """The two most frequent answers, and shifts that give them."""
@@ -46,13 +52,22 @@ class ClassifierDetails:
         """The plane of answers and the change of tokens for one image."""
         assert isinstance(self.task.options, AuditOptions)
         if self.task.options.plane:
-            self.planes.append(plane_of_answers(self.task, index, self.task.options.plane))
+            self.details["planes"].append(plane_of_answers(self.task, index, self.task.options.plane))
         if self.task.model.maps is not None:
-            self.tokens.append(changes_of_tokens(self.task, index))
+            self.details["tokens"].append(changes_of_tokens(self.task, index))
 
     def to_dict(self) -> dict[str, Any]:
-        """The details as plain data."""
-        return {"by_class": self.by_class.summary(), "planes": self.planes, "tokens": self.tokens}
+        """The findings as plain data, with one row per class of the data that occurs."""
+        rows = [
+            {
+                "label": label,
+                "images": int(images),
+                "consistency": agreed / images,
+                "top1": right / images if self.task.labelled else None,
+            }
+            for label, (images, agreed, right) in sorted(self.by_class.items())
+        ]
+        return {**super().to_dict(), "by_class": rows}
 
 
 def plane_of_answers(task: Task, index: int, side: int) -> dict[str, Any]:
@@ -84,13 +99,8 @@ def changes_of_tokens(task: Task, index: int) -> dict[str, Any]:
     model, sample = task.model, task.source[index]
     assert model.maps is not None
     canvas = model.preparation.canvas(sample.image).to(task.options.device)
-    stages = token_errors(model.maps, model.preparation.normalise(canvas))
-    return {
-        "index": index,
-        "name": sample.name,
-        "shift": [1, 1],
-        "stages": [
-            {"error": np.round(stage.error, 6).tolist(), "scale": stage.scale, "largest": stage.largest}
-            for stage in stages
-        ],
-    }
+    stages = [
+        {"error": np.round(stage.error, 6).tolist(), "scale": stage.scale, "largest": stage.largest}
+        for stage in token_errors(model.maps, model.preparation.normalise(canvas))
+    ]
+    return {"index": index, "name": sample.name, "shift": [1, 1], "stages": stages}

@@ -3,58 +3,18 @@
 import itertools
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...data import Sample, Source
-from ...utils.provenance import circumstances
+from ...data.subset import spread
 from ..models.eval_model import EvalModel
 from ..options import AuditOptions, Progress
 from ..protocols.registry import ShiftProtocol, find_protocols
-from ..runner.evaluate import model_facts
-from ..runner.records import Record
+from ..runner.evaluate import result_header
 from ..runner.tasks import Task, problem_of, task_of
-from .classification import ClassifierDetails
-from .segmentation import SegmenterDetails
-
-SCHEMA = 1
-
-
-@dataclass
-class _Findings:
-    """What is known about one model so far."""
-
-    task: Task
-    details: ClassifierDetails | SegmenterDetails
-    tallies: list[Any]
-    consistency: dict[int, float] = field(default_factory=dict)  # of each image, under the first protocol
-    worst: list[dict[str, Any]] = field(default_factory=list)
-
-    def count(self, record: Record, worst: int) -> None:
-        """Add one image; keep the ``worst`` least consistent ones."""
-        for tally in self.tallies:
-            tally.add(record)
-        agreed = self.details.count(record)
-        self.consistency[record.index] = agreed
-        if agreed == 1:
-            return
-        entry = {"index": record.index, "name": record.name, "consistency": agreed}
-        self.worst.append({**entry, **self.details.worst_entry(record)})
-        self.worst.sort(key=lambda entry: (entry["consistency"], -entry["largest_logit_change"], entry["index"]))
-        del self.worst[worst:]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The findings as plain data."""
-        task = self.task
-        return {
-            **model_facts(task.model),
-            "classes": task.model.classes or (task.source.classes if task.labelled else None),
-            "labelled": task.labelled,
-            "measured": {tally.protocol.name: tally.summary() for tally in self.tallies},
-            "consistency_of_images": [[index, agreed] for index, agreed in self.consistency.items()],
-            "worst_images": self.worst,
-            **self.details.to_dict(),
-        }
+from .classification import ClassifierFindings
+from .findings import Findings
+from .segmentation import SegmenterFindings
 
 
 def run_audit(
@@ -78,18 +38,14 @@ def run_audit(
     options = options or AuditOptions()
     progress = progress or (lambda what, done, total: None)
     if len({model.dense for model in models}) > 1:
-        pixels = next(model.name for model in models if model.dense)
-        whole = next(model.name for model in models if not model.dense)
+        whole, pixels = (next(model.name for model in models if model.dense == dense) for dense in (False, True))
         raise ValueError(
             f"{pixels} gives a label for each pixel, {whole} one answer for each image: needs models of one kind"
         )
     protocols = protocols or usual_protocols(models[0], source)
     shifts = shifts_of(protocols, options.shifts)
-    findings = []
-    for model in models:
-        task = task_of(model, source, protocols, options, shifts)
-        details = (SegmenterDetails if model.dense else ClassifierDetails)(task)
-        findings.append(_Findings(task, details, task.tallies()))
+    kind = SegmenterFindings if models[0].dense else ClassifierFindings
+    findings: list[Findings] = [kind(task_of(model, source, protocols, options, shifts)) for model in models]
     skipped: list[dict[str, str]] = []
     indices = spread(len(source), options.limit)
     partial = False
@@ -98,34 +54,17 @@ def run_audit(
         _look_closer(findings, options, progress)
     except KeyboardInterrupt:
         partial = True
-    first = findings[0]
+    header = result_header(findings[0].task, findings[0].tallies[0].images, skipped)
     return {
-        "schema": SCHEMA,
-        **circumstances(options.seed),
-        "task": first.task.name,
+        **header,
+        "data": {**header["data"], "asked": len(indices)},
         "partial": partial,
-        "settings": options.to_dict(models[0].dense),
-        "data": {
-            "title": source.title,
-            "images": first.tallies[0].images,
-            "asked": len(indices),
-            "skipped": skipped,
-            "classes": source.classes,
-        },
-        "protocols": {
-            protocol.name: {
-                "title": protocol.title,
-                "description": first.task.describe(protocol),
-                "against_unshifted": protocol.against_unshifted,
-            }
-            for protocol in protocols
-        },
         "models": [finding.to_dict() for finding in findings],
     }
 
 
 def _measure(
-    findings: list[_Findings], indices: list[int], skipped: list[dict[str, str]], worst: int, progress: Progress
+    findings: list[Findings], indices: list[int], skipped: list[dict[str, str]], worst: int, progress: Progress
 ) -> None:
     """All models side by side, an image at a time, so that an interrupt finds them equally far."""
     for done, records in enumerate(zip(*_streams([each.task for each in findings], indices), strict=True)):
@@ -149,14 +88,14 @@ def _streams(tasks: list[Task], indices: list[int]) -> list[Iterator[Any]]:
     return [task.measure(next(shared[how])) for task, how in zip(tasks, wanted, strict=True)]
 
 
-def _look_closer(findings: list[_Findings], options: AuditOptions, progress: Progress) -> None:
+def _look_closer(findings: list[Findings], options: AuditOptions, progress: Progress) -> None:
     """Details of a few images."""
     # classifiers are compared with the first one's weak spots; pixels may flip anywhere, in any model
     considered = findings if findings[0].task.model.dense else findings[:1]
     least = {index: min(each.consistency[index] for each in considered) for index in findings[0].consistency}
-    work = [(index, finding) for index in choose_examples(least, options.examples) for finding in findings]
+    work = list(itertools.product(choose_examples(least, options.examples), findings))
     for done, (index, finding) in enumerate(work):
-        finding.details.look_closer(index, [each.details for each in findings])
+        finding.look_closer(index, findings)
         progress("looking at examples", done + 1, len(work))
 
 
@@ -187,13 +126,6 @@ def shifts_of(protocols: list[ShiftProtocol], shifts: int) -> dict[str, int | No
         protocol.name: (max(1, shifts // several) if protocol.against_unshifted else shifts) if shifts else None
         for protocol in protocols
     }
-
-
-def spread(count: int, limit: int) -> list[int]:
-    """At most ``limit`` indices, evenly spread: the first images of a folder may all be of one class."""
-    if not limit or limit >= count:
-        return list(range(count))
-    return [index * count // limit for index in range(limit)]
 
 
 def choose_examples(consistency: dict[int, float], count: int) -> list[int]:

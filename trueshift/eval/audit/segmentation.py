@@ -8,30 +8,31 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
+from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 
+from ...data.images import png_bytes
 from ...data.source import Source
 from ..models.eval_model import EvalModel
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular
 from ..runner.read_scenes import fit_for
 from ..runner.records import PixelAnswers, Record
-from ..runner.tasks import Task
+from .findings import Findings
 
 NOT_SHOWN = -1  # a pixel that a shifted image does not show
-_NEIGHBOURS = ((0, 1), (1, -1), (1, 0), (1, 1))  # the other four are these seen from the other side
 
 
-class SegmenterDetails:
-    """What an audit adds to the metrics of a segmentation model."""
+class SegmenterFindings(Findings):
+    """What an audit finds about a segmentation model."""
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.protocol = task, task.protocols[0]
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.answers: dict[int, PixelAnswers] = {}
-        self.flips: list[dict[str, Any]] = []
+        self.details = {"flips": []}
 
-    def count(self, record: Record) -> float:
-        """Add one image; returns how far the labels of its pixels agree."""
+    def agreement(self, record: Record) -> float:
+        """How far the labels of one image's pixels agree."""
         self.answers[record.index] = record.answers[self.protocol.name]
         return self.answers[record.index].agreement
 
@@ -50,14 +51,10 @@ class SegmenterDetails:
         The shift that changes most pixels in any model is shown for all models that see the image at that size.
         """
         worst = max((each.answers[index] for each in everyone), key=lambda answers: answers.flipped.max())
-        mine = self.answers[index]
+        mine, task = self.answers[index], self.task
         shift = _worst_shift(worst if worst.size == mine.size else mine)
-        task = self.task
-        self.flips.append(flip_map(task.model, task.source, index, self.protocol, shift, task.options.device))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The details as plain data."""
-        return {"flips": self.flips}
+        found = flip_map(task.model, task.source, index, self.protocol, shift, task.options.device)
+        self.details["flips"].append(found)
 
 
 def _worst_shift(answers: PixelAnswers) -> list[int]:
@@ -97,9 +94,7 @@ def packed_labels(labels: Int[np.ndarray, "H W"]) -> str:
     """Labels from -1 to 65534 as the text of a PNG."""
     raised = labels + 1
     kind = np.uint8 if raised.max(initial=0) < 256 else np.uint16
-    file = io.BytesIO()
-    Image.fromarray(raised.astype(kind)).save(file, "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode()
+    return base64.b64encode(png_bytes(Image.fromarray(raised.astype(kind)), optimize=True)).decode()
 
 
 def unpacked_labels(text: str) -> Int[np.ndarray, "H W"]:
@@ -111,33 +106,22 @@ def unpacked_labels(text: str) -> Int[np.ndarray, "H W"]:
 def label_regions(mask: Bool[np.ndarray, "H W"]) -> Int[np.ndarray, "H W"]:
     """A number from 1 on for each region of pixels that touch, also by a corner; 0 outside.
 
-    Pairs of neighbours are joined all at once: each pixel points to the first one of its region known so far, and
-    pointers are followed until neighbours agree.
+    Each pixel points to the first one of its region known so far. What a pixel learns from its neighbours, the one that
+    it points to learns, too; pointers are followed until nothing changes.
     """
-    places = np.full(mask.shape, -1)
-    places[mask] = np.arange(mask.sum())
-    one, other = _pairs_of_neighbours(places)
-    first = np.arange(mask.sum())
-    while (first[one] != first[other]).any():
-        lower = np.minimum(first[one], first[other])
-        np.minimum.at(first, first[one], lower)
-        np.minimum.at(first, first[other], lower)
-        while (first != first[first]).any():
-            first = first[first]
+    first = np.where(mask.ravel(), np.arange(mask.size), mask.size)
+    inside = np.flatnonzero(mask)
+    while True:
+        padded = np.pad(first.reshape(mask.shape), 1, constant_values=mask.size)
+        lowest = sliding_window_view(padded, (3, 3)).min((2, 3)).ravel()[inside]
+        if (lowest == first[inside]).all():
+            break
+        np.minimum.at(first, first[inside], lowest)
+        while (first[inside] != first[first[inside]]).any():
+            first[inside] = first[first[inside]]
     numbers = np.zeros(mask.shape, np.int64)
-    numbers[mask] = np.unique(first, return_inverse=True)[1] + 1
+    numbers[mask] = np.unique(first[inside], return_inverse=True)[1] + 1
     return numbers
-
-
-def _pairs_of_neighbours(places: Int[np.ndarray, "H W"]) -> tuple[np.ndarray, np.ndarray]:
-    height, width = places.shape
-    found = []
-    for down, right in _NEIGHBOURS:
-        columns, shifted = slice(max(-right, 0), width - max(right, 0)), slice(max(right, 0), width - max(-right, 0))
-        pairs = np.stack([places[: height - down, columns].ravel(), places[down:, shifted].ravel()])
-        found.append(pairs[:, (pairs >= 0).all(0)])
-    one, other = np.concatenate(found, 1)
-    return one, other
 
 
 def largest_regions(mask: Bool[np.ndarray, "H W"], most: int = 8, smallest: float = 0.0005) -> list[dict[str, Any]]:

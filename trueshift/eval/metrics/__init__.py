@@ -1,4 +1,4 @@
-"""Numbers: consistency, accuracy, mean IoU, and their intervals."""
+"""Metrics: consistency, accuracy, mean IoU, and their intervals."""
 
 from .consistency import (
     BitExactFraction,
@@ -13,13 +13,6 @@ from .consistency import (
 )
 
 __all__ = [
-    "BitExactFraction",
-    "FlickerRate",
-    "LargestLogitChange",
-    "MeanIoU",
-    "SegmentationConsistency",
-    "ShiftConsistency",
-    "TopOne",
-    "WorstCaseAccuracy",
-    "WorstCaseConsistency",
-]
+    "BitExactFraction", "FlickerRate", "LargestLogitChange", "MeanIoU", "SegmentationConsistency", "ShiftConsistency",
+    "TopOne", "WorstCaseAccuracy", "WorstCaseConsistency",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Count a model's answers: every metric of one protocol, over all images and by class."""
+"""All metrics of a protocol, from a model's answers to each image."""
 
 from math import isnan
 from typing import Any
@@ -10,19 +10,7 @@ from torch import Tensor
 from ...data.source import IGNORED
 from ..protocols.registry import ShiftProtocol
 from ..runner.records import LabelAnswers, PixelAnswers, Record
-from .consistency import (
-    BitExactFraction,
-    LargestLogitChange,
-    MeanIoU,
-    SegmentationConsistency,
-    ShiftConsistency,
-    TopOne,
-    WorstCaseAccuracy,
-    WorstCaseConsistency,
-    agreement_with_first,
-    pair_agreement,
-    wilson_interval,
-)
+from . import consistency as metrics
 
 _AT_ONCE = 64  # images: a metric's update costs as much for one as for a hundred
 
@@ -39,19 +27,17 @@ def _labels(answers: LabelAnswers, protocol: ShiftProtocol) -> Tensor:
 
 def agreement(answers: LabelAnswers, protocol: ShiftProtocol) -> float:
     """How far the answers to one image agree, 0 to 1."""
-    labels = _labels(answers, protocol)
-    return float((agreement_with_first if protocol.against_unshifted else pair_agreement)(labels))
+    measure = metrics.agreement_with_first if protocol.against_unshifted else metrics.pair_agreement
+    return float(measure(_labels(answers, protocol)))
 
 
 class Tally:
     """All metrics of one protocol; subclasses add those of their task."""
 
-    consistency: ShiftConsistency | SegmentationConsistency
-
-    def __init__(self, protocol: ShiftProtocol) -> None:
+    def __init__(self, protocol: ShiftProtocol, **task_metrics: Any) -> None:
         self.protocol = protocol
-        self.bit_exact = BitExactFraction()
-        self.largest_change = LargestLogitChange()
+        self.rates = {**task_metrics, "bit_exact": metrics.BitExactFraction()}
+        self.largest_change = metrics.LargestLogitChange()
         self.images = 0
         self.waiting: list[tuple[Any, int | None]] = []
 
@@ -65,29 +51,22 @@ class Tally:
     def _flush(self) -> None:
         if not self.waiting:
             return
-        answers, labels = [each for each, _ in self.waiting], [label for _, label in self.waiting]
-        self.bit_exact.update(torch.from_numpy(np.stack([each.exact[each.first_shifted :] for each in answers])))
+        answers, labels = (list(each) for each in zip(*self.waiting, strict=True))
+        self.rates["bit_exact"].update(
+            torch.from_numpy(np.stack([each.exact[each.first_shifted :] for each in answers]))
+        )
         self.largest_change.update(torch.from_numpy(np.stack([each.change[each.first_shifted :] for each in answers])))
-        self.count(answers, labels)
+        self._count(answers, labels)
         self.waiting.clear()
 
-    def count(self, answers: list[Any], labels: list[int | None]) -> None:
-        """Add answers to the metrics of the task."""
-        raise NotImplementedError
-
-    def metrics(self) -> dict[str, Any]:
-        """The metrics of the task; None where there is nothing to report."""
+    def _count(self, answers: list[Any], labels: list[int | None]) -> None:
         raise NotImplementedError
 
     def summary(self) -> dict[str, Any]:
-        """All metrics, over all processes."""
+        """All metrics, over all processes; None where there is nothing to report."""
         self._flush()
-        result = {
-            **self.metrics(),
-            "consistency": rate_of(self.consistency),
-            "bit_exact": rate_of(self.bit_exact),
-        }
-        with self.largest_change.sync_context(dist_sync_fn=self.largest_change.dist_sync_fn):
+        result: dict[str, Any] = {name: rate_of(metric) for name, metric in self.rates.items()}
+        with self.largest_change.synced():
             result["largest_logit_change"] = float(self.largest_change.largest)
         return result
 
@@ -101,31 +80,24 @@ class LabelTally(Tally):
     """
 
     def __init__(self, protocol: ShiftProtocol, labelled: bool, numbers: list[int] | None = None) -> None:
-        super().__init__(protocol)
+        super().__init__(
+            protocol,
+            top1=metrics.TopOne(),
+            worst_case=metrics.WorstCaseConsistency(),
+            worst_case_accuracy=metrics.WorstCaseAccuracy(),
+            consistency=metrics.ShiftConsistency(against_first=protocol.against_unshifted),
+        )
         self.labelled, self.numbers = labelled, numbers
-        self.top_one = TopOne()
-        self.consistency = ShiftConsistency(against_first=protocol.against_unshifted)
-        self.worst_case = WorstCaseConsistency()
-        self.worst_case_accuracy = WorstCaseAccuracy()
 
-    def count(self, answers: list[Any], labels: list[int | None]) -> None:
-        """Add labels of images."""
+    def _count(self, answers: list[LabelAnswers], labels: list[int | None]) -> None:
         views = torch.cat([_labels(each, self.protocol) for each in answers])
-        self.consistency.update(views)
-        self.worst_case.update(views)
+        self.rates["consistency"].update(views)
+        self.rates["worst_case"].update(views)
         known = [at for at, label in enumerate(labels) if self.labelled and label is not None]
         if known:
-            target = torch.tensor([_number(labels[at], self.numbers) for at in known])
-            self.top_one.update(torch.tensor([int(answers[at].labels[0]) for at in known]), target)
-            self.worst_case_accuracy.update(views[known], target)
-
-    def metrics(self) -> dict[str, Any]:
-        """Accuracy and the worst case."""
-        return {
-            "top1": rate_of(self.top_one),
-            "worst_case": rate_of(self.worst_case),
-            "worst_case_accuracy": rate_of(self.worst_case_accuracy),
-        }
+            target = torch.tensor([model_label(labels[at], self.numbers) for at in known])
+            self.rates["top1"].update(torch.tensor([int(answers[at].labels[0]) for at in known]), target)
+            self.rates["worst_case_accuracy"].update(views[known], target)
 
 
 class PixelTally(Tally):
@@ -136,27 +108,27 @@ class PixelTally(Tally):
     """
 
     def __init__(self, protocol: ShiftProtocol, num_classes: int) -> None:
-        super().__init__(protocol)
-        self.iou = MeanIoU(num_classes, IGNORED)
-        self.consistency = SegmentationConsistency()
+        super().__init__(protocol, consistency=metrics.SegmentationConsistency())
+        self.iou = metrics.MeanIoU(num_classes, IGNORED)
 
-    def count(self, answers: list[PixelAnswers], labels: list[int | None]) -> None:
-        """Add what was compared pixel by pixel."""
-        self.consistency.update(torch.tensor([each.agreement for each in answers], dtype=torch.float64))
+    def _count(self, answers: list[PixelAnswers], labels: list[int | None]) -> None:
+        self.rates["consistency"].update(torch.tensor([each.agreement for each in answers], dtype=torch.float64))
         for each in answers:
             if each.counts is not None:
                 counts = np.zeros((self.iou.num_classes, 3), np.int64)
                 counts[each.counts[:, 0]] = each.counts[:, 1:]
                 self.iou.add(torch.from_numpy(counts))
 
-    def metrics(self) -> dict[str, Any]:
-        """Intersection over union and accuracy of pixels."""
+    def summary(self) -> dict[str, Any]:
+        """All metrics, with intersection over union and accuracy of pixels."""
+        rates = super().summary()
         by_class = [_known(share) for share in self.iou.by_class().tolist()]
         occurring = [share for share in by_class if share is not None]
         return {
             "mean_iou": sum(occurring) / len(occurring) if occurring else None,
             "pixel_accuracy": _known(self.iou.pixel_accuracy()),
             "iou_by_class": by_class if occurring else None,
+            **rates,
         }
 
 
@@ -165,7 +137,7 @@ def rate_of(metric: Any) -> dict[str, float] | None:
     rate, images = metric.seen()
     if not images:
         return None
-    low, high = wilson_interval(rate, images)
+    low, high = metrics.wilson_interval(rate, images)
     return {"rate": rate, "low": low, "high": high, "images": images}
 
 
@@ -173,35 +145,6 @@ def _known(share: float) -> float | None:
     return None if isnan(share) else share
 
 
-def _number(label: int | None, numbers: list[int] | None) -> int | None:
+def model_label(label: int | None, numbers: list[int] | None) -> int | None:
     """The model's number for a label of the data."""
     return label if numbers is None or label is None else numbers[label]
-
-
-class ClassTally:
-    """Consistency and accuracy by class of the data."""
-
-    def __init__(self, protocol: ShiftProtocol, labelled: bool, numbers: list[int] | None = None) -> None:
-        self.protocol, self.labelled, self.numbers = protocol, labelled, numbers
-        self.sums: dict[int, np.ndarray] = {}  # images, agreement, right
-
-    def add(self, record: Record) -> None:
-        """Count one image, if its class is known."""
-        if record.label is None:
-            return
-        answers = record.answers[self.protocol.name]
-        right = float(self.labelled and answers.labels[0] == _number(record.label, self.numbers))
-        row = self.sums.setdefault(record.label, np.zeros(3))
-        row += (1, agreement(answers, self.protocol), right)
-
-    def summary(self) -> list[dict[str, Any]]:
-        """One row per class that occurs."""
-        return [
-            {
-                "label": label,
-                "images": int(images),
-                "consistency": agreed / images,
-                "top1": right / images if self.labelled else None,
-            }
-            for label, (images, agreed, right) in sorted(self.sums.items())
-        ]

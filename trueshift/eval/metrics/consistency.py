@@ -1,7 +1,7 @@
-r"""The paper's measures and some it does not have, as torchmetrics: safe in any number of processes.
+r"""The paper's metrics and some more, as torchmetrics: safe in any number of processes.
 
-Predictions of one image under K shifts come as ``[N, K]`` labels, or as ``[N, K, classes]`` logits. Rates are kept as
-integers (fixed point, 2^-32), so their sum does not depend on the order of images or on how they are shared out.
+Predictions of one image under K shifts are ``[N, K]`` labels, or ``[N, K, classes]`` logits. Rates are kept as integers
+(fixed point, 2^-32), so their sum does not depend on the order of images or on how processes share them.
 """
 
 from collections.abc import Callable
@@ -42,6 +42,14 @@ class _Measure(Metric):
     higher_is_better = True
     is_differentiable = False
 
+    def synced(self) -> Any:
+        """A context in which the states are those of all processes."""
+        return self.sync_context(dist_sync_fn=self.dist_sync_fn)
+
+    def _add_counts(self, *names: str, size: tuple[int, ...] = ()) -> None:
+        for name in names:
+            self.add_state(name, torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")
+
 
 class _Rate(_Measure):
     """The mean over images of a number between 0 and 1."""
@@ -50,11 +58,9 @@ class _Rate(_Measure):
 
     def __init__(self, variant: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # a name of its own: a MetricCollection takes metrics for one and the same whose states have the same names and,
-        # after the first batch, the same values
+        # a unique name: MetricCollection merges metrics whose states have equal names and, after one batch, values
         self._total = f"total_of_{type(self).__name__}{variant}"
-        self.add_state(self._total, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self._add_counts(self._total, "images")
 
     @property
     def total(self) -> Int64[Tensor, ""]:
@@ -71,7 +77,7 @@ class _Rate(_Measure):
 
     def seen(self) -> tuple[float, int]:
         """The rate and the number of images, over all processes."""
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
+        with self.synced():
             return float(self.total.double() / _UNIT / self.images), int(self.images)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
@@ -84,9 +90,7 @@ class TopOne(_Rate):
 
     def update(self, predictions: Shaped[Tensor, "N *classes"], target: Int[Tensor, "N"]) -> None:
         """Add images."""
-        labels = _labels(predictions, 1)
-        _check_target(labels, target)
-        self._add(labels == target)
+        self._add(_labels(predictions, 1, target) == target)
 
 
 class ShiftConsistency(_Rate):
@@ -107,7 +111,7 @@ class ShiftConsistency(_Rate):
 
     def update(self, predictions: Shaped[Tensor, "N K *classes"]) -> None:
         """Add images, each under K shifts; K may be another number next time."""
-        labels = _shifted_labels(predictions)
+        labels = _labels(predictions, 2, least=2)
         self._add(agreement_with_first(labels) if self.against_first else pair_agreement(labels))
 
 
@@ -116,7 +120,7 @@ class WorstCaseConsistency(_Rate):
 
     def update(self, predictions: Shaped[Tensor, "N K *classes"]) -> None:
         """Add images, each under K shifts."""
-        labels = _shifted_labels(predictions)
+        labels = _labels(predictions, 2, least=2)
         self._add((labels == labels[:, :1]).all(1))
 
 
@@ -125,10 +129,7 @@ class WorstCaseAccuracy(_Rate):
 
     def update(self, predictions: Shaped[Tensor, "N K *classes"], target: Int[Tensor, "N"]) -> None:
         """Add images, each under K shifts."""
-        labels = _labels(predictions, 2)
-        _check_target(labels, target)
-        if not labels.shape[1]:
-            raise ValueError("0 views per image: needs at least 1")
+        labels = _labels(predictions, 2, target, least=1)
         self._add((labels == target[:, None]).all(1))
 
 
@@ -140,8 +141,7 @@ class BitExactFraction(_Rate):
 
     def update(self, logits: Float[Tensor, "N K classes"] | Bool[Tensor, "N L"]) -> None:
         """Add images, each under K shifts."""
-        same = _compared(logits, logits.dtype == torch.bool, bit_identical)
-        self._add(same.double().mean(1))
+        self._add(_compared(logits, logits.dtype == torch.bool, bit_identical).double().mean(1))
 
 
 class LargestLogitChange(_Measure):
@@ -179,9 +179,7 @@ class FlickerRate(_Rate):
 
     def update(self, predictions: Shaped[Tensor, "N T *classes"]) -> None:
         """Add clips of T frames; T may be another number next time."""
-        labels = _labels(predictions, 2)
-        if labels.shape[1] < 2:
-            raise ValueError(f"clips of {labels.shape[1]} frame: flicker needs at least 2")
+        labels = _labels(predictions, 2, least=2)
         self._add((labels[:, 1:] != labels[:, :-1]).double().mean(1))
 
 
@@ -201,10 +199,8 @@ class MeanIoU(_Measure):
     def __init__(self, num_classes: int, ignore_index: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes, self.ignore_index = num_classes, ignore_index
-        # a name of its own, as for rates: two that ignore other labels may begin alike
-        self._occurring = f"occurring_without_{ignore_index}"
-        for name in ("intersection", "union", self._occurring):
-            self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+        self._occurring = f"occurring_without_{ignore_index}"  # unique, as for rates
+        self._add_counts("intersection", "union", self._occurring, size=(num_classes,))
 
     @property
     def occurring(self) -> Int64[Tensor, "classes"]:
@@ -230,12 +226,12 @@ class MeanIoU(_Measure):
 
     def by_class(self) -> Float[Tensor, "classes"]:
         """Intersection over union of each class, over all processes; NaN where there is none."""
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
+        with self.synced():
             return self._by_class()
 
     def pixel_accuracy(self) -> float:
         """The share of pixels with the right label, over all processes; NaN if there was none."""
-        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
+        with self.synced():
             return float(self.intersection.sum().double() / self.occurring.sum())
 
     def _by_class(self) -> Float[Tensor, "classes"]:
@@ -288,7 +284,7 @@ class SegmentationConsistency(_Rate):
         if predictions.is_floating_point():
             self._add(predictions)
             return
-        _check_shifts(predictions.shape[1])
+        _check_views(predictions.shape[1])
         if covered is not None and covered.shape != predictions.shape:
             raise ValueError(
                 f"covered has shape {tuple(covered.shape)}: needs the same as predictions, {tuple(predictions.shape)}"
@@ -318,12 +314,10 @@ def pixel_agreement(
 ) -> Float[Tensor, "N"]:
     """The share of pixels with the same label in two views, over all pairs of views, for each image."""
     shares = []
+    covered = torch.ones_like(labels, dtype=torch.bool) if covered is None else covered
     for first in range(labels.shape[1]):
         for second in range(first):
             same = (labels[:, first] == labels[:, second]).flatten(1)
-            if covered is None:
-                shares.append(same.double().mean(1))
-                continue
             both = (covered[:, first] & covered[:, second]).flatten(1)
             if not both.any(1).all():
                 raise ValueError("two shifts of an image have no pixel in common: needs smaller shifts")
@@ -346,32 +340,25 @@ def bit_identical(reference: Float[Tensor, "*n classes"], logits: Float[Tensor, 
     return (logits.contiguous().view(bits) == reference.contiguous().view(bits)).all(-1)
 
 
-def _labels(predictions: Tensor, dims: int) -> Tensor:
-    """Labels as they are, or the largest logit's; ``dims`` is how many dimensions labels have."""
-    if predictions.dim() == dims and not predictions.is_floating_point():
-        return predictions
-    if predictions.dim() == dims + 1 and predictions.is_floating_point():
-        return predictions.argmax(-1)
-    raise ValueError(
-        f"predictions of shape {tuple(predictions.shape)} and type {predictions.dtype}: needs integer labels with "
-        f"{dims} dimensions, or logits with one more"
-    )
-
-
-def _shifted_labels(predictions: Tensor) -> Tensor:
-    labels = _labels(predictions, 2)
-    _check_shifts(labels.shape[1])
+def _labels(predictions: Tensor, dims: int, target: Tensor | None = None, least: int = 0) -> Tensor:
+    """Labels, or those of the largest logits: ``dims`` dimensions, one target per image, ``least`` views."""
+    logits = predictions.is_floating_point()
+    if predictions.dim() != dims + logits:
+        raise ValueError(
+            f"predictions of shape {tuple(predictions.shape)} and type {predictions.dtype}: needs integer labels with "
+            f"{dims} dimensions, or logits with one more"
+        )
+    labels = predictions.argmax(-1) if logits else predictions
+    if target is not None and target.shape != labels.shape[:1]:
+        raise ValueError(f"targets of shape {tuple(target.shape)}: needs one per image, [{labels.shape[0]}]")
+    if least:
+        _check_views(labels.shape[1], least)
     return labels
 
 
-def _check_shifts(views: int) -> None:
-    if views < 2:
-        raise ValueError(f"{views} view per image: consistency needs at least 2 shifts")
-
-
-def _check_target(labels: Tensor, target: Tensor) -> None:
-    if target.shape != labels.shape[:1]:
-        raise ValueError(f"targets of shape {tuple(target.shape)}: needs one per image, [{labels.shape[0]}]")
+def _check_views(views: int, least: int = 2) -> None:
+    if views < least:
+        raise ValueError(f"{views} views per image: needs at least {least} shifts or frames")
 
 
 def _compared(logits: Tensor, beforehand: bool, compare: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -380,5 +367,5 @@ def _compared(logits: Tensor, beforehand: bool, compare: Callable[[Tensor, Tenso
         raise ValueError(
             f"logits of shape {tuple(logits.shape)}: needs [N, K, classes], or [N, K - 1] if already compared"
         )
-    _check_shifts(logits.shape[1] + beforehand)
+    _check_views(logits.shape[1] + beforehand)
     return logits if beforehand else compare(logits[:, :1], logits[:, 1:])

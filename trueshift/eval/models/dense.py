@@ -1,6 +1,7 @@
 """Any segmentation network as one that gives logits for every pixel of its input."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -62,16 +63,12 @@ def answer_to_blank(model: Any, device: torch.device | str, side: int | None = N
     """A model's logits for a blank image; None if it takes none of the sizes tried.
 
     Args:
-        model: a network, or a function of images.
         side: of the image to try, where it is known.
     """
-    multiple = size_multiple_of(model)
-    for tried in [side] if side else _TRIED:
-        size = (side, side) if side else tuple(-(-tried // each) * each for each in multiple)
-        try:
-            with torch.inference_mode():
-                answer = logits_in(model(torch.zeros(1, 3, *size, device=device)))
-        except Exception:  # it may need another size; any other fault shows when it is measured
-            continue
-        return answer if isinstance(answer, Tensor) else None
+    sizes = [tuple(-(-tried // each) * each for each in size_multiple_of(model)) for tried in _TRIED]
+    for size in [(side, side)] if side else sizes:
+        # it may need another size; any other fault shows when it is measured
+        with suppress(Exception), torch.inference_mode():
+            answer = logits_in(model(torch.zeros(1, 3, *size, device=device)))
+            return answer if isinstance(answer, Tensor) else None
     return None

@@ -25,37 +25,21 @@ Forward = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class EvalModel:
-    """A model to evaluate.
+    """A model to evaluate."""
 
-    Args:
-        name: as tables show it.
-        forward: normalised images ``[B, 3, H, W]`` to logits ``[B, classes]``; if dense, ``[B, classes, H, W]``.
-        preparation: how its images are prepared: a ScenePreparation if dense, a Preparation otherwise.
-        weights: where its weights come from, in words.
-        classes: names of its classes, if known.
-        num_classes: how many there are, if known.
-        module: the network itself, where there is one.
-        fingerprint: identifies a model without a network to look at.
-        maps: the feature maps of its stages, where available.
-        batch_size: the only one it takes, if there is only one.
-        random: whether its weights were never trained.
-        assumed: whether it does not say how images are prepared, so that the usual values stand in.
-        dense: whether it gives a label for each pixel.
-    """
-
-    name: str
-    forward: Forward
-    preparation: Any
-    weights: str
-    classes: list[str] | None = None
+    name: str  # as tables show it
+    forward: Forward  # normalised images [B, 3, H, W] to logits [B, classes], or if dense [B, classes, H, W]
+    preparation: Any  # of its images: a ScenePreparation if dense, a Preparation otherwise
+    weights: str  # where they come from, in words
+    classes: list[str] | None = None  # their names, if known
     num_classes: int | None = None
-    module: nn.Module | None = None
-    fingerprint: str | None = None
-    maps: StageMaps | None = None
-    batch_size: int | None = None
-    random: bool = False
-    assumed: bool = False
-    dense: bool = False
+    module: nn.Module | None = None  # the network itself, where there is one
+    fingerprint: str | None = None  # identifies a model without a network to look at
+    maps: StageMaps | None = None  # the feature maps of its stages, where available
+    batch_size: int | None = None  # the only one it takes, if there is only one
+    random: bool = False  # its weights were never trained
+    assumed: bool = False  # it does not say how images are prepared, so the usual values stand in
+    dense: bool = False  # it gives a label for each pixel
 
 
 def make_eval_model(
@@ -82,13 +66,17 @@ def make_eval_model(
     # names of another number of classes belong to a classifier that the network had before
     names = list(config.get("label_names") or [])
     names = names if num_classes in (None, len(names)) else []
-    multiple = size_multiple_of(module) if dense else (1, 1)
+    preparation: Any
+    if dense:
+        forward = pixel_forward(PixelLogits(module, size_multiple_of(module)), options)
+        preparation = _scene_preparation(config, size_multiple_of(module))
+    else:
+        forward = _in_precision(lambda images: logits_in(module(images)), options)
+        preparation = Preparation.from_config(config)
     return EvalModel(
         name,
-        pixel_forward(PixelLogits(module, multiple), options)
-        if dense
-        else _in_precision(lambda images: logits_in(module(images)), options),
-        _scene_preparation(config, multiple) if dense else Preparation.from_config(config),
+        forward,
+        preparation,
         weights,
         classes=names or (imagenet_names() if num_classes == 1000 and not dense else None),
         num_classes=num_classes,
@@ -159,10 +147,5 @@ def _network_of(model: EvalModel) -> nn.Module:
 
 def _beside(model: EvalModel, module: nn.Module, how: str, options: EvalOptions | None) -> EvalModel:
     twin = make_eval_model(module, f"{model.name}, {how}", model.weights, options, model.random)
-    return replace(
-        twin,
-        preparation=model.preparation,
-        classes=model.classes,
-        num_classes=model.num_classes,
-        assumed=model.assumed,
-    )
+    kept = {key: getattr(model, key) for key in ("preparation", "classes", "num_classes", "assumed")}
+    return replace(twin, **kept)

@@ -45,9 +45,7 @@ def _as_map(state: Tensor) -> Tensor | None:
     """A hidden state as a map, if its tokens lie on a square, with or without a class token in front."""
     if state.dim() == 4:
         return state
-    if state.dim() != 3:
-        return None
-    for extra in (0, 1):
+    for extra in (0, 1) if state.dim() == 3 else ():
         side = isqrt(state.shape[1] - extra)
         if side * side == state.shape[1] - extra:
             return state[:, extra:].transpose(1, 2).unflatten(2, (side, side))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ...data import Preparation
@@ -15,7 +16,6 @@ from ...models.registry import CIFAR_MEAN, CIFAR_STD
 from ..options import EvalOptions
 from .eval_model import EvalModel, imagenet_names, make_eval_model
 
-_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # Pillow's numbers
 _COARSEST = 32  # pixels per token in the last stage of existing segmentation networks
 _EXTERNAL = re.compile(rb"\x08location\x12([\x01-\x7f])", re.DOTALL)  # ONNX's key, and the length of its value
 
@@ -72,42 +72,36 @@ def from_transformers(model: str, options: EvalOptions) -> EvalModel:
     found = make_eval_model(module, name, weights, options, options.random_weights, config.num_labels, dense)
     return replace(
         found,
-        preparation=(_scenes_from_processor if dense else _from_processor)(processor, config),
+        preparation=_from_processor(processor, config, dense),
         classes=[str(config.id2label[index]) for index in sorted(config.id2label)],
         assumed=not processor,
     )
 
 
-def _from_processor(processor: dict[str, Any], config: Any) -> Preparation:
-    """transformers' image processor in timm's terms."""
+def _from_processor(processor: dict[str, Any], config: Any, dense: bool = False) -> Preparation | ScenePreparation:
+    """transformers' image processor in timm's terms; for segmentation, the size is that of the shortest side."""
     size, crop = processor.get("size") or {}, processor.get("crop_size") or {}
     side = size.get("shortest_edge") or size.get("height") or getattr(config, "image_size", None) or 224
     side = side if isinstance(side, int) else side[0]
     keep = float(processor.get("crop_pct") or 1.0)
+    shown = (side, side)
     if processor.get("do_center_crop") and crop:
         shown = (crop["height"], crop["width"])
         keep = min(1.0, shown[0] / side)
-    else:
-        shown = (side, side)
     resample = processor.get("resample")
-    return Preparation.from_config(
+    found = Preparation.from_config(
         {
             "input_size": (3, *shown),
             "crop_pct": keep,
             "mean": processor.get("image_mean"),
             "std": processor.get("image_std"),
-            "interpolation": _RESAMPLING[3 if resample is None else int(resample)],
+            "interpolation": Image.Resampling(3 if resample is None else int(resample)).name.lower(),
         }
     )
-
-
-def _scenes_from_processor(processor: dict[str, Any], config: Any) -> ScenePreparation:
-    """The same for segmentation: the size is that of the shortest side, at a multiple that all stages divide."""
-    same = _from_processor(processor, config)
-    shortest = min(same.size)
-    return ScenePreparation(
-        (4 * shortest, shortest), (_COARSEST, _COARSEST), "resize", same.mean, same.std, same.interpolation
-    )
+    if not dense:
+        return found
+    scale, multiple = (4 * min(shown), min(shown)), (_COARSEST, _COARSEST)
+    return ScenePreparation(scale, multiple, "resize", found.mean, found.std, found.interpolation)
 
 
 def from_onnx(model: str, options: EvalOptions) -> EvalModel:

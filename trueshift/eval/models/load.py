@@ -5,6 +5,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -40,7 +41,6 @@ def load_eval_model(model: str, options: EvalOptions | None = None) -> EvalModel
     options = options or EvalOptions()
     torch.manual_seed(options.seed)
     found = _loader(model)(model, options)
-    assumed = found.assumed and (options.mean is None or options.std is None)
     changes: dict[str, Any] = {"mean": options.mean, "std": options.std, "crop_pct": options.crop_pct}
     if found.dense and options.crop_pct is not None:
         raise ValueError("crop_pct: a segmentation model is shown whole images; needs img_size, mean and std alone")
@@ -49,6 +49,7 @@ def load_eval_model(model: str, options: EvalOptions | None = None) -> EvalModel
     elif options.img_size:
         changes["size"] = (options.img_size, options.img_size)
     given = {key: value for key, value in changes.items() if value is not None}
+    assumed = found.assumed and (options.mean is None or options.std is None)
     return replace(found, preparation=replace(found.preparation, **given), assumed=assumed)
 
 
@@ -76,52 +77,44 @@ def _is_registered(model: str) -> bool:
     return is_ours(model) or timm.is_model(model.split(".")[0])
 
 
-def _from_registry(model: str, options: EvalOptions) -> EvalModel:
-    create = _creator(model)
-    if options.random_weights:
-        module = _resized(create(model), options, model)
-        return make_eval_model(module, model, f"random, seed {options.seed}", options, random=True)
-    try:
-        module = create(model, pretrained=True)
-    except DamagedWeights:  # says itself what helps
-        raise
-    except Exception as error:  # no weights, no network, a hub that refuses: one remedy
-        raise unavailable(model, error) from error
-    tag = module.pretrained_cfg.get("tag")
-    weights = f"pretrained, {tag}" if tag else "pretrained"
-    return make_eval_model(_resized(module, options, model), model, weights, options)
-
-
 def _creator(model: str) -> Callable[..., Any]:
     return create_model if is_ours(model) else timm.create_model
 
 
-def _resized(module: Any, options: EvalOptions, name: str) -> nn.Module:
-    """Resize size-dependent tables; skip if unchanged, since timm would pick a new window."""
-    if options.img_size and hasattr(module, "set_input_size"):
-        own = getattr(getattr(module, "patch_embed", None), "img_size", None)
-        if own is None or pair(own) != pair(options.img_size):
-            module.set_input_size(img_size=options.img_size)
-    elif options.img_size:
-        _try_size(module, options.img_size, name)
-    return module
-
-
-def _try_size(module: nn.Module, side: int, name: str) -> None:
-    """Refuse a size that a network without ``set_input_size`` does not take."""
+def _from_registry(model: str, options: EvalOptions) -> EvalModel:
     try:
-        with in_evaluation(module), torch.inference_mode():
-            module(torch.zeros(1, 3, side, side))
-    except Exception as error:  # any exception, from anyone's code
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"{name} does not take images of {side} x {side} ({reason[:200]}): needs no --img-size"
-        ) from error
+        module = _creator(model)(model, pretrained=not options.random_weights)
+    except DamagedWeights:  # its message says what helps
+        raise
+    except Exception as error:  # no weights, no network, a hub that refuses: one remedy
+        raise unavailable(model, error) from error
+    tag = module.pretrained_cfg.get("tag")
+    return _at_size(module, model, f"pretrained, {tag}" if tag else "pretrained", options)
+
+
+def _at_size(module: Any, name: str, weights: str, options: EvalOptions) -> EvalModel:
+    """A network at the size asked for."""
+    side = options.img_size
+    if side and hasattr(module, "set_input_size"):
+        own = getattr(getattr(module, "patch_embed", None), "img_size", None)
+        if own is None or pair(own) != pair(side):  # skipped if unchanged, since timm would pick a new window
+            module.set_input_size(img_size=side)
+    elif side:
+        try:
+            with in_evaluation(module), torch.inference_mode():
+                module(torch.zeros(1, 3, side, side))
+        except Exception as error:  # any exception, from anyone's code
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(
+                f"{name} does not take images of {side} x {side} ({reason[:200]}): needs no --img-size"
+            ) from error
+    weights = f"random, seed {options.seed}" if options.random_weights else weights
+    return make_eval_model(module, name, weights, options, options.random_weights)
 
 
 def _from_folder(model: str, options: EvalOptions) -> EvalModel:
     folder = Path(model)
-    config = folder / "config.json"
+    config, name = folder / "config.json", folder.resolve().name
     if not config.is_file():
         raise FileNotFoundError(f"{config} is missing: needs a folder written by save_pretrained")
     try:
@@ -132,19 +125,14 @@ def _from_folder(model: str, options: EvalOptions) -> EvalModel:
         return from_transformers(model, options)
     if "architecture" not in read:
         raise ValueError(f"{config} names no architecture: needs a folder written by save_pretrained")
-    name = folder.resolve().name
     if read["architecture"] == ARCHITECTURE:
         if options.random_weights:
-            raise ValueError(
-                f"{name} is a folder of a segmentation network with its weights: needs no --random-weights"
-            )
+            raise ValueError(f"{name} is a segmentation network with its weights: needs no --random-weights")
         return make_eval_model(from_pretrained(folder), name, f"folder {name}", options)
-    where = f"local-dir:{folder}"
-    if options.random_weights:
-        made = _resized(timm.create_model(where, pretrained=False), options, name)
-        return make_eval_model(made, name, f"random, seed {options.seed}", options, random=True)
-    module: Any = from_pretrained(folder) if is_ours(read["architecture"]) else timm.create_model(where, True)
-    return make_eval_model(_resized(module, options, name), name, f"folder {name}", options)
+    trained = not options.random_weights
+    ours = trained and is_ours(read["architecture"])
+    module: Any = from_pretrained(folder) if ours else timm.create_model(f"local-dir:{folder}", trained)
+    return _at_size(module, name, f"folder {name}", options)
 
 
 def _from_checkpoint(model: str, options: EvalOptions) -> EvalModel:
@@ -165,8 +153,8 @@ def _from_checkpoint(model: str, options: EvalOptions) -> EvalModel:
     except RuntimeError as error:
         problems = misfits(module.state_dict(), state) or [str(error)]
         raise ValueError(f"{path.name} does not fit {options.architecture}: {'; '.join(problems)}") from error
-    name = f"{options.architecture}, {path.stem}"
-    return make_eval_model(_resized(module, options, name), name, f"file {path.name}{part}", options)
+    weights = f"file {path.name}{part}"
+    return _at_size(module, f"{options.architecture}, {path.stem}", weights, replace(options, random_weights=False))
 
 
 def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
@@ -186,11 +174,32 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
             found, part = found[key], f", its {key}"
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()) or not found:
         raise ValueError(f"{path} holds no weights: needs a safetensors file or a state_dict")
-    # as wrappers for many processes and compilers name them
+    # without the prefixes of DistributedDataParallel and torch.compile
     return {key.replace("_orig_mod.", "").removeprefix("module."): value for key, value in found.items()}, part
 
 
 def _from_factory(model: str, options: EvalOptions) -> EvalModel:
+    made, weights = _made_by(model), f"as {model} makes them"
+    if not callable(made):
+        raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
+    network = isinstance(made, nn.Module)
+    if network:
+        made = made.to(options.device).eval()
+    else:
+        only_float32(model, options)
+    # a network without a configuration: its answer to a blank image shows its classes and whether it is dense
+    answer = answer_to_blank(made, options.device, options.img_size)
+    dimensions = 0 if answer is None else answer.dim()
+    classes = answer.shape[1] if answer is not None and dimensions in (2, 4) else None
+    if network:
+        dense = is_segmenter(made) or dimensions == 4
+        return make_eval_model(made, model, weights, options, num_classes=classes, dense=dense)
+    names = imagenet_names() if classes == 1000 else None
+    return EvalModel(model, made, Preparation(), weights, classes=names, num_classes=classes, assumed=True)
+
+
+def _made_by(model: str) -> Any:
+    """What a factory of the name ``package.module:factory`` makes, or the network of that name."""
     module_name, _, name = model.partition(":")
     sys.path.insert(0, "")  # modules in the current folder
     try:
@@ -203,39 +212,11 @@ def _from_factory(model: str, options: EvalOptions) -> EvalModel:
         ) from error
     finally:
         sys.path.remove("")
-    made = _called(factory, model) if not isinstance(factory, nn.Module) else factory
-    weights = f"as {model} makes them"
-    if isinstance(made, nn.Module):
-        return _made_by_hand(made, model, weights, options)
-    if not callable(made):
-        raise TypeError(f"{model} gave a {type(made).__name__}: needs a torch module, or a function of images")
-    only_float32(model, options)
-    classes = _classes_in(answer_to_blank(made, options.device, options.img_size), dimensions=2)
-    names = imagenet_names() if classes == 1000 else None
-    return EvalModel(model, made, Preparation(), weights, classes=names, num_classes=classes, assumed=True)
-
-
-def _called(factory: Any, model: str) -> Any:
-    try:
-        inspect.signature(factory).bind()
-    except ValueError:  # some built in say nothing of themselves
-        pass
-    except TypeError as error:
-        raise TypeError(f"{model} takes arguments: needs a function without any that gives a model") from error
+    if isinstance(factory, nn.Module):
+        return factory
+    with suppress(ValueError):  # some built-in functions have no signature
+        try:
+            inspect.signature(factory).bind()
+        except TypeError as error:
+            raise TypeError(f"{model} takes arguments: needs a function without any that gives a model") from error
     return factory()
-
-
-def _made_by_hand(module: nn.Module, name: str, weights: str, options: EvalOptions) -> EvalModel:
-    """A network without a configuration: its answer to a blank image shows its classes and whether it is dense."""
-    module = module.to(options.device).eval()
-    if is_segmenter(module):
-        return make_eval_model(module, name, weights, options)
-    answer = answer_to_blank(module, options.device, options.img_size)
-    of_pixels = _classes_in(answer, dimensions=4)
-    if of_pixels is not None:
-        return make_eval_model(module, name, weights, options, num_classes=of_pixels, dense=True)
-    return make_eval_model(module, name, weights, options, num_classes=_classes_in(answer, dimensions=2))
-
-
-def _classes_in(answer: Tensor | None, dimensions: int) -> int | None:
-    return answer.shape[1] if answer is not None and answer.dim() == dimensions else None

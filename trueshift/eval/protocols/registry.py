@@ -7,7 +7,6 @@ size, the order or the number of processes.
 from collections.abc import Hashable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -27,14 +26,12 @@ class EraseSquare:
     """
 
     largest: float
-    drawn: ClassVar[bool] = True  # by chance, anew for each protocol
 
     def __call__(self, image: Float[Tensor, "C H W"], generator: np.random.Generator) -> Float[Tensor, "C H W"]:
         """The image with its square erased; the square lies inside the image."""
         height, width = image.shape[1:]
         side = int(generator.integers(0, round(min(height, width) * self.largest) + 1))
-        top = int(generator.integers(0, height - side + 1))
-        left = int(generator.integers(0, width - side + 1))
+        top, left = (int(generator.integers(0, length - side + 1)) for length in (height, width))
         image = image.clone()
         image[:, top : top + side, left : left + side] = 0
         return image
@@ -48,8 +45,6 @@ class EraseSquare:
 class VerticalFlip:
     """The image upside down."""
 
-    drawn: ClassVar[bool] = False
-
     def __call__(self, image: Float[Tensor, "C H W"], generator: np.random.Generator) -> Float[Tensor, "C H W"]:
         """The image with its rows in reverse order."""
         return image.flip(1)
@@ -61,23 +56,14 @@ class VerticalFlip:
 
 @dataclass(frozen=True)
 class ShiftProtocol:
-    """One way of measuring consistency.
+    """One way of measuring consistency."""
 
-    Args:
-        name: by which it is asked for.
-        title: as a table shows it.
-        motion: how the image moves.
-        distortion: what is done to the image first.
-        against_unshifted: shifted images are compared with the unshifted one, instead of with each other.
-        dense: the answer is a label for each pixel.
-    """
-
-    name: str
-    title: str
+    name: str  # by which it is asked for
+    title: str  # as a table shows it
     motion: Motion
-    distortion: EraseSquare | VerticalFlip | None = None
-    against_unshifted: bool = False
-    dense: bool = False
+    distortion: EraseSquare | VerticalFlip | None = None  # what is done to the image before it moves
+    against_unshifted: bool = False  # compare with the unshifted image, instead of with each other
+    dense: bool = False  # the answer is a label for each pixel
 
     def shifts(self, index: int, count: int | None, size: Pair, seed: int) -> Shifts:
         """``count`` different shifts for the image of this index; all of them without a count."""
@@ -91,8 +77,7 @@ class ShiftProtocol:
 
     def unshifted(self) -> Hashable:
         """A key of the image before it moves: protocols with equal keys show the same one."""
-        drawn = self.distortion is not None and self.distortion.drawn
-        return self.distortion, self.name if drawn else None
+        return self.distortion, self.name if isinstance(self.distortion, EraseSquare) else None
 
     def _generator(self, purpose: str, index: int, seed: int) -> np.random.Generator:
         return np.random.default_rng((seed, crc32(f"{self.name} {purpose}".encode()), index))

@@ -95,16 +95,14 @@ class Circular(Motion):
         return -shifts % torch.tensor(size)
 
     def undo(self, seen: Shaped[Tensor, "K *channels H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
-        back = [
-            torch.roll(map, (-down, -right), (-2, -1)) for map, (down, right) in zip(seen, shifts.tolist(), strict=True)
-        ]
+        back = [torch.roll(map, shift, (-2, -1)) for map, shift in zip(seen, (-shifts).tolist(), strict=True)]
         return torch.stack(back), seen.new_ones((len(seen), *seen.shape[-2:]), dtype=torch.bool)
 
     def describe(self, size: Pair | None) -> str:
-        if size is None:
-            return "circular, " + ("all shifts" if self.largest is None else f"0 to {self.largest:.3g} of the image")
         if self.largest is None:
-            return f"circular, all {size[0]} x {size[1]} shifts"
+            return f"circular, all {f'{size[0]} x {size[1]} ' if size else ''}shifts"
+        if size is None:
+            return f"circular, 0 to {self.largest:.3g} of the image"
         rows, columns = self.steps(size)
         return f"circular, 0 to {rows[-1]} x {columns[-1]} pixels of {size[0]} x {size[1]}"
 
@@ -118,12 +116,6 @@ class Neighbourhood(Circular):
     def steps(self, size: Pair) -> tuple[range, range]:
         rows, columns = (min(self.side, length) for length in size)
         return range(-(rows // 2), rows - rows // 2), range(-(columns // 2), columns - columns // 2)
-
-    def describe(self, size: Pair | None) -> str:
-        if size is None:
-            return f"circular, up to {self.side // 2} pixels either way"
-        rows, columns = self.steps(size)
-        return f"circular, {rows[0]} to {rows[-1]} x {columns[0]} to {columns[-1]} pixels of {size[0]} x {size[1]}"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ...utils.async_copy import AsyncCopy
 from ..metrics.consistency import bit_identical, logit_change
 from ..protocols.registry import ShiftProtocol
 from .records import Record
-from .view_batches import Pending, Segment, ViewMaker
+from .view_batches import Pending, View, ViewMaker
 
 MOSTLY = 0.5  # of the shifted views of a batch: where fewer are exact, it is the model and not the place
 
@@ -33,8 +33,8 @@ Forward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
 class _Shown:
     """A batch that was answered."""
 
-    views: Float[Tensor, "B C H W"]
-    segments: list[Segment]
+    pixels: Float[Tensor, "B C H W"]
+    views: list[View]
     logits: Float[Tensor, "B classes"]
     answers: AsyncCopy  # label, change and exactness of each row
 
@@ -82,10 +82,10 @@ def measure(
                 yield first
             waiting.popleft()
 
-    for batch, segments in ViewMaker(protocols, preparation, shifts, seed, batch_size, device).batches(readable()):
+    for batch, views in ViewMaker(protocols, preparation, shifts, seed, batch_size, device).batches(readable()):
         with torch.inference_mode():
-            logits = _checked(forward(batch), len(batch))
-            unread.append(_Shown(batch, segments, logits, AsyncCopy(_compare(batch, logits, segments))))
+            logits = check_logits(forward(batch), len(batch), "classes")
+            unread.append(_Shown(batch, views, logits, AsyncCopy(_compare(batch, logits, views))))
         if len(unread) > 1:  # read one batch late: the device works on the next one meanwhile
             _keep(unread.popleft(), forward)
         yield from finished()
@@ -94,23 +94,21 @@ def measure(
     yield from finished()
 
 
-def _checked(logits: Any, count: int) -> Tensor:
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != count:
+def check_logits(logits: Any, count: int, shape: str) -> Tensor:
+    """Refuse what is not a tensor of ``count`` rows with as many more dimensions as ``shape`` names."""
+    if not isinstance(logits, Tensor) or logits.dim() != 2 + shape.count(",") or len(logits) != count:
         what = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"the model answered {count} images with {what}: needs logits of shape [{count}, classes]")
+        raise ValueError(f"the model answered {count} images with {what}: needs logits of shape [{count}, {shape}]")
     return logits
 
 
-def _compare(views: Tensor, logits: Tensor, segments: list[Segment]) -> Tensor:
+def _compare(pixels: Tensor, logits: Tensor, views: list[View]) -> Tensor:
     """Labels, changes and exactness of a batch, still on its device."""
-    row, references = 0, []
-    for segment in segments:
-        if segment.first == 0:
-            segment.image.references[segment.protocol] = logits[row].clone()
-            segment.image.first_views[segment.protocol] = views[row]
-        references.append(segment.image.references[segment.reference].expand(segment.count, -1))
-        row += segment.count
-    logits, reference = logits[:row], torch.cat(references)
+    for row, view in enumerate(views):
+        if view.number == 0:
+            view.image.references[view.protocol] = logits[row].clone()
+            view.image.first_views[view.protocol] = pixels[row]
+    reference, logits = torch.stack([view.image.references[view.reference] for view in views]), logits[: len(views)]
     labels = logits.argmax(1).masked_fill(logits.isnan().any(1), -1)
     parts = (labels, logit_change(reference, logits), bit_identical(reference, logits))
     return torch.stack([part.double() for part in parts], 1)
@@ -118,28 +116,23 @@ def _compare(views: Tensor, logits: Tensor, segments: list[Segment]) -> Tensor:
 
 def _keep(shown: _Shown, forward: Forward) -> None:
     """Write the answers of a batch to their records."""
-    values, row = _in_their_places(shown, forward), 0
-    for segment in shown.segments:
-        here = values[row : row + segment.count]
-        there = slice(segment.first, segment.first + segment.count)
-        answers = segment.image.record.answers[segment.protocol]
-        answers.labels[there], answers.change[there], answers.exact[there] = here[:, 0], here[:, 1], here[:, 2]
-        segment.image.unanswered -= segment.count
-        row += segment.count
+    for view, (label, change, exact) in zip(shown.views, _in_their_places(shown, forward), strict=True):
+        answers, number = view.image.record.answers[view.protocol], view.number
+        answers.labels[number], answers.change[number], answers.exact[number] = label, change, exact
+        view.image.unanswered -= 1
 
 
 def _in_their_places(shown: _Shown, forward: Forward) -> np.ndarray:
     """The answers; single views that differ are compared with the first view in the same place of the same batch."""
     values = shown.answers.numpy().copy()
-    shifted = np.concatenate([np.arange(each.first, each.first + each.count) > 0 for each in shown.segments])
+    shifted = [view.number > 0 for view in shown.views]
     differ = np.flatnonzero(values[:, 2] == 0)
     if not len(differ) or np.mean(values[shifted, 2]) < MOSTLY:
         return values
-    belongs = [segment for segment in shown.segments for _ in range(segment.count)]
-    first_views = torch.stack([belongs[row].image.first_views[belongs[row].reference] for row in differ])
-    rows = torch.from_numpy(differ).to(shown.views.device)
+    first_views = torch.stack([shown.views[row].image.first_views[shown.views[row].reference] for row in differ])
+    rows = torch.from_numpy(differ).to(shown.pixels.device)
     with torch.inference_mode():
-        reference = forward(shown.views.index_copy(0, rows, first_views))[rows]
+        reference = forward(shown.pixels.index_copy(0, rows, first_views))[rows]
         logits = shown.logits[rows]
         again = torch.stack([logit_change(reference, logits), bit_identical(reference, logits).double()], 1)
     values[differ, 1:] = again.cpu().numpy()

@@ -47,15 +47,11 @@ def is_identified(model: EvalModel) -> bool:
 def _model(model: EvalModel) -> dict[str, str | None]:
     if model.module is None:
         return {"weights": model.fingerprint}
-    return {"weights": _weights(model.module), "network": _network(model.module), "code": _code(model.module)}
-
-
-def _weights(module: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return _short(digest)
+    weights = hashlib.sha256()
+    for name, value in sorted(model.module.state_dict().items()):
+        weights.update(name.encode())
+        weights.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return {"weights": _short(weights), "network": _network(model.module), "code": _code(model.module)}
 
 
 def _network(module: nn.Module) -> str:

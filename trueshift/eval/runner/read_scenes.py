@@ -1,4 +1,4 @@
-"""Read images for segmentation ahead of their use, in order; those that cannot be read are reported, not lost."""
+"""Read images for segmentation ahead of their use."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,9 +7,8 @@ import numpy as np
 from jaxtyping import Int32, UInt8
 from torch import Tensor
 
-from ...data import Unreadable
-from ...data.prefetch import in_threads
-from ...data.source import Source
+from ...data import Sample, Source, Unreadable
+from ...data.prefetch import read_samples
 from ...data.transforms import ScenePreparation
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular
@@ -17,17 +16,12 @@ from ..protocols.shifts import Circular
 
 @dataclass(frozen=True)
 class PreparedScene:
-    """An image with a mask, ready for the network except for normalising.
-
-    Args:
-        canvases: the image at the network's size, by the way it is made to fit; see :func:`fit_for`.
-        mask: the class of each pixel, at its own size.
-    """
+    """An image with a mask, ready for the network except for normalising."""
 
     index: int
     name: str
-    canvases: dict[str, UInt8[Tensor, "3 _ _"]]
-    mask: Int32[np.ndarray, "_ _"] | None
+    canvases: dict[str, UInt8[Tensor, "3 _ _"]]  # at the network's size, by the way it is made to fit
+    mask: Int32[np.ndarray, "_ _"] | None  # the class of each pixel, at its own size
 
 
 def fit_for(protocol: ShiftProtocol, preparation: ScenePreparation) -> str:
@@ -52,12 +46,8 @@ def read_scenes(
     """
     preparations = {fit: replace(preparation, fit=fit) for fit in {fit_for(each, preparation) for each in protocols}}
 
-    def read(index: int) -> PreparedScene | Unreadable:
-        try:
-            scene = source[index]
-            canvases = {fit: each.canvas(scene.image) for fit, each in preparations.items()}
-            return PreparedScene(index, scene.name, canvases, scene.target if masks else None)
-        except Exception as error:  # decoders raise many kinds; the other images are still to be read
-            return Unreadable(index, source.name(index), f"{type(error).__name__}: {error}")
+    def prepared(index: int, sample: Sample) -> PreparedScene:
+        canvases = {fit: each.canvas(sample.image) for fit, each in preparations.items()}
+        return PreparedScene(index, sample.name, canvases, sample.target if masks else None)
 
-    return in_threads(read, indices, workers, ahead)
+    return read_samples(source, indices, prepared, workers, ahead)

@@ -64,9 +64,8 @@ class PixelAnswers(Answers):
     @classmethod
     def from_plain(cls, read: dict[str, Any]) -> Any:
         """The inverse of :meth:`to_plain`."""
-        (height, width), counts = read["size"], read["counts"]
-        counts = None if counts is None else np.array(counts, np.int64).reshape(-1, 4)
-        return super().from_plain({**read, "size": (height, width), "counts": counts})
+        counts = None if read["counts"] is None else np.array(read["counts"], np.int64).reshape(-1, 4)
+        return super().from_plain({**read, "size": tuple(read["size"]), "counts": counts})
 
 
 @dataclass
@@ -110,34 +109,31 @@ class Journal:
         for path in sorted(self.folder.glob("process-*.jsonl")):
             try:
                 question, answers = _lines(path)
-                if not answers:
-                    continue
-                self._compare(dict(json.loads(question)), path)
-                records = [Record.from_plain(json.loads(line)) for line in answers]
-            except _Refused:
-                raise
+                refused = self._compare(dict(json.loads(question)), path) if answers else None
+                records = [Record.from_plain(json.loads(line)) for line in answers if not refused]
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(
                     f"{path} is damaged ({error}): needs another --output, or that file removed"
                 ) from error
+            if refused:
+                raise ValueError(f"{refused}: needs another --output")
             known.update((record.index, record) for record in records)
         return known
 
-    def _compare(self, other: dict[str, Any], path: Path) -> None:
+    def _compare(self, other: dict[str, Any], path: Path) -> str | None:
+        """Why the answers of a file cannot be taken, if they cannot."""
         if other.get("schema") != SCHEMA:
-            raise _Refused(f"{path} was written by another version of trueshift: needs another --output")
-        different = [key for key in self.identity if other.get(key) != self.identity[key]]
-        if different:
-            changes = "; ".join(f"{key} was {other.get(key)}, is {self.identity[key]}" for key in different)
-            raise _Refused(f"{path.parent} holds answers to another question ({changes}): needs another --output")
+            return f"{path} was written by another version of trueshift"
+        different = [key for key, mine in self.identity.items() if other.get(key) != mine]
+        changes = "; ".join(f"{key} was {other.get(key)}, is {self.identity[key]}" for key in different)
+        return f"{path.parent} holds answers to another question ({changes})" if different else None
 
     def open(self) -> TextIO:
         """The file of this process, positioned after its last complete line; started anew if it has no answers."""
         question, answers = _lines(self.path) if self.path.exists() else ("", [])
         if not answers:
             file = self.path.open("w", encoding="utf-8")
-            file.write(json.dumps(self.identity) + "\n")
-            file.flush()
+            self._write(file, self.identity)
             return file
         file = self.path.open("r+", encoding="utf-8")
         file.truncate(sum(len(line.encode()) + 1 for line in (question, *answers)))
@@ -146,12 +142,11 @@ class Journal:
 
     def write(self, file: TextIO, record: Record) -> None:
         """Add one image."""
-        file.write(json.dumps(record.to_plain()) + "\n")
+        self._write(file, record.to_plain())
+
+    def _write(self, file: TextIO, values: dict[str, Any]) -> None:
+        file.write(json.dumps(values) + "\n")
         file.flush()
-
-
-class _Refused(ValueError):
-    """Answers to another question."""
 
 
 def _lines(path: Path) -> tuple[str, list[str]]:

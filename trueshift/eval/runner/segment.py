@@ -5,8 +5,8 @@ Sizes differ from image to image, so each has its own batches, all of one shape:
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, islice, repeat
 from math import ceil
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ...ops.geometry.shift import Pair
 from ..metrics.consistency import bit_identical, class_counts, pixel_agreement
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular, Motion, Shifts, ZeroPadded
+from .classify import check_logits
 from .read_scenes import PreparedScene, fit_for
 from .records import PixelAnswers, Record
 
@@ -63,10 +64,11 @@ def measure_segmentation(
         try:
             for fit, together in groups.items():  # protocols that show the same image share its unshifted view
                 image = normalise(scene.canvases[fit].to(device, non_blocking=True))
-                views = _Views(image, together, scene.index, shifts, seed)
+                size = (image.shape[1], image.shape[2])
+                drawn = [(protocol, protocol.shifts(scene.index, shifts, size, seed)) for protocol in together]
                 with torch.inference_mode():
-                    logits = _shown(forward, views, batch_size, fixed_batch)
-                    record.answers.update(_answers(scene, views, logits))
+                    logits = _shown(forward, image, drawn, batch_size, fixed_batch)
+                    record.answers.update(_answers(logits, drawn, scene.mask))
             record.answers = {protocol.name: record.answers[protocol.name] for protocol in protocols}
         except _NotMeasured as error:
             yield Unreadable(scene.index, scene.name, str(error))
@@ -92,61 +94,43 @@ class _NotMeasured(Exception):
     """Why an image has no answers."""
 
 
-class _Views:
-    """The unshifted image, then the shifted ones of each protocol in turn, made when they are asked for."""
-
-    def __init__(
-        self, image: Float[Tensor, "C H W"], protocols: list[ShiftProtocol], index: int, shifts: int, seed: int
-    ) -> None:
-        self.image, self.protocols = image, protocols
-        self.size = (image.shape[1], image.shape[2])
-        self.shifts = {protocol.name: protocol.shifts(index, shifts, self.size, seed) for protocol in protocols}
-        self.plan = [(protocol, shift) for protocol in protocols for shift in self.shifts[protocol.name]]
-
-    def __len__(self) -> int:
-        return 1 + len(self.plan)
-
-    def __getitem__(self, position: int) -> Float[Tensor, "C H W"]:
-        if position == 0:
-            return self.image
-        protocol, shift = self.plan[position - 1]
-        return protocol.motion.view(self.image, shift[None], self.size)[0]
-
-
 def _shown(
-    forward: DenseForward, views: _Views, batch_size: int, fixed_batch: bool
+    forward: DenseForward,
+    image: Float[Tensor, "C H W"],
+    drawn: list[tuple[ShiftProtocol, Shifts]],
+    batch_size: int,
+    fixed_batch: bool,
 ) -> Iterator[Float[Tensor, "classes H W"]]:
-    """The logits of each view. Batches are equally large; the last one is filled up with the unshifted image."""
-    together = batch_size if fixed_batch else ceil(len(views) / ceil(len(views) / batch_size))
-    for first in range(0, len(views), together):
-        positions = range(first, first + together)
-        batch = torch.stack([views[position if position < len(views) else 0] for position in positions])
-        logits = _checked(forward(batch), together, views.size)
-        yield from logits[: len(views) - first]
+    """The logits of the unshifted image, then of the shifted ones of each protocol in turn.
 
-
-def _checked(logits: Any, count: int, size: Pair) -> Float[Tensor, "B classes H W"]:
-    if not isinstance(logits, Tensor) or logits.dim() != 4 or len(logits) != count:
-        what = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(
-            f"the model answered {count} images with {what}: needs logits of shape [{count}, classes, height, width]"
-        )
-    if logits.shape[2:] != size:
-        raise ValueError(f"the model answered with {tuple(logits.shape[2:])} pixels: needs the input's {size}")
-    return logits
+    Views are made when they are needed. Batches are equally large; the last one is filled up with the unshifted image.
+    """
+    size = (image.shape[1], image.shape[2])
+    shifted = (protocol.motion.view(image, shift, size)[0] for protocol, shifts in drawn for shift in shifts[:, None])
+    views, count = chain([image], shifted, repeat(image)), 1 + sum(len(shifts) for _, shifts in drawn)
+    together = batch_size if fixed_batch else ceil(count / ceil(count / batch_size))
+    for first in range(0, count, together):
+        batch = torch.stack(list(islice(views, together)))
+        logits = check_logits(forward(batch), together, "classes, height, width")
+        if logits.shape[2:] != size:
+            shape = tuple(logits.shape[2:])
+            raise ValueError(f"the model answered with {shape} pixels: needs the input's {size}")
+        yield from logits[: count - first]
 
 
 def _answers(
-    scene: PreparedScene, views: _Views, logits: Iterator[Float[Tensor, "classes H W"]]
+    logits: Iterator[Float[Tensor, "classes H W"]],
+    drawn: list[tuple[ShiftProtocol, Shifts]],
+    mask: Int[np.ndarray, "_ _"] | None,
 ) -> dict[str, PixelAnswers]:
     """The answers under each protocol, from the logits of the views as they come."""
     unshifted = next(logits).clone()  # the batch it lies in need not be kept
     if bool(unshifted.isnan().any()):
         raise _NotMeasured(NOT_NUMBERS)
-    counts = None if scene.mask is None else _sparse(_counts(unshifted, scene.mask))
+    counts = None if mask is None else _counts(unshifted, mask)
     return {
-        protocol.name: replace(_compared(unshifted, logits, protocol, views.shifts[protocol.name]), counts=counts)
-        for protocol in views.protocols
+        protocol.name: replace(_compared(unshifted, logits, protocol, shifts), counts=counts)
+        for protocol, shifts in drawn
     }
 
 
@@ -189,14 +173,17 @@ def _changes(
     return torch.stack(exact).all(), torch.stack(largest).amax()
 
 
-def _counts(logits: Float[Tensor, "classes h w"], mask: Int[np.ndarray, "H W"]) -> Int64[Tensor, "classes 3"]:
-    """Right and wrong at the mask's own size."""
+def _counts(logits: Float[Tensor, "classes h w"], mask: Int[np.ndarray, "H W"]) -> Int[np.ndarray, "occurring 4"]:
+    """Right and wrong at the mask's own size: only the classes that occur, with their numbers in front."""
     known, classes = mask[mask != IGNORED], len(logits)
     if known.size and not 0 <= known.min() <= known.max() < classes:
         had, needed = f"{known.min()} to {known.max()}", f"0 to {classes - 1}"
         raise _NotMeasured(f"its mask has labels {had}: needs {needed}, or {IGNORED} to ignore")
     target = torch.from_numpy(mask).to(logits.device)
-    return class_counts(labels_at(logits, (target.shape[0], target.shape[1])), target, classes, IGNORED)
+    labels = labels_at(logits, (target.shape[0], target.shape[1]))
+    counts = class_counts(labels, target, classes, IGNORED).cpu().numpy()
+    occurring = np.flatnonzero(counts.any(1))
+    return np.concatenate([occurring[:, None], counts[occurring]], 1)
 
 
 def labels_at(logits: Float[Tensor, "classes h w"], size: Pair) -> Int64[Tensor, "H W"]:
@@ -211,10 +198,3 @@ def labels_at(logits: Float[Tensor, "classes h w"], size: Pair) -> Int64[Tensor,
         better = values > best  # at a tie the first class, as argmax has it
         best, labels = torch.where(better, values, best), torch.where(better, places + first, labels)
     return labels
-
-
-def _sparse(counts: Int64[Tensor, "classes 3"]) -> np.ndarray:
-    """Only the classes that occur, with their numbers in front."""
-    rows = counts.cpu().numpy()
-    occurring = np.flatnonzero(rows.any(1))
-    return np.concatenate([occurring[:, None], rows[occurring]], 1).astype(np.int64)

@@ -21,7 +21,7 @@ from .view_batches import margin_of
 
 @dataclass
 class Task:
-    """A model, the data, and what is asked.
+    """A model, the data, and what is asked; here one answer for each image, see :class:`Segmentation` for pixels.
 
     Args:
         shifts: how many of each protocol, by its name; every shift for None.
@@ -33,7 +33,7 @@ class Task:
     options: EvalOptions
     shifts: Mapping[str, int | None]
 
-    name = ""
+    name = "classification"
 
     @property
     def batch_size(self) -> int:
@@ -46,37 +46,7 @@ class Task:
         classes = self.source.classes
         return classes is not None and len(classes) == self.model.num_classes
 
-    def tallies(self) -> list[Any]:
-        """One for each protocol."""
-        return [self.tally(protocol) for protocol in self.protocols]
-
     def tally(self, protocol: ShiftProtocol) -> Tally:
-        """The metrics of a protocol."""
-        raise NotImplementedError
-
-    def describe(self, protocol: ShiftProtocol) -> str:
-        """A protocol in words."""
-        raise NotImplementedError
-
-    def reading(self) -> Hashable:
-        """Tasks with equal keys can share one reading of the images."""
-        raise NotImplementedError
-
-    def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
-        """The images, prepared; a stream for each size at which they are needed."""
-        raise NotImplementedError
-
-    def measure(self, images: Sequence[Iterable[Any]]) -> Iterator[Record | Unreadable]:
-        """The answers to what :meth:`read` gave, in order."""
-        raise NotImplementedError
-
-
-class Classification(Task):
-    """One answer for each image."""
-
-    name = "classification"
-
-    def tally(self, protocol: ShiftProtocol) -> LabelTally:
         """The metrics of a protocol."""
         return LabelTally(protocol, self.labelled, class_numbers(self.model, self.source))
 
@@ -85,17 +55,17 @@ class Classification(Task):
         return protocol.describe(self.model.preparation.size)
 
     def reading(self) -> Hashable:
-        """Images are read alike for models with one preparation."""
+        """Tasks with equal keys can share one reading of the images."""
         return self.model.preparation
 
     def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
-        """A stream for each of :func:`~.classify.canvas_groups`."""
+        """The images, prepared; a stream for each of :func:`~.classify.canvas_groups`."""
         preparation, workers, for_gpu = self.model.preparation, self.options.workers, on_gpu(self.options.device)
         margins = [margin_of(group, preparation.size) for group in canvas_groups(self.protocols, preparation)]
         return [read_ahead(self.source, indices, preparation, margin, workers, for_gpu=for_gpu) for margin in margins]
 
     def measure(self, images: Sequence[Iterable[Any]]) -> Iterator[Record | Unreadable]:
-        """The answers to each image."""
+        """The answers to what :meth:`read` gave, in order."""
         model, options = self.model, self.options
         groups = canvas_groups(self.protocols, model.preparation)
         how = (model.preparation, self.shifts, options.seed, self.batch_size, options.device)
@@ -126,7 +96,7 @@ class Segmentation(Task):
             )
         return self.source.classes is None or super().labelled
 
-    def tally(self, protocol: ShiftProtocol) -> PixelTally:
+    def tally(self, protocol: ShiftProtocol) -> Tally:
         """The metrics of a protocol."""
         return PixelTally(protocol, self.model.num_classes or 0)
 
@@ -135,7 +105,7 @@ class Segmentation(Task):
         return protocol.describe(None)
 
     def reading(self) -> Hashable:
-        """Images are read alike for models with one preparation, if masks are needed for both or neither."""
+        """Images are read alike if masks are needed for both or neither."""
         return self.model.preparation, self.labelled
 
     def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
@@ -160,21 +130,18 @@ def task_of(
     """The task of a model; refused where the model and the protocols do not belong together."""
     wrong = ", ".join(protocol.name for protocol in protocols if protocol.dense != model.dense)
     if wrong and any(protocol.dense == model.dense for protocol in protocols):
-        raise ValueError(
-            f"protocols for pixels and for whole images in one ({', '.join(protocol.name for protocol in protocols)}): "
-            f"needs only those for {'segmentation, e.g. ade20k' if model.dense else 'one answer per image'}"
-        )
-    if wrong and model.dense:
-        raise ValueError(
-            f"{model.name} is a segmentation model, and {wrong} compares one answer per image: needs "
-            "ade20k-circular, ade20k-standard, or the suite ade20k"
-        )
+        kind = "segmentation, e.g. ade20k" if model.dense else "one answer per image"
+        names = ", ".join(protocol.name for protocol in protocols)
+        raise ValueError(f"protocols for pixels and for whole images in one ({names}): needs only those for {kind}")
     if wrong:
         raise ValueError(
-            f"{model.name} gives one answer per image, and {wrong} is for segmentation: needs a segmentation model, "
-            "or protocols such as circular"
+            f"{model.name} is a segmentation model, and {wrong} compares one answer per image: needs ade20k-circular, "
+            "ade20k-standard, or the suite ade20k"
+            if model.dense
+            else f"{model.name} gives one answer per image, and {wrong} is for segmentation: needs a segmentation "
+            "model, or protocols such as circular"
         )
-    return (Segmentation if model.dense else Classification)(model, source, protocols, options, shifts)
+    return (Segmentation if model.dense else Task)(model, source, protocols, options, shifts)
 
 
 def problem_of(record: Record | Unreadable) -> str | None:

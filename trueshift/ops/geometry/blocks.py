@@ -25,9 +25,10 @@ def cut_blocks(
         column_first: tokens of a block column by column, otherwise row by row.
     """
     images, height, width, channels = x.shape
-    rows, columns = _count((height, width), block)
+    if height % block[0] or width % block[1]:
+        raise ValueError(f"{height} x {width} tokens: needs multiples of the block {block[0]} x {block[1]}")
     cut = _moved(x.reshape(-1, channels), start, (height, width), block, column_first, False)
-    return cut.view(images, rows, columns, block[0] * block[1], channels)
+    return cut.view(images, height // block[0], width // block[1], block[0] * block[1], channels)
 
 
 def join_blocks(
@@ -42,13 +43,6 @@ def join_blocks(
 def _moved(*arguments: Any) -> Tensor:
     """In a trace sizes are tensors, which a function with a gradient of its own cannot take."""
     return (move_blocks if torch.jit.is_tracing() else _Move.apply)(*arguments)
-
-
-def _count(size: Pair, block: Pair) -> Pair:
-    for length, extent in zip(size, block, strict=True):
-        if length % extent:
-            raise ValueError(f"{size[0]} x {size[1]} tokens: needs multiples of the block {block[0]} x {block[1]}")
-    return size[0] // block[0], size[1] // block[1]
 
 
 @kernel_for(lambda x, *_: usable(x) and not torch.compiler.is_compiling())  # a compiler fuses the gather

@@ -71,10 +71,8 @@ class Tokens:
         if self.values.dim() != 4:
             raise ValueError(f"token values of shape {tuple(self.values.shape)}: needs [B, h, w, C]")
         if tuple(self.values.shape[1:3]) != self.grid.shape:
-            raise ValueError(
-                f"{tuple(self.values.shape[1:3])} tokens on a grid of {self.grid.shape} "
-                f"(image {self.grid.image_size}, stride {self.grid.stride})"
-            )
+            of_grid = f"{self.grid.shape} (image {self.grid.image_size}, stride {self.grid.stride})"
+            raise ValueError(f"{tuple(self.values.shape[1:3])} tokens on a grid of {of_grid}")
 
     @classmethod
     def of_image(cls, x: Float[Tensor, "B C H W"]) -> "Tokens":

@@ -4,6 +4,9 @@ As two products with small matrices. On a GPU they take a fraction of the time o
 pass, which adds up atomically; a circle costs nothing more, and neither does a margin that continues around it.
 """
 
+from functools import lru_cache
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -71,25 +74,19 @@ def _along(x: Tensor, weights: Float[Tensor, "m n"], dim: int) -> Tensor:
     return torch.bmm(weights.expand(lines.shape[0], -1, -1), lines).view(shape)
 
 
-_Key = tuple[int, int, bool, int, torch.dtype, torch.device]
-_kept: dict[_Key, Tensor] = {}
-_MOST_KEPT = 256
-
-
 def _weights(like: Tensor, count: int, length: int, circular: bool, margin: int) -> Float[Tensor, "m count"]:
     """How much each of ``count`` cells counts at each of ``length`` centres, and at those of the margin.
 
     Kept from call to call, since making them takes more launches than using them; within a graph they are its own.
     """
-    key = (count, length, circular, margin, like.dtype, like.device)
-    if torch.compiler.is_compiling() or (like.is_cuda and torch.cuda.is_current_stream_capturing()):
+    own = torch.compiler.is_compiling() or (like.is_cuda and torch.cuda.is_current_stream_capturing())
+    return (_made_weights if own else _kept_weights)(count, length, circular, margin, like.dtype, like.device)
+
+
+@lru_cache(256)
+def _kept_weights(*key: Any) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():  # usable wherever it was made
         return _made_weights(*key)
-    if key not in _kept:
-        if len(_kept) >= _MOST_KEPT:
-            _kept.clear()
-        with torch.inference_mode(False), torch.no_grad():  # usable wherever it was made
-            _kept[key] = _made_weights(*key)
-    return _kept[key]
 
 
 def _made_weights(

@@ -27,20 +27,10 @@ def may_repeat(image: Shaped[Tensor, "B C H W"]) -> Bool[Tensor, " B"]:
 
 def _periodic(sums: Int64[Tensor, "B N"]) -> Bool[Tensor, " B"]:
     length = sums.shape[1]
-    parts = [length // part for part in _prime_factors(length)]  # every period divides one of these
-    if not parts:
-        return torch.zeros_like(sums[:, 0], dtype=torch.bool)
-    return torch.stack([(sums == sums.roll(step, 1)).all(1) for step in parts]).any(0)
-
-
-def _prime_factors(number: int) -> list[int]:
-    found, candidate = [], 2
-    while number > 1:
-        if number % candidate == 0:
-            found.append(candidate)
-            while number % candidate == 0:
-                number //= candidate
-        candidate += 1
+    primes = [n for n in range(2, length + 1) if length % n == 0 and all(n % m for m in range(2, n))]
+    found = torch.zeros_like(sums[:, 0], dtype=torch.bool)
+    for prime in primes:  # every period divides one of these parts
+        found |= (sums == sums.roll(length // prime, 1)).all(1)
     return found
 
 

@@ -38,11 +38,8 @@ def circular_distance(query: TokenGrid, key: TokenGrid, axis: int, unit: int = 1
     if query.image_size != key.image_size:
         raise ValueError(f"queries on an image of {query.image_size}, keys on one of {key.image_size}")
     size = key.image_size[axis]
-    for name, length in (
-        ("query stride", query.stride[axis]),
-        ("key stride", key.stride[axis]),
-        ("image size", size),
-    ):
+    lengths = {"query stride": query.stride[axis], "key stride": key.stride[axis], "image size": size}
+    for name, length in lengths.items():
         if length % unit:
             raise ValueError(f"{name} {length}: needs a multiple of the unit {unit}")
     distance = (positions(query, axis)[:, :, None] - positions(key, axis)[:, None, :]) % size
@@ -160,9 +157,7 @@ def position_bias(
 MODES: tuple[Rows, ...] = (circular_rows, shortest_rows, linear_rows)
 
 
-def _known_rows(
-    asked: Tensor, split: int, grid: TokenGrid, key_grid: TokenGrid, rows: Rows, together: bool = False
-) -> bool:
+def _known_rows(asked: Tensor, split: int, grid: TokenGrid, key_grid: TokenGrid, rows: Rows, *_: bool) -> bool:
     """The gradient of a kernel is for distances that go around."""
     learning = torch.is_grad_enabled() and asked.requires_grad
     return rows in MODES[: 2 if learning else 3] and usable(asked)
@@ -170,12 +165,7 @@ def _known_rows(
 
 @kernel_for(_known_rows)
 def gather_bias(
-    asked: Float[Tensor, "B N heads all"],
-    split: int,
-    grid: TokenGrid,
-    key_grid: TokenGrid,
-    rows: Rows,
-    together: bool = False,
+    asked: Float[Tensor, "B N heads all"], split: int, grid: TokenGrid, key_grid: TokenGrid, rows: Rows, together: bool
 ) -> Float[Tensor, "B heads N K"]:
     """:func:`position_bias` from what each query asks of every distance: ``split`` of rows, then those of columns."""
     if together:
@@ -186,8 +176,6 @@ def gather_bias(
     return (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)
 
 
-def _gathered(
-    asked: Float[Tensor, "B h w heads rows"], index: Int64[Tensor, "#B #h #w 1 k"]
-) -> Float[Tensor, "B heads h w k"]:
+def _gathered(asked: Tensor, index: Int64[Tensor, "#B #h #w 1 k"]) -> Float[Tensor, "B heads h w k"]:
     found = asked.gather(4, index.expand(*asked.shape[:4], -1))
     return found.permute(0, 3, 1, 2, 4).contiguous()

@@ -25,10 +25,8 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
         mode: ``"bilinear"``, or ``"nearest"`` (a centre between two takes the one after).
     """
     if tokens.grid.image_size != onto.image_size:
-        raise ValueError(
-            f"tokens of an image of {tokens.grid.image_size} cannot be put on a grid of {onto.image_size}: "
-            "both grids must lie on the same image"
-        )
+        sizes = f"tokens of an image of {tokens.grid.image_size}, a grid of {onto.image_size}"
+        raise ValueError(f"{sizes}: both grids must lie on the same image")
     if mode not in ("bilinear", "nearest"):
         raise ValueError(f"mode {mode!r}: needs 'bilinear' or 'nearest'")
     if mode == "bilinear" and tokens.grid.origin is onto.origin and _divides(onto, tokens.grid):

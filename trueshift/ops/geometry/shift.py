@@ -64,9 +64,8 @@ def circular_take(
     if not isinstance(offset, Tensor):
         offset = torch.tensor(pair(offset), device=x.device).expand(x.shape[0], 2)
     if offset.shape != (x.shape[0], 2):
-        raise ValueError(
-            f"offset has shape {tuple(offset.shape)}: needs [{x.shape[0]}, 2], one (row, column) pair per image"
-        )
+        needed = f"[{x.shape[0]}, 2], one (row, column) pair per image"
+        raise ValueError(f"offset has shape {tuple(offset.shape)}: needs {needed}")
     for dim, step in zip(dims, stride, strict=True):
         if x.shape[dim] % step:
             raise ValueError(f"size {x.shape[dim]} along dimension {dim}: needs a multiple of the stride {step}")
@@ -74,7 +73,7 @@ def circular_take(
 
 
 def _gather(x: Tensor, offset: Tensor, stride: Pair, dims: Pair) -> Tensor:
-    """One flat index per image and position: several times faster on a CPU than one index per dimension."""
+    """By one flat index per image and position: several times faster on a CPU than one index per dimension."""
     (rows, columns), (row_dim, column_dim) = [x.shape[dim] for dim in dims], dims
     height, width = rows // stride[0], columns // stride[1]
     row = (offset[:, :1] + torch.arange(height, device=x.device) * stride[0]) % rows
@@ -135,11 +134,9 @@ def circular_pad(
     Args:
         start: pad ``circular_shift(x, start)`` instead, in one gather.
     """
-    if start is not None:
-        return _PadFrom.apply(x, rows, columns, start)
     once = max(rows) <= x.shape[1] and max(columns) <= x.shape[2]
-    if once and not torch.compiler.is_compiling():
-        return _CircularPad.apply(x, rows, columns) if any((*rows, *columns)) else x
+    if start is not None or (once and not torch.compiler.is_compiling()):
+        return x if start is None and not any((*rows, *columns)) else _CircularPad.apply(x, rows, columns, start)
     for dim, (before, after) in ((2, columns), (1, rows)):
         size = x.shape[dim]
         pieces = [x.narrow(dim, size - before % size, before % size), *[x] * (before // size), x]
@@ -163,17 +160,20 @@ class _CircularPad(torch.autograd.Function):
     """Padding in one copy; autograd would make several, and of each border a tensor as large as the image."""
 
     @staticmethod
-    def forward(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
+    def forward(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None) -> Tensor:
         wide = x.is_cuda and x.shape[3:].numel() * x.element_size() >= 64
-        return pad_by_index(x, rows, columns) if wide else _pad_by_parts(x, rows, columns)
+        return _pad_by_parts(x, rows, columns) if start is None and not wide else pad_by_index(x, rows, columns, start)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.rows, ctx.columns = inputs
+        _, ctx.rows, ctx.columns, start = inputs
+        ctx.save_for_backward(start)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _CircularFold.apply(grads[0], ctx.rows, ctx.columns), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (start,) = ctx.saved_tensors
+        folded = _CircularFold.apply(grads[0], ctx.rows, ctx.columns)
+        return folded if start is None else circular_shift(folded, -start), None, None, None
 
 
 def _pad_by_parts(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
@@ -190,13 +190,13 @@ def _pad_by_parts(x: Tensor, rows: Pair, columns: Pair) -> Tensor:
     return padded
 
 
-def _fuses(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None = None) -> bool:
+def _from_anywhere(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None) -> bool:
     """A compiler fuses the steps itself."""
     return start is not None and usable(x) and x.dim() == 4 and not torch.compiler.is_compiling()
 
 
-@kernel_for(_fuses)
-def pad_by_index(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None = None) -> Tensor:
+@kernel_for(_from_anywhere)
+def pad_by_index(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None) -> Tensor:
     """All positions by their number, with all channels of each: on a GPU as fast as its memory, if there are many."""
     images, height, width = x.shape[:3]
     row = torch.arange(-rows[0], height + rows[1], device=x.device)[None]
@@ -206,25 +206,6 @@ def pad_by_index(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None = No
     first = torch.arange(images, device=x.device)[:, None, None] * (height * width)
     index = first + (row % height)[:, :, None] * width + (column % width)[:, None, :]
     return x.reshape(-1, *x.shape[3:]).index_select(0, index.flatten()).view(*index.shape, *x.shape[3:])
-
-
-class _PadFrom(torch.autograd.Function):
-    """Shift and padding in one gather."""
-
-    @staticmethod
-    def forward(x: Tensor, rows: Pair, columns: Pair, start: Tensor) -> Tensor:
-        return pad_by_index(x, rows, columns, start)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.rows, ctx.columns, start = inputs
-        ctx.save_for_backward(start)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (start,) = ctx.saved_tensors
-        folded = _CircularFold.apply(grads[0], ctx.rows, ctx.columns)
-        return circular_shift(folded, -start), None, None, None
 
 
 class _CircularFold(torch.autograd.Function):
@@ -248,4 +229,4 @@ class _CircularFold(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _CircularPad.apply(grads[0], ctx.rows, ctx.columns), None, None
+        return _CircularPad.apply(grads[0], ctx.rows, ctx.columns, None), None, None

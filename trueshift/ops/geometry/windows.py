@@ -1,7 +1,7 @@
 """Windows of neighbouring tokens, and the energy by which A-WSA chooses where they start."""
 
 import torch
-from jaxtyping import Bool, Float, Float64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from ..selection.exact import exact_power, exact_sum, headroom, power_of_two_above, quantise
@@ -24,19 +24,18 @@ def window_reverse(windows: Shaped[Tensor, "N wh ww C"], size: Pair) -> Shaped[T
     return split.permute(0, 1, 3, 2, 4, 5).reshape(-1, *size, windows.shape[3])
 
 
-def border_mask(size: Pair, window: Pair, shift: Pair, device: torch.device) -> Bool[Tensor, "windows length length"]:
-    """Pairs of tokens in one window of the grid rolled by ``shift`` that met only across the image's border.
+def border_mask(size: Pair, window: Pair, begin: Int64[Tensor, "B 2"]) -> Bool[Tensor, "B windows length length"]:
+    """Pairs of tokens in one window that met only across the border, where windows are cut from ``begin`` on.
 
-    Swin forbids these to see each other. The border is a fixed place, so this is for the ordinary network alone.
+    Swin forbids these to see each other. The border is a fixed place, so this is for the ordinary network, or behind an
+    anchor.
     """
-    regions = []
-    for length, extent, step in zip(size, window, shift, strict=True):
-        position = torch.arange(length, device=device)
-        came_around = (position >= length - step).to(torch.int64)
-        regions.append(came_around + (position >= length - extent))
-    region = regions[0][:, None] * 3 + regions[1][None, :]
-    windows = window_partition(region[None, :, :, None], window).flatten(1)
-    return windows[:, :, None] != windows[:, None, :]
+    rows, columns = (
+        begin[:, axis, None] + torch.arange(length, device=begin.device) >= length for axis, length in enumerate(size)
+    )
+    around = 2 * rows[:, :, None] + columns[:, None, :].to(torch.int64)
+    windows = window_partition(around[..., None], window).flatten(1).unflatten(0, (len(begin), -1))
+    return windows[:, :, :, None] != windows[:, :, None, :]
 
 
 def token_norm(x: Float[Tensor, "B H W C"], p: float = 2) -> Float64[Tensor, "B H W"]:

@@ -1,9 +1,8 @@
 """Fused Triton kernels, each behind the op that it speeds up, with that op's plain code as its reference.
 
-An op declares its kernel by :func:`kernel_for`. The kernel has the op's name and arguments, in the file here that is
-named as the op's own. Kernels run on a GPU where Triton is installed; everything works without.
-``TRUESHIFT_KERNELS=0`` in the environment, or :func:`switched`, turns them off. With ``TRITON_INTERPRET=1`` they run on
-the CPU as well, slowly: that is how they are tested without a GPU.
+An op declares its kernel by :func:`kernel_for`; it has the op's name and arguments, in the file of the op's name.
+Kernels run on a GPU with Triton. ``TRUESHIFT_KERNELS=0`` in the environment, or :func:`switched`, turns them off. With
+``TRITON_INTERPRET=1`` they run on the CPU, slowly: that is how they are tested without a GPU.
 """
 
 import os
@@ -29,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def __getattr__(name: str) -> Any:
-    """The files of this folder need Triton: each is imported when first asked for."""
+    """The files of this folder need Triton: each is imported when first used."""
     if name.startswith("_") or not AVAILABLE or find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")
@@ -62,10 +61,7 @@ def usable(x: Tensor, types: tuple[torch.dtype, ...] = FLOATS) -> bool:
 
 
 def tf32_allowed() -> bool:
-    """Whether float32 may be multiplied in TF32, by either of the two settings of torch.
-
-    Who has used the new one, ``torch.backends.cuda.matmul.fp32_precision``, must not be asked for the old one.
-    """
+    """Whether float32 may be multiplied in TF32. Once the new setting was used, reading the old one fails."""
     matmul = torch.backends.cuda.matmul
     setting = getattr(matmul, "fp32_precision", "none")  # torch before 2.9 has the old one alone
     return bool(matmul.allow_tf32) if setting == "none" else setting == "tf32"
@@ -93,13 +89,12 @@ def opaque() -> bool:
 
 
 def operation(name: str, fake: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Make a function that launches kernels one operation, for compilers that must not look into it.
+    """Register a function that launches kernels as ``trueshift::name``, for compilers that must not look into it.
 
-    Eager code calls the function itself, which costs less than the way through the dispatcher. So does a compiler
-    where no gradient is asked for: it knows Triton's kernels, and launches them from its own code.
+    Eager code calls the function itself, without torch's dispatcher. So does a compiler where no gradient is needed: it
+    launches Triton's kernels from its own code.
 
     Args:
-        name: of the operation, in torch's namespace ``trueshift``.
         fake: gives empty tensors of the results' shapes from the same arguments.
     """
 
@@ -117,7 +112,7 @@ def operation(name: str, fake: Callable[..., Any]) -> Callable[[Function], Funct
 
 
 def refuse_second_derivative(grads: tuple[Tensor, ...]) -> None:
-    """In the gradient of a kernel that has no gradient itself: better an error than nothing added silently."""
+    """In the gradient of a kernel that has no gradient itself."""
     if not torch.compiler.is_compiling() and torch.is_grad_enabled() and any(grad.requires_grad for grad in grads):
         raise RuntimeError(
             "second derivatives do not pass through our kernels: compute within trueshift.ops.kernels.switched(False)"

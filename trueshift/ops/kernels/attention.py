@@ -46,22 +46,18 @@ def _attend(
     tl.store(out + of_queries, (mixed / total[:, None]).to(out.dtype.element_ty), wanted)
 
 
-def _fake(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float) -> Tensor:
-    return query.new_empty(query.shape)
-
-
 def attention(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float, dropped: float = 0.0) -> Tensor:
     """Values ``[B, M, C]`` mixed for each query ``[B, N, C]``; nothing is dropped."""
     return attend(query, key, value, heads, scale)
 
 
-@operation("attention", _fake)
+@operation("attention", lambda query, *_: query.new_empty(query.shape))
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float) -> Tensor:
     """Values ``[B, M, C]`` mixed for each query ``[B, N, C]``; the heads lie side by side in the channels."""
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     images, queries, channels = query.shape
     keys, dim = key.shape[1], channels // heads
-    out = _fake(query, key, value, heads, scale)
+    out = query.new_empty(query.shape)
     part, warps = (256, 8) if queries > 1024 else (128, 4)  # as measured to be fastest
     _attend[(blocks_in(queries, part), heads, images)](
         query, key, value, out, scale * 1.4426950408889634, queries, keys, channels,  # powers of two, not of e

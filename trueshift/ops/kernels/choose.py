@@ -30,30 +30,26 @@ def choose(scores: Sequence[Tensor], keys: Keys) -> Choice:
 
 def choose_by_sum(scores: Tensor, stride: Sequence[int]) -> Choice:
     """Sums and choice in one launch."""
-    offset, totals = pick_by_sum(scores.float(), list(stride), ROUNDING)
+    offset, totals = pick_by_total(scores.float(), list(stride), False, ROUNDING)
     return Choice(offset, (totals,))
 
 
 def choose_by_windows(norms: Tensor, window: Sequence[int]) -> Choice:
     """Window energies, sums and choice in one launch."""
-    offset, totals = pick_by_windows(norms.float(), list(window), ROUNDING)
+    offset, totals = pick_by_total(norms.float(), list(window), True, ROUNDING)
     return Choice(offset, (totals,))
 
 
-def _fake_pick(scores: Tensor) -> list[Tensor]:
-    images = scores.shape[1]
-    return [
-        scores.new_empty(images, dtype=torch.int64),
-        scores.new_empty(images, dtype=torch.bool),
-        scores.new_empty(scores.shape[1:], dtype=torch.bool),
-    ]
+def _picked(scores: Tensor) -> list[Tensor]:
+    winner, flags = scores.new_empty(scores.shape[1], dtype=torch.int64), torch.bool
+    return [winner, torch.empty_like(winner, dtype=flags), scores.new_empty(scores.shape[1:], dtype=flags)]
 
 
-@operation("pick", _fake_pick)
+@operation("pick", _picked)
 def pick(scores: Tensor) -> list[Tensor]:
     """From scores ``[kinds, B, n]``, later kinds for where earlier ones tie: the first of the best, whether there are
     several, and which ones."""
-    winner, tied, leading = _fake_pick(scores)
+    winner, tied, leading = _picked(scores)
     kinds, images, grids = scores.shape
     _pick[(images,)](scores, winner, tied, leading, images, grids, kinds, power_of_two(grids), num_warps=1)
     return [winner, tied, leading]
@@ -74,11 +70,7 @@ def _pick(scores, winner, tied, leading, images, grids, KINDS: tl.constexpr, PAD
     tl.store(winner + image, tl.minimum(first, grids - 1).to(tl.int64))
 
 
-def _fake_settle(winner: Tensor, tied: Tensor, leading: Tensor, keys: Tensor, grids: list[int]) -> Tensor:
-    return winner.new_empty((winner.shape[0], 2))
-
-
-@operation("settle", _fake_settle)
+@operation("settle", lambda winner, *_: winner.new_empty((winner.shape[0], 2)))
 def settle(winner: Tensor, tied: Tensor, leading: Tensor, keys: Tensor, grids: list[int]) -> Tensor:
     """Row and column of the winner; of images that tie, the leading grid that holds the largest key."""
     offset = winner.new_empty((winner.shape[0], 2))
@@ -116,7 +108,7 @@ def _settle(
 
 
 @triton.jit
-def _winner(total, known, number, slack):
+def _winner(total, known, slack):
     """Which grids have the largest total among the known ones."""
     best = tl.max(tl.where(known, total, float("-inf")), 0)
     return known & (total >= best - tl.abs(best) * slack)
@@ -131,48 +123,16 @@ def _write(image, total, known, leading, number, offset, totals, grids, columns)
     tl.store(totals + image * grids + number, total, known)
 
 
-@triton.jit
-def _share(image, total, known, number, totals, grids):
-    """What this program has added up, for :func:`_choose`."""
-    tl.store(totals + (image * tl.num_programs(1) + tl.program_id(1)) * grids + number, total, known)
-
-
 @launched
 @triton.jit
-def _by_sum(
+def _add_up(
     scores, offset, totals, parts, stride, height, width, slack,
     rows: tl.constexpr, columns: tl.constexpr, G: tl.constexpr, K: tl.constexpr, alone: tl.constexpr,
+    windows: tl.constexpr, spans: tl.constexpr,
 ):  # fmt: skip
+    """The total of each grid: its scores, or with ``windows`` the squared mean scores of its windows."""
     image = tl.program_id(0).to(tl.int64)
-    number, k = tl.arange(0, G), tl.arange(0, K)
-    known = number < rows * columns
-    per_row = width // columns
-    count = height // rows * per_row
-    total = tl.zeros((G,), tl.float64)
-    for begin in range(tl.program_id(1) * K, count, tl.num_programs(1) * K):
-        token = begin + k
-        row = (token // per_row)[None, :] * rows + (number // columns)[:, None]
-        place = row * width + (token % per_row)[None, :] * columns + (number % columns)[:, None]
-        here = known[:, None] & (token < count)[None, :]
-        for part in range(parts):
-            score = tl.load(scores + part * stride + image * height * width + place, here, 0.0)
-            total += tl.sum(score.to(tl.float64), 1)
-    if alone:
-        leading = _winner(total, known, number, slack)
-        _write(image, total, known, leading, number, offset, totals, rows * columns, columns)
-    else:
-        _share(image, total, known, number, totals, rows * columns)
-
-
-@launched
-@triton.jit
-def _by_windows(
-    norms, offset, totals, height, width, slack,
-    rows: tl.constexpr, columns: tl.constexpr, G: tl.constexpr, K: tl.constexpr, alone: tl.constexpr,
-    spans: tl.constexpr,
-):  # fmt: skip
-    image = tl.program_id(0).to(tl.int64)
-    norms += image * height * width
+    scores += image * height * width
     number, k = tl.arange(0, G), tl.arange(0, K)
     known = number < rows * columns
     per_row = width // columns
@@ -180,27 +140,34 @@ def _by_windows(
     total = tl.zeros((G,), tl.float64)
     tokens = tl.zeros((G,), tl.float64)
     for begin in range(tl.program_id(1) * K, count, tl.num_programs(1) * K):
-        window = begin + k
-        here = known[:, None] & (window < count)[None, :]
-        row = (window // per_row)[None, :] * rows + (number // columns)[:, None]
-        column = (window % per_row)[None, :] * columns + (number % columns)[:, None]
-        energy = tl.zeros((G, K), tl.float64)
-        for tap in range(rows * columns):
-            y, z = row + tap // columns, column + tap % columns
-            y, z = tl.where(y >= height, y - height, y), tl.where(z >= width, z - width, z)
-            energy += tl.load(norms + y * width + z, here, 0.0).to(tl.float64)
-        energy = energy / (rows * columns)
-        total += tl.sum(energy * energy, 1)
-        if spans:
-            norm = tl.load(norms + row * width + column, here, 0.0).to(tl.float64)
-            tokens += tl.sum(norm * norm, 1)
+        token = begin + k
+        here = known[:, None] & (token < count)[None, :]
+        row = (token // per_row)[None, :] * rows + (number // columns)[:, None]
+        column = (token % per_row)[None, :] * columns + (number % columns)[:, None]
+        if windows:
+            energy = tl.zeros((G, K), tl.float64)
+            for tap in range(rows * columns):
+                y, z = row + tap // columns, column + tap % columns
+                y, z = tl.where(y >= height, y - height, y), tl.where(z >= width, z - width, z)
+                energy += tl.load(scores + y * width + z, here, 0.0).to(tl.float64)
+            energy = energy / (rows * columns)
+            total += tl.sum(energy * energy, 1)
+            if spans:
+                norm = tl.load(scores + row * width + column, here, 0.0).to(tl.float64)
+                tokens += tl.sum(norm * norm, 1)
+        else:
+            place = row * width + column
+            for part in range(parts):
+                score = tl.load(scores + part * stride + place, here, 0.0)
+                total += tl.sum(score.to(tl.float64), 1)
     if alone:
-        leading = _winner(total, known, number, slack)
+        leading = _winner(total, known, slack)
         if spans:  # all offsets along an axis hold the same window: its tokens choose
-            leading = _winner(tokens, leading, number, slack)
+            leading = _winner(tokens, leading, slack)
         _write(image, total, known, leading, number, offset, totals, rows * columns, columns)
-    else:
-        _share(image, total, known, number, totals, rows * columns)
+    else:  # for _choose
+        share = image * tl.num_programs(1) + tl.program_id(1)
+        tl.store(totals + share * (rows * columns) + number, total, known)
 
 
 @launched
@@ -213,13 +180,13 @@ def _choose(shared, offset, totals, shares, slack, rows: tl.constexpr, columns: 
     total = tl.zeros((G,), tl.float64)
     for share in range(shares):
         total += tl.load(shared + (image * shares + share) * (rows * columns) + number, known, 0.0)
-    leading = _winner(total, known, number, slack)
+    leading = _winner(total, known, slack)
     _write(image, total, known, leading, number, offset, totals, rows * columns, columns)
 
 
-def _results(images: int, grids: list[int], like: Tensor) -> tuple[Tensor, Tensor]:
-    offset = like.new_empty(images, 2, dtype=torch.int64)
-    return offset, like.new_empty(images, *grids, dtype=torch.float64)
+def _totals(scores: Tensor, grids: list[int]) -> tuple[Tensor, Tensor]:
+    images = scores.shape[-3]
+    return scores.new_empty(images, 2, dtype=torch.int64), scores.new_empty(images, *grids, dtype=torch.float64)
 
 
 def _shares(images: int, count: int, grids: int) -> tuple[int, int]:
@@ -230,40 +197,25 @@ def _shares(images: int, count: int, grids: int) -> tuple[int, int]:
     return block, max(1, min(blocks_in(count, block), BUSY // images, MOST_SHARES))
 
 
-@operation("pick_by_sum", lambda scores, stride, slack: _results(scores.shape[1], stride, scores))
-def pick_by_sum(scores: Tensor, stride: list[int], slack: float) -> tuple[Tensor, Tensor]:
-    """The grid with the largest sum of scores ``[parts, B, H, W]``: its offset, and the sums of all."""
-    parts, images, height, width = scores.shape
+@operation("pick_by_total", lambda scores, stride, windows, slack: _totals(scores, stride))
+def pick_by_total(scores: Tensor, stride: list[int], windows: bool, slack: float) -> tuple[Tensor, Tensor]:
+    """The grid with the largest total of scores ``[parts, B, H, W]``: its offset, and the totals of all.
+
+    Args:
+        windows: of the squared mean scores of the windows that a grid is made of; scores are ``[B, H, W]``.
+    """
+    parts, (images, height, width) = 1 if windows else scores.shape[0], scores.shape[-3:]
     scores = scores.contiguous()
-    offset, totals = _results(images, stride, scores)
+    offset, totals = _totals(scores, stride)
     grids = power_of_two(stride[0] * stride[1])
-    count = height // stride[0] * (width // stride[1])
-    block, shares = _shares(images, count, grids)
+    block, shares = _shares(images, height // stride[0] * (width // stride[1]), grids)
+    spans = windows and (stride[0] == height or stride[1] == width)
+    shares = 1 if spans else shares
     shared = totals if shares == 1 else totals.new_empty(images, shares, *stride)
-    _by_sum[(images, shares)](
+    _add_up[(images, shares)](
         scores, offset, shared, parts, images * height * width, height, width, slack, *stride, grids, block,
-        shares == 1, num_warps=8,
+        shares == 1, windows, spans, num_warps=8,
     )  # fmt: skip
     if shares > 1:
         _choose[(images,)](shared, offset, totals, shares, slack, *stride, grids, num_warps=1)
-    return offset, totals
-
-
-@operation("pick_by_windows", lambda norms, window, slack: _results(norms.shape[0], window, norms))
-def pick_by_windows(norms: Tensor, window: list[int], slack: float) -> tuple[Tensor, Tensor]:
-    """The offset at which windows have the largest sum of squared mean norms ``[B, H, W]``, and all sums."""
-    images, height, width = norms.shape
-    norms = norms.contiguous()
-    offset, totals = _results(images, window, norms)
-    grids = power_of_two(window[0] * window[1])
-    count = height // window[0] * (width // window[1])
-    block, shares = _shares(images, count, grids)
-    spans = window[0] == height or window[1] == width
-    shares = 1 if spans else shares
-    shared = totals if shares == 1 else totals.new_empty(images, shares, *window)
-    _by_windows[(images, shares)](
-        norms, offset, shared, height, width, slack, *window, grids, block, shares == 1, spans, num_warps=8
-    )
-    if shares > 1:
-        _choose[(images,)](shared, offset, totals, shares, slack, *window, grids, num_warps=1)
     return offset, totals

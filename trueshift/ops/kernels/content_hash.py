@@ -24,11 +24,7 @@ def origin_keys(x: Tensor, needed: Tensor) -> Tensor:
     return keys_where(x, needed, all_multipliers(x))
 
 
-def _fake(x: Tensor, needed: Tensor, multipliers: Tensor) -> Tensor:
-    return x.new_empty(x.shape[:3], dtype=torch.int64)
-
-
-@operation("origin_keys", _fake)
+@operation("origin_keys", lambda x, *_: x.new_empty(x.shape[:3], dtype=torch.int64))
 def keys_where(x: Tensor, needed: Tensor, multipliers: Tensor) -> Tensor:
     """Keys ``[B, H, W]`` of the images where ``needed``.
 
@@ -39,7 +35,7 @@ def keys_where(x: Tensor, needed: Tensor, multipliers: Tensor) -> Tensor:
     images, rows, columns, channels = x.shape
     residues = x.new_empty((images, HASHES, rows, columns), dtype=torch.int32)
     summed = torch.empty_like(residues)
-    keys = _fake(x, needed, multipliers)
+    keys = x.new_empty(x.shape[:3], dtype=torch.int64)
     size = rows * columns
     x = x.detach()
     block = power_of_two(min(size, 4096 if INTERPRETED else 512))

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""Cut images into the patches of a strided convolution, from where each image says, in one pass over the pixels.
+"""Cut images into the patches of a strided convolution, from each image's own start, in one pass over the pixels.
 
 With all pixels of a patch in a row, the convolution is a product of matrices, and its result has channels last.
 """
@@ -55,27 +55,18 @@ def project_patches(
     return F.linear(patches, F.pad(weight, (0, patches.shape[3] - weight.shape[1])), conv.bias)
 
 
-def _width(image: Tensor, kernel: list[int]) -> int:
-    """Numbers in a row: a few zeros more than the patch has pixels, so that rows begin at whole lines of memory."""
-    return -(-image.shape[1] * kernel[0] * kernel[1] // 16) * 16
+def _patches(image, start, kernel, stride, padding, circular, dtype) -> Tensor:
+    """Rows are a few zeros longer than a patch, so that they begin at whole lines of memory."""
+    length = blocks_in(image.shape[1] * kernel[0] * kernel[1], 16) * 16
+    shape = (image.shape[0], image.shape[2] // stride[0], image.shape[3] // stride[1], length)
+    return image.new_empty(shape, dtype=dtype)
 
 
-def _fake(image: Tensor, start: Tensor | None, kernel: list[int], stride: list[int], padding: list[int],
-          circular: bool, dtype: torch.dtype) -> Tensor:  # fmt: skip
-    size = (image.shape[2] // stride[0], image.shape[3] // stride[1])
-    return image.new_empty(image.shape[0], *size, _width(image, kernel), dtype=dtype)
-
-
-@operation("cut_patches", _fake)
+@operation("cut_patches", _patches)
 def cut_patches(
-    image: Tensor,
-    start: Tensor | None,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    circular: bool,
+    image: Tensor, start: Tensor | None, kernel: list[int], stride: list[int], padding: list[int], circular: bool,
     dtype: torch.dtype,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The pixels of each patch in a row ``[B, h, w, K]``, ordered as a convolution's weights, zeros behind them.
 
     Args:
@@ -84,7 +75,7 @@ def cut_patches(
         circular: around the border, or zeros beyond it.
     """
     images, channels, height, width = image.shape
-    out = _fake(image, start, kernel, stride, padding, circular, dtype)
+    out = _patches(image, start, kernel, stride, padding, circular, dtype)
     tokens, wide = out.shape[1] * out.shape[2], out.shape[3]
     block = power_of_two(wide)
     rows = max(1, 4096 // block)

@@ -1,8 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 """Depthwise convolutions of tokens: channels last, an own shift for each image, up to three maps in one launch.
 
-Read for every tap are tiles of neighbouring positions and channels, so that all taps but the first come from the cache.
-3 x 3 at stride 1 goes down rows instead: :mod:`trueshift.ops.kernels.depthwise_rows`.
+By tiles (:mod:`trueshift.ops.kernels.neighbours`); 3 x 3 at stride 1 by rows (:mod:`.depthwise_rows`).
 """
 
 from collections.abc import Sequence
@@ -16,112 +15,89 @@ from torch import Tensor, nn
 from ..geometry.shift import Pair
 from ..nn.autocast import network_precision
 from ..nn.depthwise import finish, fusible, pooled_shape, same
-from . import operation, refuse_second_derivative
-from .depthwise_gradients import depthwise_back_to_input, depthwise_back_to_weights
+from . import neighbours, operation, refuse_second_derivative
 from .depthwise_rows import launch_energy, launch_values
 from .launching import blocks_in, launched, power_of_two
 from .neighbours import (
-    CHANNELS,
-    TILE,
     WARPS,
     extent_of,
     in_one_launch,
+    launch_back_to_input,
+    launch_forward,
     origin_of,
     out_shape,
     pick,
-    source_of,
     three,
     tile_of,
     tiles_in,
     within_frame,
-    within_head,
+    wrapped,
 )
-from .norms import BY_HEAD, groups_of_three, kind_of_norm, norm_constants, normed
 
 
 @launched
 @triton.jit
-def _forward(
-    x0, x1, x2, w0, w1, w2, y0, y1, y2, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, offset, prefix,
-    stride_b, stride_h, stride_w, stride_c, prefix_b, prefix_n, prefix_c, eps,
+def _back_to_weight(
+    x0, x1, x2, g0, g1, g2, partial, offset, stride_b, stride_h, stride_w, stride_c, parts,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, D: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
-    CIRCULAR: tl.constexpr, SHIFTED: tl.constexpr, MAPS: tl.constexpr, NORM: tl.constexpr, LEAD: tl.constexpr,
+    CIRCULAR: tl.constexpr, SHIFTED: tl.constexpr, MAPS: tl.constexpr, SPLITS: tl.constexpr, TAPS: tl.constexpr,
     EXTENT: tl.constexpr, BLOCK: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
 ):  # fmt: skip
+    """Products of outputs' gradients and inputs, summed over part of the positions of one image."""
     blocks: tl.constexpr = (C + EXTENT - 1) // EXTENT
     tiles: tl.constexpr = ((OH + TH - 1) // TH) * ((OW + TW - 1) // TW)
+    each: tl.constexpr = (tiles + SPLITS - 1) // SPLITS
     program = tl.program_id(0)
     which = program % MAPS
-    block = (program // MAPS) % blocks
-    tile = (program // (MAPS * blocks)) % tiles
-    image = program // (MAPS * blocks * tiles)
-    x, y, weight = pick(which, x0, x1, x2, MAPS), pick(which, y0, y1, y2, MAPS), pick(which, w0, w1, w2, MAPS)
-
     lane = tl.arange(0, BLOCK)
-    channel, of_head = block * EXTENT + lane, within_head(block, C, D, EXTENT) + lane
+    channel = ((program // MAPS) % blocks) * EXTENT + lane
+    part = program // (MAPS * blocks)
+    image, split = part // SPLITS, part % SPLITS
+    x, grad = pick(which, x0, x1, x2, MAPS), pick(which, g0, g1, g2, MAPS)
     held = (lane < EXTENT) & (channel < C)
-    row, column, inside = tile_of(tile, OH, OW, TH, TW)
+    number = tl.arange(0, TAPS)
     row_origin, column_origin = origin_of(offset, image, 0, H, SHIFTED), origin_of(offset, image, 1, W, SHIFTED)
-    total = tl.zeros((TH * TW, BLOCK), tl.float32)
+    total = tl.zeros((TAPS, BLOCK), tl.float32)
     x += image.to(tl.int64) * stride_b
-    for i in tl.static_range(KH):
-        at_row = row * SH + (i - PH)
-        line = source_of(at_row, row_origin, H, KH) * stride_h
-        exists = within_frame(at_row, inside, H, CIRCULAR)
-        for j in tl.static_range(KW):
-            at_column = column * SW + (j - PW)
-            place = line + source_of(at_column, column_origin, W, KW) * stride_w
-            mask = within_frame(at_column, exists, W, CIRCULAR)[:, None] & held[None, :]
-            value = tl.load(x + place[:, None] + (channel * stride_c)[None, :], mask=mask, other=0.0)
-            tap = tl.load(weight + of_head * (KH * KW) + (i * KW + j), mask=held, other=0.0)
-            total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
-
-    factor, centre, start = norm_constants(
-        which, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, channel, lane, held, eps, MAPS, NORM, BLOCK
-    )
-    total = normed(total, factor, centre, start, held, eps, D, NORM)
-    first = image.to(tl.int64) * ((LEAD + OH * OW) * C)
-    place = first + (LEAD + row * OW + column) * C
-    tl.store(y + place[:, None] + channel[None, :], total.to(y.dtype.element_ty), mask=inside[:, None] & held[None, :])
-    if LEAD:  # noqa: SIM102
-        if tile == 0:
-            for number in tl.static_range(LEAD):
-                source = prefix + image.to(tl.int64) * prefix_b + number * prefix_n + channel * prefix_c
-                token = tl.load(source, mask=held, other=0.0)
-                tl.store(y + first + number * C + channel, token.to(y.dtype.element_ty), mask=held)
+    for step in range(each):
+        row, column, inside = tile_of(split * each + step, OH, OW, TH, TW)
+        place = image.to(tl.int64) * (OH * OW * C) + (row * OW + column) * C
+        wanted = tl.load(grad + place[:, None] + channel[None, :], mask=inside[:, None] & held[None, :], other=0.0)
+        wanted = wanted.to(tl.float32)
+        for i in tl.static_range(KH):
+            at_row = row * SH + (i - PH)
+            line = wrapped(at_row + row_origin, H, KH) * stride_h
+            exists = within_frame(at_row, inside, H, CIRCULAR)
+            for j in tl.static_range(KW):
+                at_column = column * SW + (j - PW)
+                place = line + wrapped(at_column + column_origin, W, KW) * stride_w
+                mask = within_frame(at_column, exists, W, CIRCULAR)[:, None] & held[None, :]
+                value = tl.load(x + place[:, None] + (channel * stride_c)[None, :], mask=mask, other=0.0)
+                summed = tl.sum(value.to(tl.float32) * wanted, 0)
+                total += tl.where((number == i * KW + j)[:, None], summed[None, :], 0.0)
+    place = ((which * parts + part).to(tl.int64) * (KH * KW) + number) * C
+    tl.store(partial + place[:, None] + channel[None, :], total, mask=(number < KH * KW)[:, None] & held[None, :])
 
 
-def _fake_forward(
-    maps: list[Tensor],
-    weights: list[Tensor],
-    norms: list[Tensor],
-    prefix: Tensor | None,
-    offset: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    circular: bool,
-    eps: float,
-    dtype: torch.dtype,
+def _sequences(
+    maps: Sequence[Tensor], prefix: Tensor | None, stride: Sequence[int], dtype: torch.dtype
 ) -> list[Tensor]:
-    height, width = out_shape(maps[0], stride)
-    images, channels, lead = maps[0].shape[0], maps[0].shape[3], 0 if prefix is None else prefix.shape[1]
-    return [x.new_empty((images, lead + height * width, channels), dtype=dtype) for x in maps]
+    height, width = out_shape(maps[0].shape, stride)
+    length = height * width + (0 if prefix is None else prefix.shape[1])
+    return [x.new_empty((x.shape[0], length, x.shape[3]), dtype=dtype) for x in maps]
 
 
-@operation("depthwise", _fake_forward)
+@operation(
+    "depthwise",
+    lambda maps, weights, norms, prefix, offset, stride, padding, circular, eps, dtype: _sequences(
+        maps, prefix, stride, dtype
+    ),
+)
 def depthwise_forward(
-    maps: list[Tensor],
-    weights: list[Tensor],
-    norms: list[Tensor],
-    prefix: Tensor | None,
-    offset: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    circular: bool,
-    eps: float,
-    dtype: torch.dtype,
-) -> list[Tensor]:
+    maps: list[Tensor], weights: list[Tensor], norms: list[Tensor], prefix: Tensor | None, offset: Tensor | None,
+    stride: list[int], padding: list[int], circular: bool, eps: float, dtype: torch.dtype,
+) -> list[Tensor]:  # fmt: skip
     """Sequences of the outputs of all maps, behind those of ``prefix`` if there is one.
 
     Args:
@@ -129,70 +105,69 @@ def depthwise_forward(
         norms: none; or gains, shifts, means and variances of each map's channels; or gains and shifts of each map's
             heads. The gains of all maps come first, then all shifts.
     """
-    out = _fake_forward(maps, weights, norms, prefix, offset, stride, padding, circular, eps, dtype)
+    out = _sequences(maps, prefix, stride, dtype)
     weights = [weight.contiguous() for weight in weights]
-    count = len(maps)
+    count, kernel = len(maps), weights[0].shape[2:]
     if in_one_launch(maps):
         groups = [(maps, weights, norms, out)]
     else:
         groups = [([maps[n]], [weights[n]], norms[n::count], [out[n]]) for n in range(count)]
-    everywhere = stride == padding == [1, 1] and weights[0].shape[2:] == (3, 3)
     for group in groups:
-        if everywhere:
+        if stride == padding == [1, 1] and kernel == (3, 3):
             launch_values(*group, prefix, offset, circular, eps)
         else:
-            _launch_tiles(*group, prefix, offset, stride, padding, circular, eps)
+            launch_forward(*group, prefix, offset, stride, padding, kernel, circular, eps)
     return out
 
 
-def _launch_tiles(
-    maps: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    norms: Sequence[Tensor],
-    out: Sequence[Tensor],
-    prefix: Tensor | None,
-    offset: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    circular: bool,
-    eps: float,
-) -> None:
-    x, count, width = maps[0], len(maps), weights[0].shape[0]
-    kind = kind_of_norm(norms, count)
-    (images, height, columns, channels), outputs = x.shape, out_shape(x, stride)
-    extent = width if kind == BY_HEAD else extent_of(channels, width, CHANNELS)
-    lead = prefix.stride() if prefix is not None else (0, 0, 0)
-    tile = TILE if extent <= CHANNELS else (TILE[0] // 2, TILE[1])  # more would not fit into the registers
-    programs = images * tiles_in(*outputs, tile) * blocks_in(channels, extent) * count
-    _forward[(programs,)](
-        *three(maps), *three(weights), *three(out), *groups_of_three(norms, count),
-        None if offset is None else offset.contiguous(), prefix,
-        *x.stride(), *lead, eps,
-        height, columns, channels, width, *outputs, *stride, *padding, *weights[0].shape[2:],
-        circular, offset is not None, count, kind, 0 if prefix is None else prefix.shape[1],
-        extent, power_of_two(extent), *tile, num_warps=WARPS,
+@operation(
+    "depthwise_back_to_input", lambda grads, maps, *_: [x.new_empty(x.shape) for x in (maps[:1] if _[-1] else maps)]
+)
+def depthwise_back_to_input(
+    grads: list[Tensor], maps: list[Tensor], weights: list[Tensor], offset: Tensor | None,
+    stride: list[int], padding: list[int], circular: bool, together: bool,
+) -> list[Tensor]:  # fmt: skip
+    """The gradient of each map; with ``together``, of the one tensor that all maps are."""
+    out = [x.new_empty(x.shape) for x in (maps[:1] if together else maps)]
+    launch_back_to_input(grads, weights, out, offset, stride, padding, weights[0].shape[2:], circular)
+    return out
+
+
+@operation("depthwise_back_to_weights", lambda grads, maps, weights, *_: [torch.empty_like(w) for w in weights])
+def depthwise_back_to_weights(
+    grads: list[Tensor], maps: list[Tensor], weights: list[Tensor], offset: Tensor | None,
+    stride: list[int], padding: list[int], circular: bool,
+) -> list[Tensor]:  # fmt: skip
+    """The gradient of each weight."""
+    if not in_one_launch(maps):
+        maps = [x.contiguous().to(maps[0].dtype) for x in maps]
+    x, count, (width, _, rows, columns) = maps[0], len(weights), weights[0].shape
+    channels, images, outputs, tile = x.shape[3], x.shape[0], out_shape(x.shape, stride), neighbours.TILE
+    extent = extent_of(channels, width)
+    blocks, tiles = blocks_in(channels, extent), tiles_in(*outputs, tile)
+    splits = max(1, min(tiles, 2048 // (images * blocks * count)))
+    parts = images * splits
+    partial = x.new_empty((count, parts, rows * columns, channels), dtype=torch.float32)
+    _back_to_weight[(parts * blocks * count,)](
+        *three(maps), *three([grad.contiguous() for grad in grads]), partial,
+        None if offset is None else offset.contiguous(), *x.stride(), parts,
+        *x.shape[1:], width, *outputs, *stride, *padding, rows, columns, circular, offset is not None, count, splits,
+        power_of_two(rows * columns), extent, power_of_two(extent), *tile, num_warps=WARPS,
     )  # fmt: skip
+    summed = partial.view(count, parts, rows, columns, channels // width, width).sum((1, 4))
+    return [
+        grad.permute(2, 0, 1)[:, None].to(weight.dtype).contiguous()
+        for grad, weight in zip(summed, weights, strict=True)
+    ]
 
 
 class _Depthwise(torch.autograd.Function):
-    """The convolutions of several maps, differentiable once.
-
-    Sequences and not maps come out: what follows is a projection, and a class token may be in front.
-    """
+    """The convolutions of several maps as sequences, differentiable once."""
 
     @staticmethod
-    def forward(
-        offset: Tensor | None,
-        stride: Pair,
-        padding: Pair,
-        circular: bool,
-        dtype: torch.dtype,
-        count: int,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, ...]:
+    def forward(offset, stride, padding, circular, dtype, count, *tensors) -> tuple[Tensor, ...]:
         weights, maps = list(tensors[:count]), _for_each(tensors[count:], count)
-        step, reach = list(stride), list(padding)
-        return tuple(depthwise_forward(maps, weights, [], None, offset, step, reach, circular, 0.0, dtype))
+        return tuple(depthwise_forward(maps, weights, [], None, offset, stride, padding, circular, 0.0, dtype))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -204,8 +179,7 @@ class _Depthwise(torch.autograd.Function):
         refuse_second_derivative(grads)
         offset, *tensors = ctx.saved_tensors
         weights, own = tensors[: ctx.count], tensors[ctx.count :]
-        geometry = (offset, list(ctx.stride), list(ctx.padding), ctx.circular)
-        common = (list(grads), _for_each(own, ctx.count), weights, *geometry)
+        common = (list(grads), _for_each(own, ctx.count), weights, offset, ctx.stride, ctx.padding, ctx.circular)
         to_weights: Sequence[Tensor | None] = [None] * len(weights)
         to_maps: Sequence[Tensor | None] = [None] * len(own)
         if any(ctx.needs_input_grad[6 : 6 + ctx.count]):
@@ -225,18 +199,17 @@ def depthwise_sequences(
     norms: Sequence[nn.Module] | None = None,
     prefix: Tensor | None = None,
 ) -> list[Tensor]:
-    """Norms and prefix on the way where no gradient is asked for; the gradient of one single map comes in one piece."""
-    dtype, circular = network_precision(maps[0]), mode == "circular"
+    """Norms and prefix on the way where no gradient is needed; the gradient of one single map comes in one piece."""
+    dtype, step, reach, circular = network_precision(maps[0]), list(stride), list(padding), mode == "circular"
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*weights, *maps))):
         fused = ([], 0.0) if norms is None else fusible(norms, weights[0])
         if fused is not None:
             constants, eps = fused
-            step, reach = list(stride), list(padding)
             return depthwise_forward(
                 list(maps), list(weights), constants, prefix, offset, step, reach, circular, eps, dtype
             )
     own = maps[:1] if same(maps) else maps
-    sequences = _Depthwise.apply(offset, stride, padding, circular, dtype, len(weights), *weights, *own)
+    sequences = _Depthwise.apply(offset, step, reach, circular, dtype, len(weights), *weights, *own)
     if norms is None and prefix is None:
         return list(sequences)
     shape = pooled_shape(maps[0], stride)

@@ -17,9 +17,13 @@ from ..nn.depthwise import same
 from . import INTERPRETED, operation
 from .launching import blocks_in, launched, power_of_two
 from .neighbours import (
-    CHANNELS,
+    BY_HEAD,
     extent_of,
+    groups_of_three,
     in_one_launch,
+    kind_of_norm,
+    norm_constants,
+    normed,
     origin_of,
     pick,
     three,
@@ -27,7 +31,6 @@ from .neighbours import (
     within_head,
     wrapped,
 )
-from .norms import BY_HEAD, groups_of_three, kind_of_norm, norm_constants, normed
 
 VALUES = 512  # of one row of a program: more of them leave too few registers
 LONGEST = 64 if INTERPRETED else 16  # rows of one program
@@ -225,20 +228,14 @@ def _strips(images: int, height: int, width: int, others: int, channels: int) ->
 
 
 def launch_values(
-    maps: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    norms: Sequence[Tensor],
-    out: Sequence[Tensor],
-    prefix: Tensor | None,
-    offset: Tensor | None,
-    circular: bool,
-    eps: float,
-) -> None:
+    maps: Sequence[Tensor], weights: Sequence[Tensor], norms: Sequence[Tensor], out: Sequence[Tensor],
+    prefix: Tensor | None, offset: Tensor | None, circular: bool, eps: float,
+) -> None:  # fmt: skip
     """Write the convolutions of maps of one layout; see :func:`~trueshift.ops.kernels.depthwise.depthwise_forward`."""
     x, count, width = maps[0], len(maps), weights[0].shape[0]
     images, height, columns, channels = x.shape
     kind = kind_of_norm(norms, count)
-    extent = width if kind == BY_HEAD else extent_of(channels, width, CHANNELS)
+    extent = width if kind == BY_HEAD else extent_of(channels, width)
     block = power_of_two(extent)
     rows, strip, programs = _strips(images, height, columns, blocks_in(channels, extent) * count, block)
     lead = prefix.stride() if prefix is not None else (0, 0, 0)
@@ -251,20 +248,20 @@ def launch_values(
     )  # fmt: skip
 
 
-def _fake_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
+def _energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
     channels = maps[0].shape[3]
-    parts = -(-channels // extent_of(channels, weights[0].shape[0], CHANNELS))
+    parts = blocks_in(channels, extent_of(channels, weights[0].shape[0]))
     return maps[0].new_empty((parts, *maps[0].shape[:3]), dtype=torch.float32)
 
 
-@operation("depthwise_energy", _fake_energy)
+@operation("depthwise_energy", _energy)
 def launch_energy(maps: list[Tensor], weights: list[Tensor]) -> Tensor:
     """Squares of the outputs of one or two maps at every position, summed over maps and each part of the channels."""
     if not in_one_launch(maps):
         maps = [x.contiguous().to(maps[0].dtype) for x in maps]
-    energy, x, width = _fake_energy(maps, weights), maps[0], weights[0].shape[0]
+    energy, x, width = _energy(maps, weights), maps[0], weights[0].shape[0]
     images, height, columns, channels = x.shape
-    extent = extent_of(channels, width, CHANNELS)
+    extent = extent_of(channels, width)
     block = power_of_two(extent)
     rows, strip, programs = _strips(images, height, columns, energy.shape[0], block)
     _energies[(programs, energy.shape[0])](

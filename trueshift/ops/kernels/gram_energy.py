@@ -24,12 +24,7 @@ BUSY = 264  # programs, two on each multiprocessor; fewer images are cut in part
 
 
 def patch_energy(
-    image: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Pair,
-    padding: Pair,
-    pixels: Pixels | None = None,
+    image: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, pixels: Pixels | None = None
 ) -> Tensor:
     """The energies ``[B, sh, sw]``: products of pixels, then their weighing."""
     plan = plan_of(image, weight, stride, padding)
@@ -46,12 +41,12 @@ def _neighbours(channels: int, stride: list[int], kernel: list[int]) -> int:
     return kernel[0] * (stride[1] + 2 * (kernel[1] - 1)) * channels
 
 
-def _fake_products(digits: Tensor, shape: list[int], stride: list[int], kernel: list[int]) -> Tensor:
+def _products(digits, shape, stride, kernel) -> Tensor:
     columns = _neighbours(shape[3], stride, kernel) + 1
     return digits.new_empty((shape[0], stride[0], columns, stride[1] * shape[3]), dtype=torch.float64)
 
 
-@operation("products", _fake_products)
+@operation("products", _products)
 def products(digits: Tensor, shape: list[int], stride: list[int], kernel: list[int]) -> Tensor:
     """For each row of a block: its pixels times the neighbours down and to both sides, summed over all blocks.
 
@@ -68,8 +63,9 @@ def products(digits: Tensor, shape: list[int], stride: list[int], kernel: list[i
     tiles = blocks_in(neighbours + 1, tile)
     steps = layout.per_lane * blocks_in(run, tokens)
     parts = max(1, min(BUSY // (images * stride[0] * tiles), steps // 4))
-    empty = torch.zeros if parts > 1 else torch.empty
-    found = empty((images, stride[0], neighbours + 1, pixels), dtype=torch.float64, device=digits.device)
+    found = _products(digits, shape, stride, kernel)
+    if parts > 1:
+        found.zero_()
     _multiply[(images * parts, stride[0], tiles)](
         digits, found, ones_at(images, channels, stride, layout), parts, blocks_in(steps, parts), steps,
         channels, stride[0], stride[1], kernel[1], neighbours, layout.block_rows, layout.per_lane, layout.beside, run,
@@ -141,32 +137,21 @@ def _multiply(
         tl.store(target, total.to(tl.float64), inside)
 
 
-def _fake_weigh(
+@operation(
+    "weigh",
+    lambda found, gram, scale, channels, stride, *_: found.new_empty((found.shape[0], stride[0] * stride[1])),
+)
+def weigh(
     found: Tensor, gram: Tensor, scale: Tensor, channels: int, stride: list[int], kernel: list[int],
     padding: list[int], tokens: int, digits: list[int],
 ) -> Tensor:  # fmt: skip
-    return found.new_empty((found.shape[0], stride[0] * stride[1]))
-
-
-@operation("weigh", _fake_weigh)
-def weigh(
-    found: Tensor,
-    gram: Tensor,
-    scale: Tensor,
-    channels: int,
-    stride: list[int],
-    kernel: list[int],
-    padding: list[int],
-    tokens: int,
-    digits: list[int],
-) -> Tensor:
     """The energies ``[B, sh * sw]`` from the products, ``[E, b, E 1]^T [E, b, E 1]`` and the images' centres and units.
 
     Args:
         digits: bits of a digit of the products, of the weights and of ``E^T b_c``.
     """
     images, phases = found.shape[0], stride[0] * stride[1]
-    energy = _fake_weigh(found, gram, scale, channels, stride, kernel, padding, tokens, digits)
+    energy = found.new_empty((images, phases))
     size = channels * kernel[0] * kernel[1]
     together = min(16 if INTERPRETED else 4, power_of_two(phases))
     images_together = 4 if images >= 64 or INTERPRETED else 1

@@ -1,7 +1,4 @@
-"""How kernels are launched: by Triton the first time, then without its binding of arguments.
-
-The binding takes longer than most of our kernels do.
-"""
+"""How kernels are launched: by Triton the first time, then without its binding of arguments, which takes longer."""
 
 from functools import partial
 from typing import Any
@@ -27,11 +24,9 @@ _PLAIN = frozenset({int, bool, float, str, type(None)})
 class launched:
     """Above ``triton.jit``: remember what was compiled for arguments of the same kinds, and launch it at once.
 
-    What Triton compiles depends on the types of tensors and the alignment of their memory, and on whole numbers; the
-    latter are compared as they are. The first argument is a tensor, and none has a default.
-
-    Tensors go as addresses: of a tensor Triton's launcher asks for its address once more, and the driver whether it is
-    one of the device's. Here the device is compared instead, and what is new is left to Triton, which may refuse it.
+    What Triton compiles depends on types and alignment of tensors and on whole numbers, which are compared as such.
+    The first argument is a tensor, and none has a default. Tensors are passed as addresses, without Triton's question
+    to the driver whether they are on the device: the device is compared instead, and what is new is left to Triton.
     """
 
     def __init__(self, kernel: Any) -> None:

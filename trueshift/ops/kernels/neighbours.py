@@ -1,5 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""What kernels that read neighbouring tokens have in common: tiles of positions and channels, own frames of images."""
+"""Kernels that read neighbouring tokens: depthwise convolutions and pooling by the largest value.
+
+A program computes a tile of neighbouring positions and channels, so that all taps but the first come from the cache.
+Each image has its own shift, and up to three maps share a launch. Gradients are not added atomically: each result is
+summed by one program in one order.
+"""
 
 from collections.abc import Sequence
 
@@ -9,12 +14,13 @@ from torch import Tensor
 
 from ..geometry.shift import Pair
 from . import INTERPRETED
-from .launching import blocks_in, power_of_two
+from .launching import blocks_in, launched, power_of_two
 
 # positions and channels of one program; the interpreter takes as long for a large one as for a small one
 TILE = (16, 16) if INTERPRETED else (8, 8)
 CHANNELS = 256 if INTERPRETED else 64
 WARPS = 4
+NO_NORM, BY_CHANNEL, BY_HEAD = 0, 1, 2  # none; BatchNorm in evaluation; LayerNorm over the channels of a head
 
 
 @triton.jit
@@ -73,12 +79,6 @@ def wrapped(at, SIZE: tl.constexpr, FURTHER: tl.constexpr):
 
 
 @triton.jit
-def source_of(at, origin, SIZE: tl.constexpr, K: tl.constexpr):
-    """Where a row or column of the shifted frame, or of what continues it within a kernel, stands in the image."""
-    return wrapped(at + origin, SIZE, K)
-
-
-@triton.jit
 def within_frame(at, mask, SIZE: tl.constexpr, CIRCULAR: tl.constexpr):
     """Which rows or columns are not beyond the border, if there is one."""
     if not CIRCULAR:
@@ -103,6 +103,161 @@ def reader_of(
     return number, mask & (number < OUTPUTS)
 
 
+@triton.jit
+def norm_constants(
+    which, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, channel, lane, held, eps,
+    MAPS: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What the channels of a map are multiplied by, what is subtracted before and added after."""
+    factor = tl.full((BLOCK,), 1.0, tl.float32)
+    centre = tl.zeros((BLOCK,), tl.float32)
+    start = tl.zeros((BLOCK,), tl.float32)
+    if NORM > 0:
+        at = channel if NORM == 1 else lane
+        gain, shift = pick(which, g0, g1, g2, MAPS), pick(which, b0, b1, b2, MAPS)
+        factor = tl.load(gain + at, mask=held, other=0.0).to(tl.float32)
+        start = tl.load(shift + at, mask=held, other=0.0).to(tl.float32)
+    if NORM == 1:
+        mean, variance = pick(which, m0, m1, m2, MAPS), pick(which, v0, v1, v2, MAPS)
+        factor *= tl.rsqrt(tl.load(variance + channel, mask=held, other=1.0).to(tl.float32) + eps)
+        centre = tl.load(mean + channel, mask=held, other=0.0).to(tl.float32)
+    return factor, centre, start
+
+
+@triton.jit
+def normed(total, factor, centre, start, held, eps, D: tl.constexpr, NORM: tl.constexpr):
+    """Positions by channels; of a head, all channels are here."""
+    if NORM == 1:
+        total = (total - centre[None, :]) * factor[None, :] + start[None, :]
+    if NORM == 2:
+        centred = tl.where(held[None, :], total - (tl.sum(total, 1) / D)[:, None], 0.0)
+        spread = tl.rsqrt(tl.sum(centred * centred, 1) / D + eps)
+        total = centred * spread[:, None] * factor[None, :] + start[None, :]
+    return total
+
+
+@launched
+@triton.jit
+def _forward(
+    x0, x1, x2, w0, w1, w2, y0, y1, y2, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, offset, prefix, winner,
+    stride_b, stride_h, stride_w, stride_c, prefix_b, prefix_n, prefix_c, eps,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, D: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    CIRCULAR: tl.constexpr, SHIFTED: tl.constexpr, MAPS: tl.constexpr, NORM: tl.constexpr, LEAD: tl.constexpr,
+    LARGEST: tl.constexpr, REMEMBERED: tl.constexpr, EXTENT: tl.constexpr, BLOCK: tl.constexpr,
+    TH: tl.constexpr, TW: tl.constexpr,
+):  # fmt: skip
+    """Weighted sums of neighbours, normed; with ``LARGEST`` the largest of them and, if remembered, which one."""
+    blocks: tl.constexpr = (C + EXTENT - 1) // EXTENT
+    tiles: tl.constexpr = ((OH + TH - 1) // TH) * ((OW + TW - 1) // TW)
+    program = tl.program_id(0)
+    which = program % MAPS
+    block = (program // MAPS) % blocks
+    tile = (program // (MAPS * blocks)) % tiles
+    image = program // (MAPS * blocks * tiles)
+    x, y = pick(which, x0, x1, x2, MAPS), pick(which, y0, y1, y2, MAPS)
+    if not LARGEST:
+        weight = pick(which, w0, w1, w2, MAPS)
+
+    lane = tl.arange(0, BLOCK)
+    channel, of_head = block * EXTENT + lane, within_head(block, C, D, EXTENT) + lane
+    held = (lane < EXTENT) & (channel < C)
+    row, column, inside = tile_of(tile, OH, OW, TH, TW)
+    row_origin, column_origin = origin_of(offset, image, 0, H, SHIFTED), origin_of(offset, image, 1, W, SHIFTED)
+    nothing: tl.constexpr = float("-inf") if LARGEST else 0.0
+    total = tl.full((TH * TW, BLOCK), nothing, tl.float32)
+    if LARGEST:
+        number = tl.zeros((TH * TW, BLOCK), tl.int32)
+    x += image.to(tl.int64) * stride_b
+    for i in tl.static_range(KH):
+        at_row = row * SH + (i - PH)
+        line = wrapped(at_row + row_origin, H, KH) * stride_h
+        exists = within_frame(at_row, inside, H, CIRCULAR)
+        for j in tl.static_range(KW):
+            at_column = column * SW + (j - PW)
+            place = line + wrapped(at_column + column_origin, W, KW) * stride_w
+            mask = within_frame(at_column, exists, W, CIRCULAR)[:, None] & held[None, :]
+            value = tl.load(x + place[:, None] + (channel * stride_c)[None, :], mask=mask, other=nothing)
+            if LARGEST:
+                value = value.to(tl.float32)
+                larger = (value > total) | (value != value)  # NaN wins, as in torch
+                total = tl.where(larger, value, total)
+                number = tl.where(larger, i * KW + j, number)
+            else:
+                tap = tl.load(weight + of_head * (KH * KW) + (i * KW + j), mask=held, other=0.0)
+                total += value.to(tl.float32) * tap.to(tl.float32)[None, :]
+
+    factor, centre, start = norm_constants(
+        which, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, channel, lane, held, eps, MAPS, NORM, BLOCK
+    )
+    total = normed(total, factor, centre, start, held, eps, D, NORM)
+    first = image.to(tl.int64) * ((LEAD + OH * OW) * C)
+    place = first + (LEAD + row * OW + column) * C
+    mask = inside[:, None] & held[None, :]
+    tl.store(y + place[:, None] + channel[None, :], total.to(y.dtype.element_ty), mask=mask)
+    if REMEMBERED:
+        tl.store(winner + place[:, None] + channel[None, :], number.to(tl.uint8), mask=mask)
+    if LEAD:  # noqa: SIM102
+        if tile == 0:
+            for lead in tl.static_range(LEAD):
+                source = prefix + image.to(tl.int64) * prefix_b + lead * prefix_n + channel * prefix_c
+                token = tl.load(source, mask=held, other=0.0)
+                tl.store(y + first + lead * C + channel, token.to(y.dtype.element_ty), mask=held)
+
+
+@launched
+@triton.jit
+def _back_to_input(
+    g0, g1, g2, w0, w1, w2, d0, d1, d2, offset, winner,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, D: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    CIRCULAR: tl.constexpr, SHIFTED: tl.constexpr, MAPS: tl.constexpr, TOGETHER: tl.constexpr, LARGEST: tl.constexpr,
+    EXTENT: tl.constexpr, BLOCK: tl.constexpr, TH: tl.constexpr, TW: tl.constexpr,
+):  # fmt: skip
+    """What each position of the input gave, from all outputs that read it; with ``LARGEST``, that it won."""
+    blocks: tl.constexpr = (C + EXTENT - 1) // EXTENT
+    tiles: tl.constexpr = ((H + TH - 1) // TH) * ((W + TW - 1) // TW)
+    apart: tl.constexpr = MAPS // TOGETHER
+    program = tl.program_id(0)
+    block, lane = (program // apart) % blocks, tl.arange(0, BLOCK)
+    channel, of_head = block * EXTENT + lane, within_head(block, C, D, EXTENT) + lane
+    tile = (program // (apart * blocks)) % tiles
+    image = program // (apart * blocks * tiles)
+    held = (lane < EXTENT) & (channel < C)
+    row, column, inside = tile_of(tile, H, W, TH, TW)
+    row_origin, column_origin = origin_of(offset, image, 0, H, SHIFTED), origin_of(offset, image, 1, W, SHIFTED)
+    # in the shifted frame
+    framed_row, framed_column = wrapped(row - row_origin, H, H), wrapped(column - column_origin, W, W)
+    total = tl.zeros((TH * TW, BLOCK), tl.float32)
+    if LARGEST:
+        winner += image.to(tl.int64) * (OH * OW * C)
+    for number in tl.static_range(TOGETHER):
+        which = number if TOGETHER > 1 else program % apart
+        grad = pick(which, g0, g1, g2, MAPS)
+        if not LARGEST:
+            weight = pick(which, w0, w1, w2, MAPS)
+        grad += image.to(tl.int64) * (OH * OW * C)
+        for i in tl.static_range(KH):
+            at_row, read_row = reader_of(framed_row, inside, i - PH, H, OH, SH, KH, CIRCULAR)
+            for j in tl.static_range(KW):
+                at_column, read = reader_of(framed_column, read_row, j - PW, W, OW, SW, KW, CIRCULAR)
+                place = (at_row * OW + at_column) * C
+                mask = read[:, None] & held[None, :]
+                if LARGEST:
+                    won = tl.load(winner + place[:, None] + channel[None, :], mask=mask, other=255).to(tl.int32)
+                else:
+                    tap = tl.load(weight + of_head * (KH * KW) + (i * KW + j), mask=held, other=0.0).to(tl.float32)
+                value = tl.load(grad + place[:, None] + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+                total += tl.where(won == i * KW + j, value, 0.0) if LARGEST else value * tap[None, :]
+    target = d0 if TOGETHER > 1 else pick(program % apart, d0, d1, d2, MAPS)
+    place = image.to(tl.int64) * (H * W * C) + (row * W + column) * C
+    tl.store(
+        target + place[:, None] + channel[None, :],
+        total.to(target.dtype.element_ty),
+        mask=inside[:, None] & held[None, :],
+    )
+
+
 def three(tensors: Sequence[Tensor]) -> list[Tensor | None]:
     """As many arguments as a kernel takes; those beyond the number of maps are not read."""
     return [*tensors, *[None] * (3 - len(tensors))]
@@ -113,29 +268,70 @@ def in_one_launch(maps: Sequence[Tensor]) -> bool:
     return all(x.stride() == maps[0].stride() and x.dtype == maps[0].dtype for x in maps[1:]) and len(maps) <= 3
 
 
-def extent_of(channels: int, width: int, at_most: int) -> int:
+def extent_of(channels: int, width: int) -> int:
     """Channels of one program: part of a head's where heads share a weight, in powers of two if there are some."""
     if width == channels and channels % 16:
-        return min(at_most, power_of_two(channels))
-    even = min(width & -width, at_most)
+        return min(CHANNELS, power_of_two(channels))
+    even = min(width & -width, CHANNELS)
     return even if even >= 16 else width
 
 
-def out_shape(x: Tensor, stride: Sequence[int]) -> Pair:
+def out_shape(shape: Sequence[int], stride: Sequence[int]) -> Pair:
     """How many outputs there are along rows and columns."""
-    return (x.shape[1] - 1) // stride[0] + 1, (x.shape[2] - 1) // stride[1] + 1
-
-
-def sizes_of(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> dict[str, int]:
-    """The sizes a kernel needs: of maps, of weights ``[D, 1, kh, kw]`` and of where they meet."""
-    height, width = out_shape(x, stride)
-    return {
-        "H": x.shape[1], "W": x.shape[2], "C": x.shape[3], "OH": height, "OW": width,
-        "SH": stride[0], "SW": stride[1], "PH": padding[0], "PW": padding[1],
-        "KH": weight.shape[2], "KW": weight.shape[3], "D": weight.shape[0],
-    }  # fmt: skip
+    return (shape[1] - 1) // stride[0] + 1, (shape[2] - 1) // stride[1] + 1
 
 
 def tiles_in(height: int, width: int, tile: Pair) -> int:
     """How many tiles cover a map."""
     return blocks_in(height, tile[0]) * blocks_in(width, tile[1])
+
+
+def kind_of_norm(norms: Sequence[Tensor], maps: int) -> int:
+    """By how many constants each map has."""
+    return {0: NO_NORM, 2: BY_HEAD, 4: BY_CHANNEL}[len(norms) // maps]
+
+
+def groups_of_three(norms: Sequence[Tensor], count: int) -> list[Tensor | None]:
+    """Gains, shifts, means and variances, three of each; what is not there is not read."""
+    groups = [three(norms[first : first + count]) for first in range(0, len(norms), count)]
+    return [tensor for group in groups for tensor in group] + [None] * (12 - 3 * len(groups))
+
+
+def launch_forward(
+    maps: Sequence[Tensor], weights: Sequence[Tensor], norms: Sequence[Tensor], out: Sequence[Tensor],
+    prefix: Tensor | None, offset: Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    kernel: Sequence[int], circular: bool, eps: float = 0.0, winner: Tensor | None = None, tile: Pair | None = None,
+) -> None:  # fmt: skip
+    """Write the outputs of maps of one layout: weighted sums, or the largest neighbours if there are no weights."""
+    x, count = maps[0], len(maps)
+    width = weights[0].shape[0] if weights else x.shape[3]
+    kind, outputs, channels = kind_of_norm(norms, count), out_shape(x.shape, stride), x.shape[3]
+    extent = width if kind == BY_HEAD else extent_of(channels, width)
+    if tile is None:
+        tile = TILE if extent <= CHANNELS else (TILE[0] // 2, TILE[1])  # more would not fit into the registers
+    lead = prefix.stride() if prefix is not None else (0, 0, 0)
+    _forward[(x.shape[0] * tiles_in(*outputs, tile) * blocks_in(channels, extent) * count,)](
+        *three(maps), *three(weights), *three(out), *groups_of_three(norms, count),
+        None if offset is None else offset.contiguous(), prefix, winner, *x.stride(), *lead, eps,
+        *x.shape[1:], width, *outputs, *stride, *padding, *kernel,
+        circular, offset is not None, count, kind, 0 if prefix is None else prefix.shape[1],
+        not weights, winner is not None, extent, power_of_two(extent), *tile, num_warps=WARPS,
+    )  # fmt: skip
+
+
+def launch_back_to_input(
+    grads: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor], offset: Tensor | None,
+    stride: Sequence[int], padding: Sequence[int], kernel: Sequence[int], circular: bool,
+    winner: Tensor | None = None, tile: Pair | None = None,
+) -> None:  # fmt: skip
+    """Write the gradient of each map; of the one tensor that all maps are, if there is one output for several."""
+    shape, count, tile = out[0].shape, len(grads), tile or TILE
+    width = weights[0].shape[0] if weights else shape[3]
+    extent = extent_of(shape[3], width)
+    _back_to_input[(tiles_in(shape[1], shape[2], tile) * blocks_in(shape[3], extent) * shape[0] * len(out),)](
+        *three([grad.contiguous() for grad in grads]), *three([weight.contiguous() for weight in weights]), *three(out),
+        None if offset is None else offset.contiguous(), winner,
+        *shape[1:], width, *out_shape(shape, stride), *stride, *padding, *kernel,
+        circular, offset is not None, count, count // len(out), not weights,
+        extent, power_of_two(extent), *tile, num_warps=WARPS,
+    )  # fmt: skip

@@ -5,8 +5,6 @@ What a merge compares are sums of these energies. Only behind an anchor, where e
 products are taken in the precision of the network.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -20,39 +18,24 @@ from .launching import blocks_in, launched, power_of_two
 
 @torch.no_grad()
 def projected_energy(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    norm: nn.LayerNorm | None,
-    before: Pair,
-    dtype: torch.dtype,
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: nn.LayerNorm | None, before: Pair, dtype: torch.dtype,
     column_first: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Operands, then the product; a compiler fuses the dozen small steps to the operands by itself."""
-    gain = shift = None
+    gain = shift = sums = lengths = None
     if norm is not None:
         gain, shift = (like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
-    operands = _in_steps if torch.compiler.is_compiling() else _by_kernels
-    low, sums, lengths, matrix, pull, push = operands(x, weight, bias, gain, shift, dtype)
+    if torch.compiler.is_compiling():
+        low, sums, lengths, matrix, pull, push = _in_steps(x, weight, bias, gain, shift, dtype)
+    else:
+        low, sums, lengths = (x.to(dtype), None, None) if norm is None else token_sums(x, dtype)
+        matrix, pull, push = projection(weight, bias, gain, shift, dtype)
     patch = [weight.shape[1], weight.shape[2]]
     return patch_energies(low, matrix, pull, push, sums, lengths, norm.eps if norm else 0.0, patch, list(before))
 
 
-Operands = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor]
-
-
-def _by_kernels(
-    x: Tensor, weight: Tensor, bias: Tensor | None, gain: Tensor | None, shift: Tensor | None, dtype: torch.dtype
-) -> Operands:
+def _in_steps(x, weight, bias, gain, shift, dtype):
     """Tokens, their sums and lengths if there is a norm; the projection, what it makes of ones and what it adds."""
-    low, sums, lengths = (x.to(dtype), None, None) if gain is None else token_sums(x, dtype)
-    return low, sums, lengths, *projection(weight, bias, gain, shift, dtype)
-
-
-def _in_steps(
-    x: Tensor, weight: Tensor, bias: Tensor | None, gain: Tensor | None, shift: Tensor | None, dtype: torch.dtype
-) -> Operands:
-    """The same by torch's operations."""
     low, sums, lengths = x.to(dtype), None, None
     push = weight.new_zeros(weight.shape[0]) if bias is None else bias
     if gain is not None and shift is not None:
@@ -117,42 +100,26 @@ def _energies(
     tl.store(out + tl.program_id(1) * positions + at, tl.sum(feature * feature, 1), exists)
 
 
-class _Tile(NamedTuple):
-    """What one program computes, as measured to be fastest."""
-
-    patches: int
-    outputs: int
-    channels: int
-    warps: int
-
-
-def _tile(outputs: int, dtype: torch.dtype) -> _Tile:
+def _tile(outputs: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """Patches, outputs, channels and warps of one program, as measured to be fastest."""
     if dtype == torch.float32:
-        exact = not tf32_allowed()
-        return _Tile(64 if exact else 128, max(16, min(64 if exact else 128, power_of_two(outputs))), 32, 8)
+        most = 128 if tf32_allowed() else 64
+        return most, max(16, min(most, power_of_two(outputs))), 32, 8
     wide = blocks_in(outputs, 256) * 2 == blocks_in(outputs, 128)  # if it computes nothing in vain
     part = max(16, min(256 if wide else 128, power_of_two(outputs)))
-    return _Tile(128, part, 64, 8 if part == 256 else 4)
+    return 128, part, 64, 8 if part == 256 else 4
 
 
-def _fake(x: Tensor, weight: Tensor, pull: Tensor, push: Tensor, sums: Tensor | None, squares: Tensor | None,
-          eps: float, patch: list[int], before: list[int]) -> Tensor:  # fmt: skip
-    parts = blocks_in(weight.shape[0], _tile(weight.shape[0], x.dtype).outputs)
+def _parts(x, weight, *_) -> Tensor:
+    parts = blocks_in(weight.shape[0], _tile(weight.shape[0], x.dtype)[1])
     return x.new_empty(parts, *x.shape[:3], dtype=torch.float32)
 
 
-@operation("patch_energies", _fake)
+@operation("patch_energies", _parts)
 def patch_energies(
-    x: Tensor,
-    weight: Tensor,
-    pull: Tensor,
-    push: Tensor,
-    sums: Tensor | None,
-    squares: Tensor | None,
-    eps: float,
-    patch: list[int],
-    before: list[int],
-) -> Tensor:
+    x: Tensor, weight: Tensor, pull: Tensor, push: Tensor, sums: Tensor | None, squares: Tensor | None,
+    eps: float, patch: list[int], before: list[int],
+) -> Tensor:  # fmt: skip
     """The energy at every token, in parts to be added up: ``[parts, B, H, W]``.
 
     Args:
@@ -167,15 +134,15 @@ def patch_energies(
     x, weight = x.contiguous(), weight.contiguous()
     images, height, width, channels = x.shape
     outputs, positions = weight.shape[0], images * height * width
-    out = _fake(x, weight, pull, push, sums, squares, eps, patch, before)
+    out = _parts(x, weight)
+    patches, part, depth, warps = _tile(outputs, x.dtype)
+    depth = max(16, min(depth, power_of_two(channels), channels & -channels))
     exact = x.dtype == torch.float32 and not tf32_allowed()
-    tile = _tile(outputs, x.dtype)
-    depth = max(16, min(tile.channels, power_of_two(channels), channels & -channels))
-    _energies[(blocks_in(positions, tile.patches), out.shape[0])](
+    _energies[(blocks_in(positions, patches), out.shape[0])](
         x, weight, pull, push, sums, squares, out, positions, height, width, channels, outputs,
         float(patch[0] * patch[1] * channels), eps, *before, *patch,
-        tile.patches, tile.outputs, depth, channels % depth == 0, sums is not None,
-        "ieee" if exact else "tf32", num_warps=tile.warps, num_stages=3,
+        patches, part, depth, channels % depth == 0, sums is not None,
+        "ieee" if exact else "tf32", num_warps=warps, num_stages=3,
     )  # fmt: skip
     return out
 

@@ -51,9 +51,9 @@ def _dense(x: Tensor) -> Tensor:
     return x if x.is_contiguous() or x.permute(0, 3, 1, 2).is_contiguous() else x.contiguous()
 
 
-def _fake(x: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, kernel_columns: int) -> list[Tensor]:
-    images, rows, columns, channels = x.shape
-    layout = Layout(rows, columns, (stride_rows, stride_columns), (kernel_rows, kernel_columns))
+def _planes(x, *cut) -> list[Tensor]:
+    (images, rows, columns, channels), stride_rows, stride_columns = x.shape, *cut[:2]
+    layout = Layout(rows, columns, cut[:2], cut[2:])
     planes = (images * channels * stride_rows * stride_columns + 1) * 2
     return [
         x.new_empty(planes * layout.plane + SLACK, dtype=torch.int8),
@@ -63,14 +63,14 @@ def _fake(x: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, ke
     ]
 
 
-@operation("planes", _fake)
+@operation("planes", _planes)
 def planes(x: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, kernel_columns: int) -> list[Tensor]:
     """Digits in planes, parts of the differences between rows and columns, and centre and unit of each image.
 
     A last pair of planes holds zeros and ones: the digits of the number 1.
     """
     x = _dense(x.detach())
-    found = _fake(x, stride_rows, stride_columns, kernel_rows, kernel_columns)
+    found = _planes(x, stride_rows, stride_columns, kernel_rows, kernel_columns)
     images, rows, columns, channels = x.shape
     layout = Layout(rows, columns, (stride_rows, stride_columns), (kernel_rows, kernel_columns))
     bounds = x.new_empty((images, 2, SPLITS), dtype=torch.float32)
@@ -80,8 +80,8 @@ def planes(x: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, k
     width = columns + 2 * layout.beside * stride_columns
     ones = ones_at(images, channels, (stride_rows, stride_columns), layout)
     _write_planes[(images * channels, (layout.per_lane + layout.below) * stride_rows)](
-        x, bounds, *found, ones, x.stride(0), x.stride(1), x.stride(2), x.stride(3), rows, columns,
-        channels, stride_rows, stride_columns, layout.block_rows, layout.per_lane, layout.beside, layout.row,
+        x, bounds, *found, ones, *x.stride(), rows, columns, channels,
+        stride_rows, stride_columns, layout.block_rows, layout.per_lane, layout.beside, layout.row,
         layout.plane, width, power_of_two(width), LANES, SPLITS,
         num_warps=4 if width <= 512 else 8, enable_fp_fusion=False,
     )  # fmt: skip

@@ -115,23 +115,21 @@ def _backward(
     tl.store(target[:, None] + (RH + row), by_column.to(out.dtype.element_ty), mask=mask)
 
 
-def _sizes(size: list[int], query: list[int], key: list[int]) -> dict[str, int]:
-    return {
-        "H": size[0], "W": size[1], "QH": query[0], "QW": query[1], "KH": key[0], "KW": key[1],
-        "UH": min(query[0], key[0]), "UW": min(query[1], key[1]),
-    }  # fmt: skip
+def _launch_sizes(size: list[int], query: list[int], key: list[int]) -> tuple[int, ...]:
+    """H, W, QH, QW, KH, KW, UH, UW."""
+    return (*size, *query, *key, min(query[0], key[0]), min(query[1], key[1]))
 
 
-def _fake_forward(
-    scores: Tensor, query_origin: Tensor | None, key_origin: Tensor | None, size: list[int], query: list[int],
-    key: list[int], rows: int, mode: int,
-) -> Tensor:  # fmt: skip
-    keys = (size[0] // key[0]) * (size[1] // key[1])
+def _bias(scores, query_origin, key_origin, size, query, key, *_) -> Tensor:
     images, queries, heads, _ = scores.shape
-    return scores.new_empty((images, heads, queries, (keys + ALIGNED - 1) // ALIGNED * ALIGNED))
+    return scores.new_empty((images, heads, queries, blocks_in(_keys(size, key), ALIGNED) * ALIGNED))
 
 
-@operation("position_bias", _fake_forward)
+def _keys(size: list[int], key: list[int]) -> int:
+    return (size[0] // key[0]) * (size[1] // key[1])
+
+
+@operation("position_bias", _bias)
 def position_bias_forward(
     scores: Tensor, query_origin: Tensor | None, key_origin: Tensor | None, size: list[int], query: list[int],
     key: list[int], rows: int, mode: int,
@@ -143,38 +141,29 @@ def position_bias_forward(
         size, query, key: pixels of the image and strides of both grids.
         rows: of the table for rows of tokens; the rest is for columns.
     """
-    bias = _fake_forward(scores, query_origin, key_origin, size, query, key, rows, mode)
-    images, queries, heads, steps = scores.shape
-    moved = query_origin is not None and key_origin is not None
-    length = bias.shape[3]
+    bias = _bias(scores, query_origin, key_origin, size, query, key)
+    (images, queries, heads, steps), length = scores.shape, bias.shape[3]
     keys = min(KEYS, power_of_two(length))
     _forward[(blocks_in(length, keys), blocks_in(queries, QUERIES), images * heads)](
-        scores.contiguous(),
-        query_origin.contiguous() if query_origin is not None else scores,
-        key_origin.contiguous() if key_origin is not None else scores,
-        bias,
-        **_sizes(size, query, key),
-        HEADS=heads,
-        RH=rows,
-        R=steps,
-        ROW=length,
-        MOVED=moved,
-        MODE=mode,
-        QUERIES=QUERIES,
-        KEYS=keys,
+        scores.contiguous(), *_origins(query_origin, key_origin, scores), bias,
+        *_launch_sizes(size, query, key), heads, rows, steps, length, query_origin is not None, mode, QUERIES, keys,
         num_warps=WARPS,
-    )
+    )  # fmt: skip
     return bias
 
 
-def _fake_backward(
-    grad: Tensor, query_origin: Tensor | None, key_origin: Tensor | None, size: list[int], query: list[int],
-    key: list[int], rows: int, steps: int, mode: int,
-) -> Tensor:  # fmt: skip
-    return grad.new_empty((grad.shape[0], grad.shape[2], grad.shape[1], steps))
+def _origins(query_origin: Tensor | None, key_origin: Tensor | None, unread: Tensor) -> tuple[Tensor, Tensor]:
+    if query_origin is None or key_origin is None:
+        return unread, unread
+    return query_origin.contiguous(), key_origin.contiguous()
 
 
-@operation("position_bias_backward", _fake_backward)
+@operation(
+    "position_bias_backward",
+    lambda grad, query_origin, key_origin, size, query, key, rows, steps, mode: grad.new_empty(
+        (grad.shape[0], grad.shape[2], grad.shape[1], steps)
+    ),
+)
 def position_bias_backward(
     grad: Tensor, query_origin: Tensor | None, key_origin: Tensor | None, size: list[int], query: list[int],
     key: list[int], rows: int, steps: int, mode: int,
@@ -183,57 +172,37 @@ def position_bias_backward(
     images, heads, queries, _ = grad.shape
     out = grad.new_zeros((images, queries, heads, steps))
     _backward[(blocks_in(queries, QUERIES), images * heads)](
-        grad,
-        query_origin.contiguous() if query_origin is not None else grad,
-        key_origin.contiguous() if key_origin is not None else grad,
-        out,
-        *grad.stride(),
-        **_sizes(size, query, key),
-        HEADS=heads,
-        RH=rows,
-        R=steps,
-        MOVED=query_origin is not None and key_origin is not None,
-        MODE=mode,
-        QUERIES=QUERIES,
-        COLUMNS=power_of_two(size[1] // key[1]),
-        num_warps=WARPS,
-    )
+        grad, *_origins(query_origin, key_origin, grad), out, *grad.stride(),
+        *_launch_sizes(size, query, key), heads, rows, steps, query_origin is not None, mode, QUERIES,
+        power_of_two(size[1] // key[1]), num_warps=WARPS,
+    )  # fmt: skip
     return out
 
 
 class _PositionBias(torch.autograd.Function):
     @staticmethod
-    def forward(
-        scores: Tensor, query_origin: Tensor | None, key_origin: Tensor | None, size: list[int], query: list[int],
-        key: list[int], rows: int, mode: int,
-    ) -> Tensor:  # fmt: skip
-        keys = (size[0] // key[0]) * (size[1] // key[1])
-        return position_bias_forward(scores, query_origin, key_origin, size, query, key, rows, mode)[..., :keys]
+    def forward(scores, query_origin, key_origin, size, query, key, rows, mode) -> Tensor:
+        bias = position_bias_forward(scores, query_origin, key_origin, size, query, key, rows, mode)
+        return bias[..., : _keys(size, key)]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        scores, query_origin, key_origin, *ctx.geometry, ctx.rows, ctx.mode = inputs
-        ctx.steps = scores.shape[3]
+        scores, query_origin, key_origin, size, query, key, rows, mode = inputs
+        ctx.geometry = (size, query, key, rows, scores.shape[3], mode)
         ctx.save_for_backward(query_origin, key_origin)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         refuse_second_derivative(grads)
-        (query_origin, key_origin), (size, query, key) = ctx.saved_tensors, ctx.geometry
-        grad = position_bias_backward(
-            grads[0], query_origin, key_origin, size, query, key, ctx.rows, ctx.steps, ctx.mode
-        )
+        grad = position_bias_backward(grads[0], *ctx.saved_tensors, *ctx.geometry)
         return grad, None, None, None, None, None, None, None
 
 
-def gather_bias(
-    asked: Tensor, split: int, grid: TokenGrid, key_grid: TokenGrid, rows: Rows, together: bool = False
-) -> Tensor:
-    """:func:`position_bias_forward` without what was added to its rows; with a gradient, if distances go around."""
+def gather_bias(asked: Tensor, split: int, grid: TokenGrid, key_grid: TokenGrid, rows: Rows, together: bool) -> Tensor:
+    """:func:`position_bias_forward` without the padding of its rows; with a gradient, if distances go around."""
     origin, key_origin = (None, None) if grid is key_grid else (grid.origin, key_grid.origin)
     size, query, key = list(grid.image_size), list(grid.stride), list(key_grid.stride)
     geometry = (size, query, key, split, MODES.index(rows))
     if torch.is_grad_enabled() and asked.requires_grad:
         return _PositionBias.apply(asked, origin, key_origin, *geometry)
-    keys = (size[0] // key[0]) * (size[1] // key[1])
-    return position_bias_forward(asked, origin, key_origin, *geometry)[..., :keys]
+    return position_bias_forward(asked, origin, key_origin, *geometry)[..., : _keys(size, key)]

@@ -29,15 +29,14 @@ def start_on_seam(rows: Tensor, columns: Tensor, offset: Tensor, stride: Sequenc
     return settle_seam(token, tied, rows, columns, keys(tied), offset, list(stride))
 
 
-def _fake_contrasts(row_parts: Tensor, column_parts: Tensor) -> list[Tensor]:
-    both = (row_parts, column_parts)
+def _scores(*both: Tensor) -> list[Tensor]:
     return [parts.new_empty((parts.shape[0], parts.shape[2]), dtype=torch.float64) for parts in both]
 
 
-@operation("contrasts", _fake_contrasts)
+@operation("contrasts", _scores)
 def contrasts(row_parts: Tensor, column_parts: Tensor) -> list[Tensor]:
     """Seam scores of rows and columns, from the parts ``[B, parts, N]`` of the sums of differences."""
-    rows, columns = _fake_contrasts(row_parts, column_parts)
+    rows, columns = _scores(row_parts, column_parts)
     height, width = rows.shape[1], columns.shape[1]
     row_blocks = blocks_in(height, BLOCK)
     _contrast[(len(rows), row_blocks + blocks_in(width, BLOCK))](
@@ -78,14 +77,14 @@ def _contrast_of(parts, scores, image, block, size, count, TOGETHER: tl.constexp
     tl.store(scores + image * size + line, total.to(tl.float64), inside)
 
 
-def _fake_start(rows: Tensor, columns: Tensor, offset: Tensor, stride: list[int]) -> list[Tensor]:
+def _started(rows, columns, offset, stride) -> list[Tensor]:
     return [torch.empty_like(offset), torch.empty_like(offset[:, 0], dtype=torch.bool)]
 
 
-@operation("seam_start", _fake_start)
+@operation("seam_start", _started)
 def seam_start(rows: Tensor, columns: Tensor, offset: Tensor, stride: list[int]) -> list[Tensor]:
     """The first of the tokens nearest the seam, ``[B, 2]``, and whether there are several, from the lines' scores."""
-    token, tied = _fake_start(rows, columns, offset, stride)
+    token, tied = _started(rows, columns, offset, stride)
     height, width = rows.shape[1], columns.shape[1]
     _start[(len(rows),)](
         rows, columns, offset, token, tied, height, width, offset.stride(0), offset.stride(1), *stride,
@@ -96,12 +95,12 @@ def seam_start(rows: Tensor, columns: Tensor, offset: Tensor, stride: list[int])
 
 @triton.jit
 def _near(scores, start, size, STRIDE: tl.constexpr, TOKENS: tl.constexpr):
-    """For each token, the largest score of the lines nearest to its start; minus infinity behind the last."""
+    """For each token, the largest score of its first line and those before; minus infinity behind the last."""
     token = tl.arange(0, TOKENS)
     inside = token < size // STRIDE
     best = tl.full([TOKENS], float("-inf"), tl.float64)
-    for around in tl.static_range(STRIDE):
-        line = (start + token * STRIDE + around - (STRIDE - 1) // 2 + size) % size
+    for before in tl.static_range(STRIDE):
+        line = (start + token * STRIDE - before + size) % size
         best = tl.maximum(best, tl.load(scores + line, inside, other=float("-inf")))
     return best
 
@@ -126,13 +125,7 @@ def _start(
     tl.store(tied + image, count > 1)
 
 
-def _fake_settle(
-    token: Tensor, tied: Tensor, rows: Tensor, columns: Tensor, keys: Tensor, offset: Tensor, stride: list[int]
-) -> Tensor:
-    return torch.empty_like(offset)
-
-
-@operation("settle_seam", _fake_settle)
+@operation("settle_seam", lambda token, tied, rows, columns, keys, offset, stride: torch.empty_like(offset))
 def settle_seam(
     token: Tensor, tied: Tensor, rows: Tensor, columns: Tensor, keys: Tensor, offset: Tensor, stride: list[int]
 ) -> Tensor:

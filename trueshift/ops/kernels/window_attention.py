@@ -21,7 +21,7 @@ def _places(
     number, inside, start, height, width, windows, per_row, rows: tl.constexpr, columns: tl.constexpr,
     down: tl.constexpr, right: tl.constexpr, started: tl.constexpr,
 ):  # fmt: skip
-    """The tokens of a window: their numbers over the whole batch, and their places in the frame of the windows."""
+    """The tokens of a window: their numbers over the whole batch, and the side of the image's border they are on."""
     image = number // windows
     window = number % windows
     row = window // per_row * rows + inside // columns
@@ -30,18 +30,10 @@ def _places(
     if started:
         first_row += tl.load(start + 2 * image).to(tl.int32)
         first_column += tl.load(start + 2 * image + 1).to(tl.int32)
-    token = image * height * width + (row + first_row) % height * width + (column + first_column) % width
-    return token.to(tl.int64), row, column
-
-
-@triton.jit
-def _region(
-    row, column, height, width, rows: tl.constexpr, columns: tl.constexpr, down: tl.constexpr, right: tl.constexpr
-):  # fmt: skip
-    """Which side of the image's border a token of a shifted window came from."""
-    up = (row >= height - down).to(tl.int32) + (row >= height - rows).to(tl.int32)
-    left = (column >= width - right).to(tl.int32) + (column >= width - columns).to(tl.int32)
-    return up * 3 + left
+    row += first_row
+    column += first_column
+    token = image * height * width + row % height * width + column % width
+    return token.to(tl.int64), (row >= height).to(tl.int32) * 2 + (column >= width).to(tl.int32)
 
 
 @triton.jit
@@ -75,10 +67,10 @@ def _forward(
         number = tl.program_id(0) * RUN + step
         exists = number < count
         number = tl.minimum(number, count - 1)
-        from_token, from_row, from_column = _places(
+        from_token, side = _places(
             number, query, start, height, width, windows, per_row, rows, columns, down, right, started
         )
-        to_token, to_row, to_column = _places(
+        to_token, other = _places(
             number, key, start, height, width, windows, per_row, rows, columns, down, right, started
         )
         known = (there & exists)[:, None] & inner[None, :]
@@ -91,8 +83,6 @@ def _forward(
             k, _ = _unit(k, 1.0)
         score = tl.dot(q, tl.trans(k), input_precision=precision) * scale + position
         if border:
-            side = _region(from_row, from_column, height, width, rows, columns, down, right)
-            other = _region(to_row, to_column, height, width, rows, columns, down, right)
             score = tl.where(side[:, None] == other[None, :], score, score - 100.0)
         weight = tl.exp(score - tl.max(score, 1)[:, None])
         total = tl.sum(weight, 1)
@@ -125,9 +115,7 @@ def _backward(
         number = tl.program_id(0) * RUN + step
         exists = number < count
         number = tl.minimum(number, count - 1)
-        token, row, place = _places(
-            number, key, start, height, width, windows, per_row, rows, columns, down, right, started
-        )
+        token, side = _places(number, key, start, height, width, windows, per_row, rows, columns, down, right, started)
         known = (there & exists)[:, None] & inner[None, :]
         at = qkv + token[:, None] * (3 * channels) + column[None, :]
         q = tl.load(at, known, 0.0)
@@ -142,7 +130,6 @@ def _backward(
         similar = tl.dot(q, tl.trans(k), input_precision=precision) * scale
         score = similar + position
         if border:
-            side = _region(row, place, height, width, rows, columns, down, right)
             score = tl.where(side[:, None] == side[None, :], score, score - 100.0)
         weight = tl.exp(score - tl.max(score, 1)[:, None])
         weight = weight / tl.sum(weight, 1)[:, None]
@@ -175,104 +162,66 @@ class _Layout:
     """Numbers that both directions need."""
 
     def __init__(self, qkv: Tensor, bias: Tensor, window: list[int], cosine: bool, programs: int) -> None:
-        images, self.height, self.width, triple = qkv.shape
-        self.heads, self.length = bias.shape[0], bias.shape[1]
-        self.channels = triple // 3
-        self.dim = self.channels // self.heads
-        self.per_row = self.width // window[1]
-        self.windows = self.height // window[0] * self.per_row
-        self.count = images * self.windows
-        self.scale = 1.0 if cosine else self.dim**-0.5
-        self.L = max(16, power_of_two(self.length))
-        self.D = max(16, power_of_two(self.dim))
+        images, height, width, triple = qkv.shape
+        self.heads, self.length, channels = bias.shape[0], bias.shape[1], triple // 3
+        dim, per_row = channels // self.heads, width // window[1]
+        windows = height // window[0] * per_row
+        count = images * windows
         # as many windows in one program as leave enough programs to fill the device
         self.run = 1
-        while self.run < 16 and self.count * self.heads // (2 * self.run) >= programs:
+        while self.run < 16 and count * self.heads // (2 * self.run) >= programs:
             self.run *= 2
-        self.runs = blocks_in(self.count, self.run)
-        exact = qkv.dtype == torch.float32 and not tf32_allowed()
-        self.precision = "ieee" if exact else "tf32"
+        self.runs = blocks_in(count, self.run)
+        self.numbers = (1.0 if cosine else dim**-0.5, height, width, windows, per_row, count, channels)
+        self.sizes = (self.length, dim, max(16, power_of_two(self.length)))
+        self.D = max(16, power_of_two(dim))
+        self.precision = "ieee" if qkv.dtype == torch.float32 and not tf32_allowed() else "tf32"
 
-    def numbers(self) -> tuple[float, int, int, int, int, int, int]:
-        return self.scale, self.height, self.width, self.windows, self.per_row, self.count, self.channels
 
-
-def _fake(qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int],
-          shift: list[int], border: bool) -> Tensor:  # fmt: skip
+def _mixed(qkv: Tensor, *_: object) -> Tensor:
     return qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
 
 
-@torch.library.custom_op("trueshift::window_attention", mutates_args=())
-def _attend(
-    qkv: Tensor,
-    bias: Tensor,
-    sharpness: Tensor | None,
-    start: Tensor | None,
-    window: list[int],
-    shift: list[int],
-    border: bool,
-) -> Tensor:
-    return _launch(qkv, bias, sharpness, start, window, shift, border)
-
-
 def _launch(
-    qkv: Tensor,
-    bias: Tensor,
-    sharpness: Tensor | None,
-    start: Tensor | None,
-    window: list[int],
-    shift: list[int],
+    qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int], shift: list[int],
     border: bool,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     qkv, bias = qkv.contiguous(), bias.contiguous()
-    cosine = sharpness is not None
+    cosine, masked = sharpness is not None, border and (any(shift) or start is not None)
     layout = _Layout(qkv, bias, window, cosine, programs=4096)
-    out = _fake(qkv, bias, sharpness, start, window, shift, border)
-    part = min(layout.L, 64)
+    out = _mixed(qkv)
+    part = min(layout.sizes[2], 64)
     _forward[(layout.runs, layout.heads, blocks_in(layout.length, part))](
-        qkv, bias, sharpness, start, out, *layout.numbers(),
-        *window, *shift, layout.length, layout.dim, layout.L, part, layout.D, layout.run,
-        cosine, border and any(shift), start is not None, layout.precision,
-        num_warps=4, num_stages=2,
+        qkv, bias, sharpness, start, out, *layout.numbers, *window, *shift, *layout.sizes, part, layout.D, layout.run,
+        cosine, masked, start is not None, layout.precision, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
 
 
 @torch.library.custom_op("trueshift::window_attention_backward", mutates_args=())
 def _attend_backward(
-    grad_out: Tensor,
-    qkv: Tensor,
-    bias: Tensor,
-    sharpness: Tensor | None,
-    start: Tensor | None,
-    window: list[int],
-    shift: list[int],
-    border: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad_out: Tensor, qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int],
+    shift: list[int], border: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     qkv, bias, grad_out = qkv.contiguous(), bias.contiguous(), grad_out.to(qkv.dtype).contiguous()
-    cosine = sharpness is not None
+    cosine, masked = sharpness is not None, border and (any(shift) or start is not None)
     layout = _Layout(qkv, bias, window, cosine, programs=1024)
     grad = torch.empty_like(qkv)
     # a sum for each program, added up in a fixed order: the same bits every time
     grad_bias = bias.new_empty(layout.runs, *bias.shape, dtype=torch.float32)
     grad_sharpness = bias.new_zeros(layout.runs if cosine else 0, layout.heads, dtype=torch.float32)
     _backward[(layout.runs, layout.heads)](
-        qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, *layout.numbers(),
-        *window, *shift, layout.length, layout.dim, layout.L, layout.D, layout.run,
-        cosine, border and any(shift), start is not None, layout.precision,
-        num_warps=4, num_stages=1,
+        qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, *layout.numbers,
+        *window, *shift, *layout.sizes, layout.D, layout.run,
+        cosine, masked, start is not None, layout.precision, num_warps=4, num_stages=1,
     )  # fmt: skip
     return grad, grad_bias.sum(0), grad_sharpness.sum(0)
 
 
 @_attend_backward.register_fake
-def _(grad_out: Tensor, qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int],
-      shift: list[int], border: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return (
-        torch.empty_like(qkv, memory_format=torch.contiguous_format),
-        bias.new_empty(bias.shape, dtype=torch.float32),
-        bias.new_empty(bias.shape[0], dtype=torch.float32),
-    )
+def _(grad_out: Tensor, qkv: Tensor, bias: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    of_bias, of_sharpness = (bias.new_empty(shape, dtype=torch.float32) for shape in (bias.shape, bias.shape[:1]))
+    return torch.empty_like(qkv, memory_format=torch.contiguous_format), of_bias, of_sharpness
 
 
 def _remember(ctx, inputs, output) -> None:
@@ -283,29 +232,23 @@ def _remember(ctx, inputs, output) -> None:
 def _differentiate(ctx, grad_out):
     refuse_second_derivative((grad_out,))
     qkv, bias, sharpness, start = ctx.saved_tensors
-    grad, grad_bias, grad_sharpness = _attend_backward(
+    grad, of_bias, of_sharpness = _attend_backward(
         grad_out, qkv, bias, sharpness, start, ctx.window, ctx.shift, ctx.border
     )
     if sharpness is not None:
-        grad_sharpness = grad_sharpness.view_as(sharpness).to(sharpness.dtype)
-    return grad, grad_bias.to(bias.dtype), None if sharpness is None else grad_sharpness, None, None, None, None
+        of_sharpness = of_sharpness.view_as(sharpness).to(sharpness.dtype)
+    return grad, of_bias.to(bias.dtype), None if sharpness is None else of_sharpness, None, None, None, None
 
 
-_attend.register_fake(_fake)
+_attend = torch.library.custom_op("trueshift::window_attention", _launch, mutates_args=())
+_attend.register_fake(_mixed)
 _attend.register_autograd(_differentiate, setup_context=_remember)
 
 
 def window_attention(
-    x: Tensor,
-    project: Project,
-    bias: Tensor,
-    sharpness: Tensor | None,
-    start: Tensor | None,
-    window: Pair,
-    shift: Pair,
-    border: bool,
-    dropped: float,
-) -> Tensor:
+    x: Tensor, project: Project, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: Pair,
+    shift: Pair, border: bool, dropped: float,
+) -> Tensor:  # fmt: skip
     """Queries, keys and values ``[B, H, W, 3 C]`` to mixed values ``[B, H, W, C]``, every token in its place."""
     return (_attend if opaque() or torch.is_grad_enabled() else _launch)(
         project(x), bias, sharpness, start, list(window), list(shift), border

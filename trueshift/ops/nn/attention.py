@@ -11,7 +11,7 @@ WIDEST = 128  # channels of a head that a kernel takes
 
 
 def _in_tf32(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float, dropped: float = 0.0) -> bool:
-    """Float32 that may be multiplied in TF32, by heads that are not too wide, where nobody asks for a gradient."""
+    """Float32 that may be multiplied in TF32, by heads that are not too wide, where no gradient is needed."""
     served = usable(query, (torch.float32,)) and not dropped and not torch.is_grad_enabled()
     return served and query.shape[2] // heads <= WIDEST and tf32_allowed()
 

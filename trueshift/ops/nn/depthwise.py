@@ -143,7 +143,7 @@ def _folded(
 def finish(
     pooled: Sequence[Float[Tensor, "B h w C"]], norms: Sequence[nn.Module] | None, prefix: Tensor | None
 ) -> list[Tensor]:
-    """Norms, and sequences with ``prefix`` in front: what the kernel does on its way."""
+    """Norms, and sequences with ``prefix`` in front."""
     if norms is not None:
         pooled = [_normed(values, norm) for values, norm in zip(pooled, norms, strict=True)]
     sequences = [values.flatten(1, 2) for values in pooled]

@@ -8,13 +8,7 @@ from ..geometry.shift import Pair, circular_pad, circular_shift
 from ..kernels import kernel_for, usable
 
 
-def _shifted(
-    x: Tensor, kernel: Pair, stride: Pair, before: Pair, offset: Tensor | None = None, mode: str = "circular"
-) -> bool:
-    return offset is not None and usable(x)
-
-
-@kernel_for(_shifted)
+@kernel_for(lambda x, kernel, stride, before, offset=None, mode="circular": offset is not None and usable(x))
 def max_pool(
     x: Float[Tensor, "B H W C"],
     kernel: Pair,

@@ -16,23 +16,13 @@ Project = Callable[[Tensor], Tensor]
 LONGEST, LONGEST_IN_TRAINING, WIDEST = 256, 64, 128  # tokens of a window and channels of a head that a kernel takes
 
 
-def _fits(
-    x: Tensor,
-    project: Project,
-    bias: Tensor,
-    sharpness: Tensor | None,
-    start: Tensor | None,
-    window: Pair,
-    shift: Pair,
-    border: bool,
-    dropped: float,
-) -> bool:
+def _fits(x: Tensor, bias: Tensor, window: Pair, dropped: float) -> bool:
     longest = LONGEST_IN_TRAINING if torch.is_grad_enabled() else LONGEST
     small = window[0] * window[1] <= longest and x.shape[3] // bias.shape[0] <= WIDEST
     return small and not dropped and usable(x)
 
 
-@kernel_for(_fits)
+@kernel_for(lambda x, _, bias, sharpness, start, window, shift, border, dropped: _fits(x, bias, window, dropped))
 def window_attention(
     x: Float[Tensor, "B H W C"],
     project: Project,
@@ -58,10 +48,12 @@ def window_attention(
         dropped: the part of the weights that is left out.
     """
     size = (x.shape[1], x.shape[2])
+    begin = x.new_zeros(1, 2, dtype=torch.int64) if start is None else start
+    begin = torch.stack([begin[:, axis] + shift[axis] for axis in (0, 1)], 1) if any(shift) else begin
     every = bias[None]
-    if border and any(shift):
-        mask = border_mask(size, window, shift, bias.device)
-        every = (bias - 100.0 * mask[:, None].to(bias.dtype)).repeat(x.shape[0], 1, 1, 1)
+    if border and (any(shift) or start is not None):
+        mask = border_mask(size, window, begin)[:, :, None]
+        every = (bias - 100.0 * mask.to(bias.dtype)).expand(x.shape[0], -1, -1, -1, -1).flatten(0, 1)
 
     def attend(windows: Float[Tensor, "N L C"]) -> Float[Tensor, "N L C"]:
         queries, keys, values = project(windows).unflatten(2, (3, bias.shape[0], -1)).permute(2, 0, 3, 1, 4)
@@ -76,7 +68,6 @@ def window_attention(
         windows = window_partition(circular_shift(x, shift) if any(shift) else x, window)
         mixed = window_reverse(attend(windows.flatten(1, 2)).view_as(windows), size)
         return circular_shift(mixed, (-shift[0], -shift[1])) if any(shift) else mixed
-    begin = torch.stack([start[:, axis] + shift[axis] for axis in (0, 1)], 1) if any(shift) else start
     blocks = cut_blocks(x, window, begin)
     return join_blocks(attend(blocks.flatten(0, 2)).view_as(blocks), window, begin)
 

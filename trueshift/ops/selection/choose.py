@@ -34,16 +34,14 @@ class Choice:
 
     @property
     def tied(self) -> Bool[Tensor, " B"]:
-        """Scores tied exactly: the content key decided, or the content repeats and any choice is the same; of anchored
-        tokens, the first was taken."""
+        """Scores tied exactly: the content key decided; of content that repeats or is anchored, the first won."""
         if not self.scores:
             return torch.zeros_like(self.offset[:, 0], dtype=torch.bool)
         return _leading([score.flatten(1) for score in self.scores]).sum(1) > 1
 
     @property
     def margin(self) -> Float[Tensor, " B"]:
-        """The smallest relative change of a score that would have changed the choice: 0 where scores tie exactly,
-        infinity where there was nothing to choose."""
+        """Smallest relative change of a score that changes the choice: 0 for ties, infinity with nothing to choose."""
         if not self.scores:
             return torch.full_like(self.offset[:, 0], float("inf"), dtype=torch.float64)
         flat = [score.flatten(1) for score in self.scores]
@@ -68,11 +66,10 @@ def choose(scores: Sequence[Float[Tensor, "B sh sw"]], keys: Keys | None) -> Cho
 
     Args:
         scores: one or more per grid, the later ones for where the earlier ones tie.
-        keys: gives the content keys of all positions (:func:`.origin_keys`), of the images where a mask says so or of
-            all. Called only if scores tie, or where asking whether they do would cost a synchronisation. None where
-            every shift shows the same tensor: then the first of those that tie is the same one too. Scores closer than
-            rounding count as tied there, so that another batch size, device or runtime, which rounds differently,
-            chooses the same, unless a gap is that close to rounding itself.
+        keys: gives the content keys of all positions (:func:`.origin_keys`), of all images or of those in a mask.
+            Called only if scores tie, or where finding out would cost a synchronisation. None for anchored content:
+            the first of those that tie is then always the same. There, scores closer than rounding count as tied, so
+            that another batch size, device or runtime chooses the same.
     """
     columns = scores[0].shape[2]
     flat = [score.flatten(1) for score in scores]
@@ -106,13 +103,10 @@ def choose_by_windows(norms: Float[Tensor, "B H W"], window: Pair) -> Choice:
 
 
 def drop_grids(choice: Choice, stride: Pair, rate: float) -> Choice:
-    """Replace the choice of each image, with probability ``rate``, by a grid drawn uniformly.
+    """Replace the choice of each image, with probability ``rate``, by one of the s x s grids drawn uniformly.
 
     For training: a network that always sees the best grid of an image sees the image in one way only. Where a criterion
     is being learned, a drawn grid carries all the weight, so its score gets no gradient from that image.
-
-    Args:
-        stride: s, for rows and for columns.
     """
     drawn = torch.rand(len(choice.offset), 3, dtype=torch.float32, device=choice.offset.device)
     dropped = drawn[:, :1] < rate

@@ -33,8 +33,7 @@ def _mix(x: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
 def _scatter(x: Int64[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
     """Scatter the bits of integers below 2**32, without a product that wraps around.
 
-    What a compiler knows before it runs, as of a range, it may compute as if nothing ever did: torch's, with one thread
-    on a CPU, had other salts than eager code, and with them other choices among equals.
+    torch's compiler folds constants as if nothing wrapped around: with one thread on a CPU, its salts were others.
     """
     x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
     x = ((x ^ (x >> 12)) * 0x297A2D39) & 0xFFFFFFFF
@@ -47,7 +46,7 @@ def fingerprint(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
     Shift law: ``fingerprint(S x) == S fingerprint(x)``.
     """
     values = x if x.dtype == torch.float64 else x.to(torch.float32)
-    multipliers = _scatter(torch.arange(1, x.shape[-1] + 1, device=x.device)) | 1
+    multipliers = _salts(1, x.shape[-1], x.device) | 1
     if exporting():
         return _mix(sum_in_halves(bits_by_arithmetic(values) * multipliers))
     return _mix((bits_by_view(values) * multipliers).sum(-1))
@@ -87,13 +86,12 @@ def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None 
     Shift law: ``origin_keys(S x) == S origin_keys(x)``; equal keys mean equal content.
 
     Args:
-        needed: images whose keys will be looked at, if not all. On a GPU the others cost nothing, and what stands in
-            their place means nothing.
+        needed: images whose keys are used, if not all. On a GPU the others cost nothing and their keys mean nothing.
     """
     if max(x.shape[1:3]) > 2**15:
         raise ValueError(f"size {tuple(x.shape[1:3])}: needs at most {2**15} rows and columns; cut the image in tiles")
     words = fingerprint(x)
-    salts = _scatter(torch.arange(1, HASHES + 1, device=x.device)).view(HASHES, 1, 1, 1)
+    salts = _salts(1, HASHES, x.device).view(HASHES, 1, 1, 1)
     residues = (_mix(words ^ salts) % PRIME).to(torch.float64)  # HASHES B H W
     rows = _circulant(x.shape[1], 0, x.device)[:, None]
     columns = _circulant(x.shape[2], HASHES, x.device)[:, None]
@@ -102,9 +100,13 @@ def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None 
     return (first << 38) | (second << 19) | third
 
 
+def _salts(first: int, last: int, device: torch.device) -> Int64[Tensor, " all"]:
+    return _scatter(torch.arange(first, last + 1, device=device))
+
+
 def _multipliers(size: int, seed: int, device: torch.device) -> Int64[Tensor, "HASHES size"]:
     """Of the rows, or of the columns, by their distance."""
-    salts = _scatter(torch.arange(seed + 1, seed + HASHES + 1, device=device))[:, None]
+    salts = _salts(seed + 1, seed + HASHES, device)[:, None]
     return _scatter(torch.arange(size, device=device) ^ salts) % PRIME
 
 
@@ -121,10 +123,8 @@ def all_multipliers(x: Tensor) -> Int64[Tensor, " all"]:
 
 
 def _make_multipliers(channels: int, rows: int, columns: int, device: torch.device) -> Tensor:
-    of_channels = _scatter(torch.arange(1, channels + 1, device=device)) | 1
-    salts = _scatter(torch.arange(1, HASHES + 1, device=device))
     lines = (_multipliers(rows, 0, device).flatten(), _multipliers(columns, HASHES, device).flatten())
-    return torch.cat([of_channels, salts, *lines])
+    return torch.cat([_salts(1, channels, device) | 1, _salts(1, HASHES, device), *lines])
 
 
 @lru_cache(64)

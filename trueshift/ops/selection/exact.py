@@ -58,7 +58,7 @@ def quantise(x: Float[Tensor, "B *rest"], bits: int) -> tuple[Tensor, Tensor]:
 
 
 def refuse_mps(x: Tensor) -> None:
-    """Say what is missing there, before torch does."""
+    """MPS has no float64."""
     if x.device.type == "mps":
         raise NotImplementedError(
             "choosing a grid needs float64, which MPS does not have: move model and image to the CPU"
@@ -72,13 +72,10 @@ def require_finite(peak: Tensor) -> None:
 
 
 def can_ask(x: Tensor) -> bool:
-    """Whether Python may look at the values of ``x`` without a synchronisation or a break in a compiled graph.
-
-    A trace would be made without a break, of the branch that one image takes: it is refused.
-    """
+    """Whether Python may look at the values of ``x`` without a synchronisation or a break in a compiled graph."""
     if torch.compiler.is_compiling():
         return False
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # would record the branch that one image takes
         raise NotImplementedError(
             "torch.jit.trace records what one image does, and a choice of grids is another for each: needs "
             "torch.export.export, torch.compile or trueshift.export_onnx"

@@ -61,9 +61,7 @@ def plan_of(image: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Plan:
     return Plan(image.shape[3], stride, (weight.shape[2], weight.shape[3]), padding, image.shape[1:3].numel())
 
 
-def _small_patches(
-    image: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, pixels: Pixels | None = None
-) -> bool:
+def _small_patches(image: Tensor, weight: Tensor, bias: object, stride: Pair, padding: Pair, *_: object) -> bool:
     """What fits the matrix units: small patches of images, in at most 32 bits per pixel."""
     if not usable(image):
         return False
@@ -170,12 +168,13 @@ def _by_displacement(products: Tensor, channels: int, stride: Pair, kernel: Pair
     """Sort the products by residue and displacement: ``[B, sh, sw, kh, 2 kw - 1, C, C]``."""
     below, beside = kernel[0] - 1, kernel[1] - 1
     products = products.view(-1, *stride, channels, stride[0] + below, stride[1] + 2 * beside, channels)
-    row, column, down, right = torch.meshgrid(
-        *[torch.arange(n, device=products.device) for n in (*stride, kernel[0], 2 * beside + 1)],
-        indexing="ij",
-    )
+    row, column, down, right = _all_indices(*stride, kernel[0], 2 * beside + 1, device=products.device)
     sorted_ = products.permute(0, 3, 6, 1, 2, 4, 5)[:, :, :, row, column, row + down, column + right]
     return sorted_.permute(0, 3, 4, 5, 6, 1, 2)
+
+
+def _all_indices(*sizes: int, device: torch.device) -> tuple[Tensor, ...]:
+    return torch.meshgrid(*[torch.arange(size, device=device) for size in sizes], indexing="ij")
 
 
 def _gram_by_displacement(gram: Tensor) -> Tensor:
@@ -183,9 +182,7 @@ def _gram_by_displacement(gram: Tensor) -> Tensor:
     height, width = gram.shape[1:3]
     below, beside = height - 1, width - 1
     padded = F.pad(gram, (beside, beside, 0, below))
-    row, column, down, right = torch.meshgrid(
-        *[torch.arange(n, device=gram.device) for n in (height, width, height, 2 * beside + 1)], indexing="ij"
-    )
+    row, column, down, right = _all_indices(height, width, height, 2 * beside + 1, device=gram.device)
     taps = padded.permute(0, 3, 1, 2, 4, 5)[:, :, row, column, row + down, column + right]
     taps = taps * torch.where(down > 0, 2.0, 1.0).to(gram.dtype)  # for the opposite displacement
     return taps.permute(2, 3, 4, 5, 0, 1).flatten(2)
@@ -204,16 +201,8 @@ def _correlate(
         taps: digits, each ``[B, kh, kw, K]``, or ``[1, kh, kw, K]`` for all images.
     """
     stride, kernel, padding, device = plan.stride, plan.kernel, plan.padding, residues[0].device
-
-    def index(axis: int) -> Tensor:
-        phase = torch.arange(stride[axis], device=device)[:, None]
-        tap = torch.arange(kernel[axis], device=device)[None, :]
-        return (phase + tap - padding[axis]) % stride[axis]
-
-    row = index(0)[:, None, :, None]
-    column = index(1)[None, :, None, :]
-    tap_row = torch.arange(kernel[0], device=device)[None, None, :, None]
-    tap_column = torch.arange(kernel[1], device=device)[None, None, None, :]
+    phase_row, phase_column, tap_row, tap_column = _all_indices(*stride, *kernel, device=device)
+    row, column = (phase_row + tap_row - padding[0]) % stride[0], (phase_column + tap_column - padding[1]) % stride[1]
     total = torch.zeros((), dtype=torch.float64, device=device)
     for i, a in enumerate(residues):
         for j, b in enumerate(taps):

@@ -22,23 +22,19 @@ def plain_sum(x: Float[Tensor, "B *rest"], dims: tuple[int, ...]) -> Float[Tenso
     return x.sum(dims, dtype=torch.float64)
 
 
-def plain_linear(x: Tensor, weight: Float[Tensor, "N K"]) -> Float[Tensor, "B *rest N"]:
-    """``x @ weight.T``."""
+def _linear(x: Tensor, weight: Float[Tensor, "N K"]) -> Float[Tensor, "B *rest N"]:
     return F.linear(x.float(), weight.detach().float())
 
 
-def plain_conv(
-    x: Float[Tensor, "B H W C"], weight: Float[Tensor, "D Cg kh kw"], padding: Pair, groups: int = 1
-) -> Float[Tensor, "B H W D"]:
-    """Circular convolution of stride 1."""
+def _conv(x: Tensor, weight: Float[Tensor, "D Cg kh kw"], padding: Pair, groups: int = 1) -> Float[Tensor, "B H W D"]:
+    """Circular, of stride 1."""
     height, width = weight.shape[2:]
     rows, columns = (padding[0], height - 1 - padding[0]), (padding[1], width - 1 - padding[1])
     padded = circular_pad(x.float(), rows, columns).permute(0, 3, 1, 2)
     return F.conv2d(padded, weight.detach().float(), groups=groups).permute(0, 2, 3, 1)
 
 
-def plain_layer_norm(x: Float[Tensor, "B H W C"], norm: nn.LayerNorm) -> Float[Tensor, "B H W C"]:
-    """LayerNorm."""
+def _layer_norm(x: Float[Tensor, "B H W C"], norm: nn.LayerNorm) -> Float[Tensor, "B H W C"]:
     return F.layer_norm(x.float(), norm.normalized_shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
@@ -47,7 +43,7 @@ def plain_norm(x: Float[Tensor, "B H W C"], p: float = 2) -> Float[Tensor, "B H 
     return torch.linalg.vector_norm(x, p, 3, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
-def plain_power_sum(x: Float[Tensor, "B H W C"], p: float) -> Float[Tensor, "B H W"]:
+def _power_sum(x: Float[Tensor, "B H W C"], p: float) -> Float[Tensor, "B H W"]:
     """The p-norm of each token, to the power p."""
     if p == 2:
         # on a CPU in one pass, without a tensor of squares
@@ -56,10 +52,9 @@ def plain_power_sum(x: Float[Tensor, "B H W C"], p: float) -> Float[Tensor, "B H
 
 
 def plain_window_mean(x: Float[Tensor, "B H W"], window: Pair) -> Float[Tensor, "B H W"]:
-    """The mean over the window that starts at each position.
+    """The mean over the window that starts at each position; along an axis that one window spans, equal bit for bit.
 
-    Along an axis that one window spans, all of them are the same and so must the means be, in every bit: otherwise
-    rounding would choose, where the choice is meant to go to the next score.
+    Otherwise rounding would choose, where the choice is meant to go to the next score.
     """
     rows, columns = window
     height, width = x.shape[1:]
@@ -85,6 +80,4 @@ class Arithmetic:
 
 
 EXACT = Arithmetic(exact_sum, exact_linear, exact_conv, exact_layer_norm, token_norm, exact_power_sum, window_energy)
-PLAIN = Arithmetic(
-    plain_sum, plain_linear, plain_conv, plain_layer_norm, plain_norm, plain_power_sum, plain_window_mean
-)
+PLAIN = Arithmetic(plain_sum, _linear, _conv, _layer_norm, plain_norm, _power_sum, plain_window_mean)

@@ -22,7 +22,7 @@ BITS = 14
 
 @dataclass
 class Integers:
-    """What an image was rounded to: ``values`` in float64, and the centre and unit of each image."""
+    """What an image was rounded to, with the centre and unit of each image."""
 
     values: Float64[Tensor, "B H W C"]
     centre: Float64[Tensor, " B"]

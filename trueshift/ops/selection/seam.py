@@ -41,14 +41,14 @@ def _contrast(integers: Tensor, dim: int) -> Tensor:
 
 
 def seam_near(scores: Float64[Tensor, "B N"], start: torch.Tensor, stride: int) -> Float64[Tensor, "B n"]:
-    """For each token of the grid that starts at ``start``: the best seam score among the lines nearest to its start.
+    """For each token of the grid that starts at ``start``: the best score of its first line and those just before.
 
     Shift law: moves with the tokens.
     """
     size = scores.shape[1]
     first = start[:, None] + torch.arange(0, size, stride, device=scores.device)
-    around = torch.arange(stride, device=scores.device) - (stride - 1) // 2
-    return scores.gather(1, ((first[:, :, None] + around) % size).flatten(1)).unflatten(1, (-1, stride)).amax(2)
+    before = torch.arange(stride, device=scores.device)
+    return scores.gather(1, ((first[:, :, None] - before) % size).flatten(1)).unflatten(1, (-1, stride)).amax(2)
 
 
 def _short(rows: Tensor, columns: Tensor, *_: object) -> bool:
@@ -63,7 +63,7 @@ def start_on_seam(
     stride: Pair,
     keys: Keys,
 ) -> Int64[Tensor, "B 2"]:
-    """Where the token stands that is nearest the seam, of the grid that starts at ``offset``.
+    """Where the first token after the seam stands, of the grid that starts at ``offset``.
 
     Shift law: the same token of the content, whatever the shift, up to a period of the content itself.
 

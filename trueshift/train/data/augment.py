@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from timm.data.auto_augment import augment_and_mix_transform, auto_augment_trans
 from timm.data.random_erasing import RandomErasing
 from timm.data.transforms import RandomResizedCropAndInterpolation
 from torch import Tensor
+from torchvision.transforms import ColorJitter
 
 from ...data.source import IGNORED, Sample
 from ...data.transforms import Preparation, ScenePreparation, pixels_of
@@ -27,20 +28,8 @@ _FLIP, _VERTICAL, _ROWS, _COLUMNS, _IMAGE, _ERASE, _TOP, _LEFT = range(8)
 _SCALE, _CROP_TOP, _CROP_LEFT, _CROP_FLIP = range(16, 20)
 _RETRIES = 10  # of a crop with too much of one class
 
-Finish = Callable[[Tensor, Tensor, int, np.ndarray], Tensor]  # (pixels, labels, epoch, indices) -> images
-
-
-@runtime_checkable
-class Transform(Protocol):
-    """What differs between the tasks when a batch is made."""
-
-    def __call__(self, sample: Sample, epoch: int, index: int) -> tuple[UInt8[Tensor, "3 H W"], Int[Tensor, "..."]]:
-        """Pixels and target of one sample in one epoch."""
-        ...
-
-    def finisher(self, device: torch.device | str) -> Finish:
-        """What is left to do with a batch on the device: normalize, and changes that are fast there."""
-        ...
+# what is left to do with a batch on the device: (pixels, labels, epoch, indices) -> images
+Finish = Callable[[Tensor, Tensor, int, np.ndarray], Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,18 +49,13 @@ class Draws:
 
     def shifts(self, epoch: int, indices: int | np.ndarray, size: Pair) -> np.ndarray:
         """Rows and columns of each circular shift, as [..., 2], uniformly distributed."""
-        return self._pairs(epoch, indices, (_ROWS, _COLUMNS), size)
+        both = uniform(self.seed, epoch, indices, _ROWS), uniform(self.seed, epoch, indices, _COLUMNS)
+        return (np.stack(both, -1) * size).astype(np.int64)
 
     def corners(self, epoch: int, indices: int | np.ndarray) -> np.ndarray:
         """Top left corner of the crop of each padded image, as [..., 2], uniformly distributed."""
-        places = 2 * self.augment.pad_crop + 1
-        return self._pairs(epoch, indices, (_TOP, _LEFT), (places, places))
-
-    def _pairs(self, epoch: int, indices: int | np.ndarray, streams: Pair, size: Pair) -> np.ndarray:
-        both = [
-            uniform(self.seed, epoch, indices, stream) * length for stream, length in zip(streams, size, strict=True)
-        ]
-        return np.stack(both, -1).astype(np.int64)
+        both = uniform(self.seed, epoch, indices, _TOP), uniform(self.seed, epoch, indices, _LEFT)
+        return (np.stack(both, -1) * (2 * self.augment.pad_crop + 1)).astype(np.int64)
 
     def erase(self, images: Float[Tensor, "B C H W"], epoch: int, indices: np.ndarray) -> Float[Tensor, "B C H W"]:
         """Random erasing, in place."""
@@ -102,11 +86,8 @@ class ClassificationTransform:
 
     @cached_property
     def _random_crop(self) -> RandomResizedCropAndInterpolation | None:
-        scale = self.draws.augment.crop_scale
-        if scale is None:
-            return None
-        how = self.preparation.interpolation
-        return RandomResizedCropAndInterpolation(self.preparation.size, scale=scale, interpolation=how)
+        scale, how = self.draws.augment.crop_scale, self.preparation.interpolation
+        return scale and RandomResizedCropAndInterpolation(self.preparation.size, scale=scale, interpolation=how)
 
     @cached_property
     def _colors(self) -> Any:
@@ -115,11 +96,7 @@ class ClassificationTransform:
         if wanted.auto_augment:
             with seeded(0):  # built at the first image, whose random numbers must not depend on that
                 return auto_augment(wanted.auto_augment, self.preparation)
-        if wanted.color_jitter:
-            from torchvision.transforms import ColorJitter
-
-            return ColorJitter(*(wanted.color_jitter,) * 3)
-        return None
+        return ColorJitter(*(wanted.color_jitter,) * 3) if wanted.color_jitter else None
 
     def __call__(self, sample: Sample, epoch: int, index: int) -> tuple[UInt8[Tensor, "3 H W"], Int[Tensor, ""]]:
         """Pixels and class of one image in one epoch."""
@@ -193,7 +170,7 @@ class SegmentationTransform:
         return height + -height % rows, width + -width % columns
 
     def factor(self, epoch: int, index: int) -> float:
-        """Of the scale that an image is resized to."""
+        """Factor of the scale that an image is resized to."""
         least, most = self.augment.scale_range
         return least + (most - least) * float(uniform(self.seed, epoch, index, _SCALE))
 

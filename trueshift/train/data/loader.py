@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...data.source import Source
-from .augment import Transform
+from .augment import ClassificationTransform, SegmentationTransform
 from .sampler import BatchOrder
 
 _STAND_INS = 16  # tried in place of a sample that cannot be read
@@ -29,21 +28,17 @@ class Share:
     processes: int = 1
 
 
+ALONE = Share()
+
+
 @dataclass(frozen=True)
 class Batch:
-    """One pass of one process.
+    """One pass of one process."""
 
-    Args:
-        images: pixels, or once finished, normalized images.
-        labels: a class for each image, or for each of its pixels.
-        indices: of the samples in the data.
-        unreadable: samples that could not be read, with the reason; others stand in for them.
-    """
-
-    images: Shaped[Tensor, "B 3 H W"]
-    labels: Int[Tensor, "B ..."]
-    indices: np.ndarray
-    unreadable: list[str] = field(default_factory=list)
+    images: Shaped[Tensor, "B 3 H W"]  # pixels, or once finished, normalized images
+    labels: Int[Tensor, "B ..."]  # a class for each image, or for each of its pixels
+    indices: np.ndarray  # of the samples in the data
+    unreadable: list[str] = field(default_factory=list)  # with the reason; others stand in for them
 
     @classmethod
     def collate(cls, items: list[_Item]) -> "Batch":
@@ -56,21 +51,12 @@ class Batch:
         return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
-@runtime_checkable
-class Feed(Protocol):
-    """Gives a process its share of an epoch, from any step on: batches, normalized and on the device."""
-
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The passes of this process."""
-        ...
-
-
 @dataclass(frozen=True)
 class AugmentedSamples(Dataset[_Item]):
     """Training samples by epoch and index; another one stands in for what cannot be read."""
 
     source: Source
-    transform: Transform
+    transform: ClassificationTransform | SegmentationTransform
 
     def __getitem__(self, key: _Key) -> _Item:
         epoch, index = key
@@ -99,8 +85,8 @@ class _Passes(Sampler[list[_Key]]):
     def __iter__(self) -> Iterator[list[_Key]]:
         first = self.first_step
         for epoch in count(self.epoch):
-            for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first):
-                yield [(epoch, int(index)) for index in indices]
+            for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first).tolist():
+                yield [(epoch, index) for index in indices]
             first = 0
 
     def left(self, first_step: int) -> int:

@@ -85,35 +85,23 @@ class ResidentFeed:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The passes of this process in one epoch."""
-        passes = self.order.shares(epoch, self.share.rank, self.share.processes, first_step)
-        if not passes:
-            return
-        device = self.images.pixels.device
-        order = np.stack(passes)
+        order, draws = self.order.shares(epoch, self.share.rank, self.share.processes, first_step), self.draws
+        flips = draws.mirrored(epoch, order), draws.upside_down(epoch, order)
+        moves = draws.shifts(epoch, order, self.images.preparation.size), draws.corners(epoch, order)
         # copied to the device once for the whole epoch
-        positions, mirrored, upside_down, shifts, corners = (
-            torch.from_numpy(drawn).to(device)
-            for drawn in (
-                order,
-                self.draws.mirrored(epoch, order),
-                self.draws.upside_down(epoch, order),
-                self.draws.shifts(epoch, order, self.images.preparation.size),
-                self.draws.corners(epoch, order),
-            )
-        )
-        augment = self.draws.augment
-        for number, at in enumerate(positions):
+        drawn = [torch.from_numpy(each).to(self.images.pixels.device) for each in (order, *flips, *moves)]
+        for indices, at, mirrored, upside_down, shifts, corners in zip(order, *drawn, strict=True):
             images = self.images.resized(at)
-            if augment.flip:
-                images = torch.where(mirrored[number].view(-1, 1, 1, 1), images.flip(-1), images)
-            if augment.vertical_flip:
-                images = torch.where(upside_down[number].view(-1, 1, 1, 1), images.flip(-2), images)
-            if augment.pad_crop:
-                images = self._crop(images, corners[number])
-            if augment.circular_shift:
-                images = circular_shift(images, shifts[number], IMAGE_DIMS)
-            images = self.draws.erase(self.images.normalize(images), epoch, order[number])
-            yield Batch(images, self.images.labels[at], order[number])
+            if draws.augment.flip:
+                images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
+            if draws.augment.vertical_flip:
+                images = torch.where(upside_down.view(-1, 1, 1, 1), images.flip(-2), images)
+            if draws.augment.pad_crop:
+                images = self._crop(images, corners)
+            if draws.augment.circular_shift:
+                images = circular_shift(images, shifts, IMAGE_DIMS)
+            images = draws.erase(self.images.normalize(images), epoch, indices)
+            yield Batch(images, self.images.labels[at], indices)
 
     def _crop(self, images: Float[Tensor, "B 3 H W"], corners: Int[Tensor, "B 2"]) -> Float[Tensor, "B 3 H W"]:
         """Crops of the padded images, of their own size."""

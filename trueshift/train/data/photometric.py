@@ -21,21 +21,13 @@ _TURN = 18 / 180  # of the circle of hues, at most
 
 @dataclass(frozen=True)
 class Distortion:
-    """The changes of each image of a batch; 0 or a factor of 1 for none.
+    """The changes of each image of a batch; 0 or a factor of 1 for none."""
 
-    Args:
-        brightness: what is added, of 255.
-        contrast_first: a factor of all colours, before saturation and hue.
-        saturation: a factor of it.
-        hue: what is added, in parts of the circle.
-        contrast_last: a factor of all colours, at the end.
-    """
-
-    brightness: Float[Tensor, " B"]
-    contrast_first: Float[Tensor, " B"]
-    saturation: Float[Tensor, " B"]
-    hue: Float[Tensor, " B"]
-    contrast_last: Float[Tensor, " B"]
+    brightness: Float[Tensor, " B"]  # added, of 255
+    contrast_first: Float[Tensor, " B"]  # a factor of all colors, before saturation and hue
+    saturation: Float[Tensor, " B"]  # a factor
+    hue: Float[Tensor, " B"]  # added, in parts of the circle
+    contrast_last: Float[Tensor, " B"]  # a factor of all colors, at the end
 
     @classmethod
     def drawn(cls, seed: int, epoch: int, indices: np.ndarray, device: torch.device | str = "cpu") -> "Distortion":
@@ -72,9 +64,9 @@ def distort(
     """
     pixels = (images.float() + _each(by.brightness)).clamp_(0, 255)
     pixels = (pixels * _each(by.contrast_first)).clamp_(0, 255)
-    coloured = _recoloured(pixels, _each(by.saturation)[:, 0], _each(by.hue)[:, 0])
+    colored = _recolored(pixels, _each(by.saturation)[:, 0], _each(by.hue)[:, 0])
     untouched = _each((by.saturation == 1) & (by.hue == 0))  # the conversion to hue and back rounds
-    pixels = torch.where(untouched, pixels, coloured)
+    pixels = torch.where(untouched, pixels, colored)
     pixels = (pixels * _each(by.contrast_last)).clamp_(0, 255)
     return pixels if keep is None else torch.where(keep[:, None], images.float(), pixels)
 
@@ -83,7 +75,7 @@ def _each(values: Tensor) -> Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-def _recoloured(pixels: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
+def _recolored(pixels: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
     """Change saturation and hue, but not the value, the largest component.
 
     Only sums, products and comparisons, which round alike everywhere.

@@ -9,23 +9,17 @@ from ...utils.rng import hashed
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """A new order of all samples in every epoch, cut into batches; an incomplete last batch is dropped.
+    """A new order of all samples in every epoch, cut into batches; an incomplete last batch is dropped."""
 
-    Args:
-        images: how many there are.
-        batch_size: of a step, over all processes.
-        parts: passes of all processes that make a step: processes times accumulated gradients.
-    """
-
-    images: int
-    batch_size: int
-    parts: int = 1
+    images: int  # how many there are
+    batch_size: int  # of a step, over all processes
+    parts: int = 1  # passes of all processes that make a step: processes times accumulated gradients
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.batch_size % self.parts:
-            down, up = self.batch_size // self.parts * self.parts, -(-self.batch_size // self.parts) * self.parts
-            better = " or ".join(str(size) for size in (down, up) if size)
+            down = self.batch_size // self.parts * self.parts
+            better = " or ".join(str(size) for size in (down, down + self.parts) if size)
             raise ValueError(
                 f"batch_size {self.batch_size} does not divide into {self.parts} equal parts (processes times "
                 f"accumulate): needs e.g. {better}"
@@ -46,7 +40,7 @@ class BatchOrder:
         order = np.random.default_rng(int(hashed(self.seed, epoch))).permutation(self.images)
         return order[: self.steps * self.batch_size].reshape(self.steps, self.parts, -1)
 
-    def shares(self, epoch: int, rank: int, processes: int, first_step: int = 0) -> list[np.ndarray]:
-        """The samples of each pass of one process, from a step on."""
+    def shares(self, epoch: int, rank: int, processes: int, first_step: int = 0) -> np.ndarray:
+        """The samples of each pass of one process, from a step on, as [passes, batch_size / parts]."""
         mine = self.epoch(epoch)[first_step:, rank::processes]
-        return list(mine.reshape(-1, mine.shape[-1]))
+        return mine.reshape(-1, mine.shape[-1])

@@ -51,22 +51,19 @@ def open_training_data(config: TrainConfig, fetch: bool = True) -> TrainingData:
     for source in (train, test):
         if not source.classes:
             raise ValueError(f"{source.title} has no classes: needs one folder of images per class")
-    classes = list(train.classes or [])
+    classes, known = list(train.classes or []), CLASSES.get(wanted.kind)
     if classes != test.classes:
-        raise ValueError(_difference(classes, list(test.classes or [])))
-    if len(classes) != CLASSES.get(wanted.kind, len(classes)):
+        only = [
+            sorted({*one}.difference(other or []))[:5]
+            for one, other in ((classes, test.classes), (test.classes or [], classes))
+        ]
         raise ValueError(
-            f"{wanted.path} has {len(classes)} classes: this recipe is for {wanted.kind}, which has "
-            f"{CLASSES[wanted.kind]}; for your own data use --data.kind any"
+            f"{len(classes)} classes to learn from and {len(test.classes or [])} to measure on are not the same: needs "
+            f"the same folders, in the same order; only to learn from: {only[0]}, only to measure on: {only[1]}"
+        )
+    if known not in (None, len(classes)):
+        raise ValueError(
+            f"{wanted.path} has {len(classes)} classes: this recipe is for {wanted.kind}, which has {known}; for your "
+            "own data use --data.kind any"
         )
     return TrainingData(evenly_spread(train, wanted.limit), evenly_spread(test, config.evaluate.limit), classes)
-
-
-def _difference(train: list[str], test: list[str]) -> str:
-    first, second = set(train), set(test)
-    parts = [f"only to learn from: {', '.join(sorted(first - second)[:5])}"] if first - second else []
-    parts += [f"only to measure on: {', '.join(sorted(second - first)[:5])}"] if second - first else []
-    return (
-        f"{len(train)} classes to learn from and {len(test)} to measure on are not the same "
-        f"({'; '.join(parts) or 'the same names in another order'}): needs the same folders in both"
-    )

@@ -1,0 +1,94 @@
+"""Every kernel compiles for an NVIDIA GPU. None is needed: the interpreter accepts what the compiler refuses."""
+
+import ast
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trueshift.ops import kernels
+
+FOLDER = Path(kernels.__file__).parent
+KERNELS = [
+    f"{path.stem}.{node.name}"
+    for path in sorted(FOLDER.glob("*.py"))
+    for node in ast.parse(path.read_text()).body
+    if "launched" in map(ast.unparse, getattr(node, "decorator_list", []))
+]
+
+PTXAS = kernels.AVAILABLE and platform.machine() == "x86_64"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PTXAS, reason="needs Triton and its ptxas for x86_64")]
+
+# Networks run on the CPU with kernels switched on. A launch compiles and computes nothing: results are zeros.
+COMPILE_ALL = """
+import json, sys
+from importlib import import_module
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import mangle_type
+import trueshift as ts
+from trueshift.ops import kernels
+
+for name in sys.argv[1:]:
+    import_module(f"trueshift.ops.kernels.{name.partition('.')[0]}")  # with the tile sizes of a GPU
+kernels.INTERPRETED = True  # kernels are usable on the CPU
+torch.empty, torch.empty_like, torch.Tensor.new_empty = torch.zeros, torch.zeros_like, torch.Tensor.new_zeros
+torch.backends.cuda.matmul.allow_tf32 = True
+messages, variants = {}, set()
+
+def compile_for_gpu(launched, grid):
+    def launch(*arguments, **options):
+        kernel = launched.kernel
+        arguments += tuple([options.pop(name) for name in launched.names[len(arguments):]])
+        types, constants, attributes = {}, {}, {}
+        for number, (parameter, value) in enumerate(zip(kernel.params, arguments, strict=True)):
+            if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
+                types[parameter.name], constants[number,] = "constexpr", value
+                continue
+            types[parameter.name] = mangle_type(value)
+            if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
+                attributes[number,] = [["tt.divisibility", 16]]
+        name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}"
+        variant = str((name, types, constants, attributes, options))
+        if variant in variants:
+            return
+        variants.add(variant)
+        messages.setdefault(name, [])
+        try:
+            source = ASTSource(kernel, types, constants, attributes)
+            memory = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).metadata.shared
+            assert memory <= 227 * 1024, f"{memory} bytes of shared memory"
+        except Exception as error:
+            messages[name].append(str(error))
+    return launch
+
+kernels.launching.launched.__getitem__ = compile_for_gpu
+for name in ("a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"):
+    for dtype in (torch.float32, torch.bfloat16):
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            model = ts.create_model(name)
+            model.train()(torch.rand(2, 3, 32, 32)).float().sum().backward()
+            with torch.no_grad():
+                model.eval()(torch.rand(2, 3, 32, 32))
+print(json.dumps(messages))
+"""
+
+
+@pytest.fixture(scope="module")
+def messages():
+    """What the compiler says about each kernel, in a process in which Triton does not interpret."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE_ALL, *KERNELS]
+    done = subprocess.run(command, cwd=FOLDER.parents[2], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernel_compiles(kernel, messages):
+    assert messages.get(kernel, "was not launched") == []
