@@ -56,7 +56,7 @@ def test_nothing_is_random_in_evaluation(name):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_choice_of_a_network_is_dropped_and_none_at_rate_0(name):
-    x = images(64)
+    x = images(16)
     model = ts.create_model(name, grid_drop_rate=1.0).train()
     with torch.no_grad():
         once, again = chosen(model, x), chosen(model, x)
@@ -142,19 +142,25 @@ def test_a_rate_that_is_no_probability_is_refused(rate):
         ts.create_model("a_swin_mini", grid_drop_rate=rate)
 
 
-def test_compiled_training_draws_the_same_grids(run_unchecked):
-    run_unchecked("""
+@pytest.mark.parametrize(
+    "compiled", ['partial(torch.compile, backend="aot_eager")', pytest.param("compiled", marks=pytest.mark.slow)]
+)
+def test_compiled_training_draws_the_same_grids(run_unchecked, compiled):
+    run_unchecked(
+        """
 import torch, trueshift as ts
+from functools import partial
 from trueshift.train.compile_check import compiled
 torch.manual_seed(0)
 model = ts.create_model("a_swin_mini", depths=(1, 1), num_heads=(1, 2), embed_dim=16, num_classes=4,
                         grid_drop_rate=0.5, drop_path_rate=0.0).train()
 x = torch.rand(8, 3, 32, 32)
-other = compiled(model)
+other = COMPILE(model)
 for seed in (1, 2):
     torch.manual_seed(seed)
     one = model(x)
     torch.manual_seed(seed)
     two = other(x)
     assert torch.allclose(one, two, atol=1e-4), (one - two).abs().max()
-""")
+""".replace("COMPILE", compiled)
+    )

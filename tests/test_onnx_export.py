@@ -232,8 +232,8 @@ def small_segmenter() -> UperNet:
     ("arguments", "error", "message"),
     [
         ({"model": small_segmenter(), "origins": True}, ValueError, "origins: needs a backbone alone"),
-        ({"model": small_segmenter(), "image_size": 33}, ValueError, "needs a multiple of 16"),
-        ({"image_size": 33}, ValueError, "height 33: needs a multiple of 16, e.g. 32 or 48"),
+        ({"model": small_segmenter(), "image_size": 33}, ValueError, "needs a multiple of 4"),
+        ({"image_size": 33}, ValueError, "height 33: needs a multiple of 4, e.g. 32 or 36"),
         ({"batch": 0}, ValueError, "needs at least 1, or None"),
         ({"opset": 17}, ValueError, "needs at least 18"),
         ({"path": "nowhere/model.onnx"}, FileNotFoundError, "needs one that exists"),

@@ -45,6 +45,8 @@ def _full_precision():
         ((4, 4), (4, 8), None, {"shifted": True}),
         ((10, 10), (10, 20), None, {"shifted": True}),
         ((4, 4), (8, 12), None, {"shifted": True, "border": True}),  # the ordinary network
+        ((3, 4), (7, 6), None, {"shifted": True}),  # windows that do not divide the grid
+        ((3, 4), (5, 8), [[0, 0], [2, 1]], {"shifted": True}),
     ],
 )
 @torch.no_grad()
@@ -56,12 +58,12 @@ def test_attention_in_one_kernel_is_attention(kind, window, size, start, options
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("border", [False, True])
-def test_gradients_of_attention(kind, border, both_ways):
+@pytest.mark.parametrize(("border", "size"), [(False, (6, 8)), (True, (6, 8)), (False, (5, 7))])
+def test_gradients_of_attention(kind, border, size, both_ways):
     layer = attention(kind, (3, 4), shifted=True, border=border)
-    x = torch.randn(2, 6, 8, 32, device=DEVICE, requires_grad=True)
+    x = torch.randn(2, *size, 32, device=DEVICE, requires_grad=True)
     start = None if border else torch.tensor([[1, 3], [2, 0]], device=DEVICE)
-    goal = torch.randn(2, 6, 8, 32, device=DEVICE)
+    goal = torch.randn(2, *size, 32, device=DEVICE)
 
     def gradients():
         loss = (layer(x, start) * goal).sum()

@@ -54,7 +54,7 @@ def test_one_bad_pixel_is_found():
         (lambda: ts.AdaptiveConvMerge(4, 8)(tokens(1, 3, 8, 8)), "tokens of 3 channels: this layer was made for 4"),
         (lambda: ts.AlignWindows(7)(tokens(1, 3, 14, 16)), "width 16: needs a multiple of 7, e.g. 14 or 21"),
         (lambda: ts.AlignWindows(16)(tokens(1, 3, 8, 8)), "height 8: needs a multiple of 16, e.g. 16"),
-        (lambda: ts.WindowAttention(4, 3, 2)(torch.rand(1, 8, 9, 4)), "needs multiples of the window 3 x 3"),
+        (lambda: ts.WindowAttention(4, 3, 2)(torch.rand(1, 8, 9, 4)), "height 8: needs a multiple of 3, e.g. 6 or 9"),
         (lambda: ts.WindowAttention(5, 3, 2), "5 channels: needs a multiple of the 2 heads"),
         (lambda: ts.CircularAttention(3, 1, 5)(tokens(1, 3, 8, 8)), "height 8: needs a multiple of the 5 steps"),
         (lambda: ts.CircularConv2d(3, 3, 3, stride=2)(torch.rand(1, 3, 7, 8)), "height 7: needs a multiple of 2"),

@@ -8,7 +8,7 @@ from torch import nn
 import trueshift as ts
 from trueshift.testing import photographs
 
-CASES = 1000
+CASES = 300
 CLEAR = 1e-5
 
 
@@ -21,7 +21,7 @@ def images_of(number: int, channels: int, size: int) -> torch.Tensor:
     photos = photos.repeat(1, channels // 3 + 1, 1, 1)[:, :channels]
     which = torch.randint(len(photos), (number - len(noise),))
     corners = torch.randint(128, (len(which), 2))
-    # the crop alone is moved, not a thousand whole photographs
+    # the crop alone is moved, not whole photographs
     rows, columns = ((corners[:, [axis]] + torch.arange(size)) % 128 for axis in (0, 1))
     crops = photos[which[:, None, None], :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
     return torch.cat([noise, crops * torch.rand(len(which), 1, 1, 1) - 0.4])

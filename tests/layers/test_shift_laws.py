@@ -23,7 +23,7 @@ def all_images(size: int) -> torch.Tensor:
 
 CORE = ("tokenize", "align", "merge, norm before", "merge, convolution", "tokenize, overlapping", "stages")
 # the others are variations of these: fewer shifts in the default run, all of them in the slow one
-ALL_SHIFTS = ("align", "align, one window", "align, learned", "anchor")
+ALL_SHIFTS = ("align, one window", "anchor")
 
 
 def slow_if(condition):
@@ -46,12 +46,12 @@ def test_all_shifts_of_32_pixels(name):
 @pytest.mark.parametrize("name", slow_if(lambda name: name in ALL_SHIFTS))
 def test_some_shifts_of_40_pixels(name):
     """As 56 no power of two, in half the time."""
-    assert_equivariant(build(name, 40), all_images(40), shifts=12)
+    assert_equivariant(build(name, 40), all_images(40), shifts=6)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_photographs_at_224(name):
-    assert_equivariant(build(name, 224), torch.stack(list(photographs(224).values())[:2]), shifts=4)
+    assert_equivariant(build(name, 224), torch.stack(list(photographs(224).values())[:1]), shifts=3)
 
 
 @pytest.mark.parametrize("name", ["tokenize", "merge, norm before", "stages"])
@@ -59,7 +59,7 @@ def test_values_do_not_move_at_all_with_an_anchor(name):
     layer = build(name, 32)
     if name.startswith("merge"):
         layer = nn.Sequential(ts.AdaptiveTokenize(3, 3, 2), build(name, 16).layer)
-    assert_invariant(lambda image: layer(image).values, all_images(32), shifts=64)
+    assert_invariant(lambda image: layer(image).values, all_images(32), shifts=16)
 
 
 @pytest.mark.parametrize("patch", [2, 3, 5, 8, pytest.param(16, marks=pytest.mark.slow), (4, 2), (3, 6)])
@@ -68,25 +68,25 @@ def test_any_patch_and_channels(patch, channels):
     rows, columns = pair(patch)
     layer = ts.AdaptiveTokenize(channels, 12, patch)
     size = (rows * 6, columns * 4) if rows < 8 else (rows * 3, columns * 2)  # large patches, small grids
-    assert_equivariant(layer, size=size, channels=channels, shifts=24 if rows < 16 else 4)
+    assert_equivariant(layer, size=size, channels=channels, shifts=8 if rows < 16 else 4)
 
 
 @pytest.mark.parametrize("kernel", [4, 5, 7, 11])
 def test_any_kernel(kernel):
     layer = ts.AdaptiveTokenize(3, 12, 4, kernel_size=kernel, padding=(kernel - 4) // 2)
-    assert_equivariant(layer, size=(16, 24), shifts=24)
+    assert_equivariant(layer, size=(16, 24), shifts=8)
 
 
 def test_attention_over_all_tokens_is_equal_to_rounding_without_an_anchor():
     layer = nn.Sequential(ts.AdaptiveTokenize(3, 16, 4, anchor=False), ts.CircularAttention(16, 2, 8)).eval()
     usual = {name: image for name, image in hostile_images(32).items() if name != "huge"}
-    assert_equivariant(layer, torch.stack(list(usual.values())), shifts=64, tolerance=1e-6)
+    assert_equivariant(layer, torch.stack(list(usual.values())), shifts=16, tolerance=1e-6)
 
 
 def test_circular_convolution_is_equal_to_rounding_without_an_anchor():
     for groups in (1, 4):
         usual = torch.rand(6, 4, 32, 32)
-        assert_equivariant(ts.CircularConv2d(4, 8, 3, groups=groups), usual, shifts=64, tolerance=1e-6)
+        assert_equivariant(ts.CircularConv2d(4, 8, 3, groups=groups), usual, shifts=16, tolerance=1e-6)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

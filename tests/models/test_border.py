@@ -64,7 +64,7 @@ def test_in_training_the_frame_is_the_image_s_own(name):
 
 def attend(x, start, shift, border):
     torch.manual_seed(0)
-    weight, bias = torch.randn(3 * x.shape[3], x.shape[3]), torch.randn(2, 16, 16)
+    weight, bias = 0.3 * torch.randn(3 * x.shape[3], x.shape[3]), torch.randn(2, 16, 16)
     return window_attention(x, lambda t: t @ weight.T, bias, None, start, (4, 4), shift, border, 0.0)
 
 
@@ -86,3 +86,67 @@ def test_a_closed_border_needs_the_anchor():
         create_model("a_swin_mini", border="closed", anchor=False)
     with pytest.raises(ValueError, match="needs one of"):
         create_model("a_swin_mini", border="open")
+
+
+# -- windows that do not divide the grid -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["swin", "swinv2"])
+@pytest.mark.parametrize("more", [{}, {"border": "closed"}, {"criterion": "fixed", "anchor": True}], ids=str)
+def test_every_multiple_of_the_coarsest_stride_is_exact(name, more):
+    torch.manual_seed(0)
+    model = create_model(f"a_{name}_mini", num_classes=5, depths=(2, 2), num_heads=(1, 2), embed_dim=16, **more).eval()
+    assert model.size_multiple == (4, 4)
+    for size in [(20, 28), (4, 12)]:
+        x = torch.rand(2, 3, *size)
+        x[1] = x[1].round()  # few values, many ties
+        assert_invariant(model, x, shifts=2)
+    assert_equivariant(model.features, x, shifts=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [*((side, side) for side in range(224, 513, 32)), (256, 480), (480, 224)], ids=str)
+@pytest.mark.parametrize("name", ["a_swin_tiny", "a_swinv2_tiny"])
+def test_all_usual_sizes_are_exact(name, size):
+    torch.manual_seed(0)
+    model = create_model(name, img_size=size, num_classes=5, embed_dim=24, depths=(1, 1, 2, 1)).eval()
+    assert model.size_multiple == (32, 32)
+    x = torch.rand(1, 3, *size)
+    assert_invariant(model, x, shifts=2)
+    assert_equivariant(model.features, x, shifts=1)
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (2, 2)])
+@pytest.mark.parametrize("started", [False, True])
+def test_windows_at_the_end_of_a_grid_are_cut_off(shift, started):
+    """Each token attends to those between the same two cuts, which the border is one of; nothing else counts."""
+    torch.manual_seed(0)
+    height, width, side = 9, 6, 4
+    x = torch.randn(2, height, width, 8)
+    start = torch.tensor([[1, 3], [0, 2]]) if started else None
+    out = attend(x, start, shift, False)
+    for image, row, column in [(0, 0, 0), (0, 8, 5), (1, 4, 3), (1, 8, 0)]:
+        first = (start[image] if started else torch.zeros(2, dtype=torch.int64)) + torch.tensor(shift)
+        near = [
+            [other for other in range(length) if (other - begin) // side == (at - begin) // side]
+            for at, length, begin in ((row, height, int(first[0]) % side), (column, width, int(first[1]) % side))
+        ]
+        changed = x.clone()
+        changed[image] += 1
+        for r in near[0]:
+            for c in near[1]:
+                changed[image, r, c] = x[image, r, c]
+        assert torch.allclose(attend(changed, start, shift, False)[image, row, column], out[image, row, column])
+        changed = x.clone()
+        changed[image, near[0][-1], near[1][0]] += 1
+        assert not torch.allclose(attend(changed, start, shift, False)[image, row, column], out[image, row, column])
+
+
+def test_windows_are_cut_off_behind_an_anchor_only():
+    with pytest.raises(ValueError, match=r"needs whole windows.*or anchor=True"):
+        create_model("swin_tiny", img_size=256)
+    with pytest.raises(ValueError, match="height 48: needs a multiple of 32"):
+        create_model("a_swin_tiny", img_size=48)
+    model = create_model("a_swin_mini", criterion={"align": "learned"}, num_classes=5).train()
+    with pytest.raises(ValueError, match="learned choice of windows"):
+        model(torch.rand(1, 3, 40, 40))

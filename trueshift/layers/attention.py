@@ -21,6 +21,7 @@ from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.polyphase import coset_sum
 from ..ops.geometry.rel_pos import circular_distance
 from ..ops.geometry.shift import Pair, circular_pad, circular_shift, pair, shifted_views
+from ..ops.geometry.windows import pad_to_windows, whole_windows
 from ..ops.nn.window_attention import window_attention
 from ..ops.selection.choose import Choice, choose_by_windows
 from .linear import Linear, operands
@@ -83,6 +84,8 @@ class AlignWindows(nn.Module):
 
     Tokens behind a norm are scored as they were before it: a norm makes their energies equal.
 
+    Behind an anchor windows need not divide the grid: they are then masked at its border, and the last are cut off.
+
     Args:
         window_size: W, of the attention that follows.
         p: of the token norm in the window energy.
@@ -102,12 +105,20 @@ class AlignWindows(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Where the first window starts, in tokens."""
-        check_size(tokens.grid.shape, self.window_size)
-        scored = tokens.values if tokens.before_norm is None else tokens.before_norm
-        choice = self.criterion.choose(WindowCandidates(scored, self.window_size, self.p, tokens.grid.anchored))
-        if not self.closed or choice.weights is not None:
+        size, window = tokens.grid.shape, self.window_size
+        if not tokens.grid.anchored:
+            check_size(size, window)
+        masked = self.closed or whole_windows(size, window) != size
+        scored = pad_to_windows(tokens.values if tokens.before_norm is None else tokens.before_norm, window)
+        choice = self.criterion.choose(WindowCandidates(scored, window, self.p, tokens.grid.anchored))
+        if not masked:
             return choice
-        inside = [window < length for window, length in zip(self.window_size, tokens.grid.shape, strict=True)]
+        if choice.weights is not None:
+            raise ValueError(
+                "a learned choice of windows that stop at a border: needs border='circular', and a size that windows "
+                f"of {window[0]} x {window[1]} tokens divide, or another criterion for 'align'"
+            )
+        inside = [side < length for side, length in zip(window, size, strict=True)]
         offset = torch.stack([choice.offset[:, axis] * inside[axis] for axis in (0, 1)], 1)
         return Choice(offset, choice.scores)
 
@@ -144,6 +155,8 @@ class WindowAttention(nn.Module):
     Args:
         shifted: start the windows half a window later, along axes that hold more than one (SW-MSA).
         border: shifted windows stop at the border of the image (the ordinary network) instead of wrapping around it.
+        cut_off: windows need not divide the grid: they stop at its border and the last are cut off. For tokens behind
+            an anchor, whose frame moves with the content.
     """
 
     relative_position_index: Tensor
@@ -156,6 +169,7 @@ class WindowAttention(nn.Module):
         qkv_bias: bool = True,
         shifted: bool = False,
         border: bool = False,
+        cut_off: bool = False,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
     ) -> None:
@@ -167,7 +181,7 @@ class WindowAttention(nn.Module):
         self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = Linear(dim, dim)
         self.shifted = shifted
-        self.border = border
+        self.border, self.cut_off = border, cut_off
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
         self.register_buffer("relative_position_index", gen_relative_position_index(self.window_size), persistent=False)
@@ -202,6 +216,9 @@ class WindowAttention(nn.Module):
         self, x: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"] | None = None
     ) -> Float[Tensor, "B H W C"]:
         """Attend within windows, the first of which begins at ``start``, or at the first token."""
+        size = (x.shape[1], x.shape[2])
+        if not self.cut_off:
+            check_size(size, self.window_size)
         mixed = window_attention(
             x,
             self.project,
@@ -209,7 +226,7 @@ class WindowAttention(nn.Module):
             self.sharpness(),
             start,
             self.window_size,
-            self.shift((x.shape[1], x.shape[2])),
+            self.shift(size),
             self.border,
             self.attn_drop if self.training else 0.0,
         )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..layers.attention import AlignWindows, CosineWindowAttention, WindowAttention, log_distances
 from ..layers.merge import AdaptiveMerge
+from ..layers.tokenize import check_size
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
 from .backbone import Backbone
@@ -95,7 +96,7 @@ class SwinConfig(BackboneConfig):
             near = [next((at for at in sizes if self._has_whole_windows(axis, at)), None) for sizes in (below, above)]
             raise ValueError(
                 f"{name} {length}: needs whole windows of {self._windows_along(axis, length)} tokens, stage by stage, "
-                f"e.g. {' or '.join(str(at) for at in near if at)}"
+                f"e.g. {' or '.join(str(at) for at in near if at)}; or anchor=True, behind which windows may be cut off"
             )
 
     def _has_whole_windows(self, axis: int, length: int) -> bool:
@@ -134,7 +135,7 @@ class Swin(Backbone):
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__(config)
-        config.check_windows()
+        self._check_windows(config)
         choices = config.choices
         dims = [config.embed_dim * 2**index for index in range(len(config.depths))]
         self._make_tokenizer(dims[0], config.patch_size, norm_layer=nn.LayerNorm)
@@ -165,14 +166,24 @@ class Swin(Backbone):
             config.num_heads[index],
             config.qkv_bias,
             border=config.choices.closed or not config.choices.adaptive("align"),
+            cut_off=config.choices.anchored,
             attn_drop=config.attn_drop_rate,
             proj_drop=config.proj_drop_rate,
             **more,
         )
 
+    def _check_windows(self, config: SwinConfig) -> None:
+        """Behind an anchor windows may be cut off at the border; elsewhere they must divide every grid."""
+        if config.choices.anchored:
+            check_size(config.size, pair(config.steps()[-1]))
+        else:
+            config.check_windows()
+
     @property
     def size_multiple(self) -> Pair:
-        """A whole number of windows in every stage."""
+        """A whole number of tokens in every stage; without an anchor, of windows."""
+        if self.config.choices.anchored:
+            return pair(self.config.steps()[len(self.stage_list) - 1])
         windows = [stage.align.window_size for stage in self.stage_list]
         rows, columns = (
             lcm(*[step * window[axis] for step, window in zip(self.config.steps(), windows, strict=False)])
@@ -203,7 +214,7 @@ class Swin(Backbone):
         if not min(window):
             raise ValueError(f"img_size {size}: too small for windows of a {ratio}-th, give window_size")
         config = replace(self.config, img_size=size, window_size=(window,) * len(self.config.depths))
-        config.check_windows()
+        self._check_windows(config)
         for stage, new in zip(self.stage_list, config.windows(), strict=False):  # some may be pruned
             stage.align.window_size = new
             for attn in (block.attn for block in stage.blocks if block.attn.window_size != new):

@@ -114,7 +114,7 @@ for channels in (1, 3):
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_compiled_keys_are_the_same(run_unchecked, threads):
     """With one thread the loops are others: in products that wrap around torch's compiler saw what it liked."""
     run_unchecked(COMPILED.replace("THREADS", str(threads)))

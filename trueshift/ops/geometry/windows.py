@@ -1,6 +1,7 @@
 """Windows of neighbouring tokens, and the energy by which A-WSA chooses where they start."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
@@ -24,17 +25,34 @@ def window_reverse(windows: Shaped[Tensor, "N wh ww C"], size: Pair) -> Shaped[T
     return split.permute(0, 1, 3, 2, 4, 5).reshape(-1, *size, windows.shape[3])
 
 
+def whole_windows(size: Pair, window: Pair) -> Pair:
+    """The smallest size of at least ``size`` that windows divide."""
+    rows, columns = (length + -length % side for length, side in zip(size, window, strict=True))
+    return rows, columns
+
+
+def pad_to_windows(x: Shaped[Tensor, "B H W C"], window: Pair) -> Shaped[Tensor, "B h w C"]:
+    """Tokens with zeros below and to the right, up to whole windows."""
+    size = (x.shape[1], x.shape[2])
+    rows, columns = whole_windows(size, window)
+    return x if (rows, columns) == size else F.pad(x, (0, 0, 0, columns - size[1], 0, rows - size[0]))
+
+
 def border_mask(size: Pair, window: Pair, begin: Int64[Tensor, "B 2"]) -> Bool[Tensor, "B windows length length"]:
     """Pairs of tokens in one window that met only across the border, where windows are cut from ``begin`` on.
 
     Swin forbids these to see each other. The border is a fixed place, so this is for the ordinary network, or behind an
-    anchor.
+    anchor. Where windows do not divide the grid, it is padded below and to the right, and nothing sees the padding.
     """
-    rows, columns = (
-        begin[:, axis, None] + torch.arange(length, device=begin.device) >= length for axis, length in enumerate(size)
-    )
-    around = 2 * rows[:, :, None] + columns[:, None, :].to(torch.int64)
-    windows = window_partition(around[..., None], window).flatten(1).unflatten(0, (len(begin), -1))
+
+    def part(axis: int, whole: int) -> Int64[Tensor, "B whole"]:
+        """0 before the border, 1 behind it, 2 in the padding."""
+        at = begin[:, axis, None] + torch.arange(whole, device=begin.device)
+        return torch.where(at % whole < size[axis], (at >= whole).to(torch.int64), 2)
+
+    rows, columns = (part(axis, whole) for axis, whole in enumerate(whole_windows(size, window)))
+    parts = 3 * rows[:, :, None] + columns[:, None, :]
+    windows = window_partition(parts[..., None], window).flatten(1).unflatten(0, (len(begin), -1))
     return windows[:, :, :, None] != windows[:, :, None, :]
 
 

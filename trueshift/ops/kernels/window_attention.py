@@ -19,9 +19,12 @@ from .launching import blocks_in, launched, power_of_two
 @triton.jit
 def _places(
     number, inside, start, height, width, windows, per_row, rows: tl.constexpr, columns: tl.constexpr,
-    down: tl.constexpr, right: tl.constexpr, started: tl.constexpr,
+    down: tl.constexpr, right: tl.constexpr, started: tl.constexpr, padded: tl.constexpr,
 ):  # fmt: skip
-    """The tokens of a window: their numbers over the whole batch, and the side of the image's border they are on."""
+    """The tokens of a window: their numbers over the whole batch, and the side of the image's border they are on.
+
+    Where windows do not divide the grid, those beyond it are on a side of their own.
+    """
     image = number // windows
     window = number % windows
     row = window // per_row * rows + inside // columns
@@ -32,8 +35,14 @@ def _places(
         first_column += tl.load(start + 2 * image + 1).to(tl.int32)
     row += first_row
     column += first_column
-    token = image * height * width + row % height * width + column % width
-    return token.to(tl.int64), (row >= height).to(tl.int32) * 2 + (column >= width).to(tl.int32)
+    tall, wide = height, width
+    if padded:
+        tall, wide = windows // per_row * rows, per_row * columns
+    side = (row >= tall).to(tl.int32) * 2 + (column >= wide).to(tl.int32)
+    row, column = row % tall, column % wide
+    if padded:
+        side = tl.where((row < height) & (column < width), side, 4)
+    return (image * height * width + row * width + column).to(tl.int64), side
 
 
 @triton.jit
@@ -50,7 +59,7 @@ def _forward(
     qkv, bias, sharpness, start, out, scale, height, width, windows, per_row, count, channels,
     rows: tl.constexpr, columns: tl.constexpr, down: tl.constexpr, right: tl.constexpr,
     length: tl.constexpr, dim: tl.constexpr, L: tl.constexpr, Q: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
-    cosine: tl.constexpr, border: tl.constexpr, started: tl.constexpr, precision: tl.constexpr,
+    cosine: tl.constexpr, border: tl.constexpr, started: tl.constexpr, padded: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     query, key, d = tl.program_id(2) * Q + tl.arange(0, Q), tl.arange(0, L), tl.arange(0, D)
@@ -68,13 +77,13 @@ def _forward(
         exists = number < count
         number = tl.minimum(number, count - 1)
         from_token, side = _places(
-            number, query, start, height, width, windows, per_row, rows, columns, down, right, started
+            number, query, start, height, width, windows, per_row, rows, columns, down, right, started, padded
         )
         to_token, other = _places(
-            number, key, start, height, width, windows, per_row, rows, columns, down, right, started
+            number, key, start, height, width, windows, per_row, rows, columns, down, right, started, padded
         )
-        known = (there & exists)[:, None] & inner[None, :]
-        wanted = (asked & exists)[:, None] & inner[None, :]
+        known = (there & exists & (other < 4))[:, None] & inner[None, :]
+        wanted = (asked & exists & (side < 4))[:, None] & inner[None, :]
         q = tl.load(qkv + from_token[:, None] * (3 * channels) + column[None, :], wanted, 0.0)
         k = tl.load(qkv + to_token[:, None] * (3 * channels) + channels + column[None, :], known, 0.0)
         v = tl.load(qkv + to_token[:, None] * (3 * channels) + 2 * channels + column[None, :], known, 0.0)
@@ -97,7 +106,7 @@ def _backward(
     count, channels,
     rows: tl.constexpr, columns: tl.constexpr, down: tl.constexpr, right: tl.constexpr,
     length: tl.constexpr, dim: tl.constexpr, L: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
-    cosine: tl.constexpr, border: tl.constexpr, started: tl.constexpr, precision: tl.constexpr,
+    cosine: tl.constexpr, border: tl.constexpr, started: tl.constexpr, padded: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     key, d = tl.arange(0, L), tl.arange(0, D)
@@ -115,8 +124,10 @@ def _backward(
         number = tl.program_id(0) * RUN + step
         exists = number < count
         number = tl.minimum(number, count - 1)
-        token, side = _places(number, key, start, height, width, windows, per_row, rows, columns, down, right, started)
-        known = (there & exists)[:, None] & inner[None, :]
+        token, side = _places(
+            number, key, start, height, width, windows, per_row, rows, columns, down, right, started, padded
+        )
+        known = (there & exists & (side < 4))[:, None] & inner[None, :]
         at = qkv + token[:, None] * (3 * channels) + column[None, :]
         q = tl.load(at, known, 0.0)
         k = tl.load(at + channels, known, 0.0)
@@ -161,21 +172,28 @@ def _backward(
 class _Layout:
     """Numbers that both directions need."""
 
-    def __init__(self, qkv: Tensor, bias: Tensor, window: list[int], cosine: bool, programs: int) -> None:
+    def __init__(
+        self, qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int],
+        shift: list[int], border: bool, programs: int,
+    ) -> None:  # fmt: skip
         images, height, width, triple = qkv.shape
         self.heads, self.length, channels = bias.shape[0], bias.shape[1], triple // 3
-        dim, per_row = channels // self.heads, width // window[1]
-        windows = height // window[0] * per_row
+        dim, per_row = channels // self.heads, blocks_in(width, window[1])
+        windows = blocks_in(height, window[0]) * per_row
         count = images * windows
         # as many windows in one program as leave enough programs to fill the device
         self.run = 1
         while self.run < 16 and count * self.heads // (2 * self.run) >= programs:
             self.run *= 2
         self.runs = blocks_in(count, self.run)
+        cosine = sharpness is not None
         self.numbers = (1.0 if cosine else dim**-0.5, height, width, windows, per_row, count, channels)
         self.sizes = (self.length, dim, max(16, power_of_two(self.length)))
         self.D = max(16, power_of_two(dim))
-        self.precision = "ieee" if qkv.dtype == torch.float32 and not tf32_allowed() else "tf32"
+        padded = windows * window[0] * window[1] != height * width
+        masked = padded or (border and (any(shift) or start is not None))
+        precision = "ieee" if qkv.dtype == torch.float32 and not tf32_allowed() else "tf32"
+        self.cases = (cosine, masked, start is not None, padded, precision)
 
 
 def _mixed(qkv: Tensor, *_: object) -> Tensor:
@@ -187,13 +205,12 @@ def _launch(
     border: bool,
 ) -> Tensor:  # fmt: skip
     qkv, bias = qkv.contiguous(), bias.contiguous()
-    cosine, masked = sharpness is not None, border and (any(shift) or start is not None)
-    layout = _Layout(qkv, bias, window, cosine, programs=4096)
+    layout = _Layout(qkv, bias, sharpness, start, window, shift, border, programs=4096)
     out = _mixed(qkv)
     part = min(layout.sizes[2], 64)
     _forward[(layout.runs, layout.heads, blocks_in(layout.length, part))](
         qkv, bias, sharpness, start, out, *layout.numbers, *window, *shift, *layout.sizes, part, layout.D, layout.run,
-        cosine, masked, start is not None, layout.precision, num_warps=4, num_stages=2,
+        *layout.cases, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
 
@@ -204,8 +221,8 @@ def _attend_backward(
     shift: list[int], border: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     qkv, bias, grad_out = qkv.contiguous(), bias.contiguous(), grad_out.to(qkv.dtype).contiguous()
-    cosine, masked = sharpness is not None, border and (any(shift) or start is not None)
-    layout = _Layout(qkv, bias, window, cosine, programs=1024)
+    cosine = sharpness is not None
+    layout = _Layout(qkv, bias, sharpness, start, window, shift, border, programs=1024)
     grad = torch.empty_like(qkv)
     # a sum for each program, added up in a fixed order: the same bits every time
     grad_bias = bias.new_empty(layout.runs, *bias.shape, dtype=torch.float32)
@@ -213,7 +230,7 @@ def _attend_backward(
     _backward[(layout.runs, layout.heads)](
         qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, *layout.numbers,
         *window, *shift, *layout.sizes, layout.D, layout.run,
-        cosine, masked, start is not None, layout.precision, num_warps=4, num_stages=1,
+        *layout.cases, num_warps=4, num_stages=1,
     )  # fmt: skip
     return grad, grad_bias.sum(0), grad_sharpness.sum(0)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..geometry.blocks import cut_blocks, join_blocks
 from ..geometry.shift import Pair, circular_shift
-from ..geometry.windows import border_mask, window_partition, window_reverse
+from ..geometry.windows import border_mask, pad_to_windows, window_partition, window_reverse
 from ..kernels import kernel_for, usable
 
 Project = Callable[[Tensor], Tensor]
@@ -44,14 +44,17 @@ def window_attention(
         sharpness: of cosine attention, for each head; None for dot products.
         start: where the first window begins in each image; at the first token if None.
         shift: how far beyond that the windows are cut.
-        border: shifted windows stop at the image's border; otherwise they go around.
+        border: shifted windows stop at the image's border; otherwise they go around. Windows that do not divide the
+            grid always stop there: the last ones are cut off.
         dropped: the part of the weights that is left out.
     """
     size = (x.shape[1], x.shape[2])
+    x = pad_to_windows(x, window)
+    padded = (x.shape[1], x.shape[2])
     begin = x.new_zeros(1, 2, dtype=torch.int64) if start is None else start
     begin = torch.stack([begin[:, axis] + shift[axis] for axis in (0, 1)], 1) if any(shift) else begin
     every = bias[None]
-    if border and (any(shift) or start is not None):
+    if padded != size or (border and (any(shift) or start is not None)):
         mask = border_mask(size, window, begin)[:, :, None]
         every = (bias - 100.0 * mask.to(bias.dtype)).expand(x.shape[0], -1, -1, -1, -1).flatten(0, 1)
 
@@ -66,10 +69,12 @@ def window_attention(
 
     if start is None:
         windows = window_partition(circular_shift(x, shift) if any(shift) else x, window)
-        mixed = window_reverse(attend(windows.flatten(1, 2)).view_as(windows), size)
-        return circular_shift(mixed, (-shift[0], -shift[1])) if any(shift) else mixed
-    blocks = cut_blocks(x, window, begin)
-    return join_blocks(attend(blocks.flatten(0, 2)).view_as(blocks), window, begin)
+        mixed = window_reverse(attend(windows.flatten(1, 2)).view_as(windows), padded)
+        mixed = circular_shift(mixed, (-shift[0], -shift[1])) if any(shift) else mixed
+    else:
+        blocks = cut_blocks(x, window, begin)
+        mixed = join_blocks(attend(blocks.flatten(0, 2)).view_as(blocks), window, begin)
+    return mixed[:, : size[0], : size[1]]
 
 
 def biased_attention(
