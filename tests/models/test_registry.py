@@ -158,6 +158,13 @@ def test_names_by_several_filters_as_timm_takes_them():
     ]
     assert ts.list_models("a_cvt*", exclude_filters=["*_21", "*w24"]) == ["a_cvt_13", "a_cvt_mini_32"]
     assert ts.list_models(exclude_filters="*") == []
+    own, converted = (set(ts.list_models(pretrained=kind)) for kind in ("own", "converted"))
+    assert own | converted == set(ts.list_models(pretrained=True))
+    assert not own & converted
+    assert {"a_swin_mini_patch2_window4_32", "swin_tiny_patch4_window7_224"} <= own
+    assert "a_swin_tiny_patch4_window7_224" in converted
+    with pytest.raises(ValueError, match="needs True, False, 'own' or 'converted'"):
+        ts.list_models(pretrained="mine")
     assert ts.list_models([]) == ts.list_models()
     ours = set(ts.list_models())
     for filters in ("a_*", ["a_swin*", "a_mvit*"]):

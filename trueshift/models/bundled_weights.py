@@ -80,6 +80,11 @@ def tags_of(name: str) -> dict[str, Path]:
     return {**own, **{tag: path for tag, path in twin.items() if tag not in own}}
 
 
+def has_own_weights(name: str) -> bool:
+    """Whether bundled weights were trained as this very network, not as its ordinary twin."""
+    return any(path.name.startswith(f"{name}.") for path in tags_of(name).values())
+
+
 def find_shipped(
     name: str, tag: str | Mapping[str, Any] | PretrainedCfg | None = None, overlay: Mapping[str, Any] | None = None
 ) -> Shipped | None:

@@ -17,7 +17,7 @@ from torch import nn
 from ..ops.geometry.shift import pair
 from ..utils.deprecation import renamed_arguments
 from .backbone import Backbone, FeatureMaps
-from .bundled_weights import DamagedWeights, find_shipped, tags_of, unpacked
+from .bundled_weights import DamagedWeights, find_shipped, has_own_weights, tags_of, unpacked
 from .cvt import Cvt
 from .hub import BUILDERS, saved_cfg
 from .mvit_v2 import MvitV2
@@ -168,21 +168,32 @@ for _family in FAMILIES:
 
 
 def list_models(
-    filter: str | Sequence[str] = "", pretrained: bool = False, exclude_filters: str | Sequence[str] = ""
+    filter: str | Sequence[str] = "", pretrained: bool | str = False, exclude_filters: str | Sequence[str] = ""
 ) -> list[str]:
     """Names of all models, adaptive ones (``a_...``) and ordinary ones.
 
     Args:
         filter: names to list, with wildcards ``*`` and ``?``, or several such; all if empty.
-        pretrained: only models with weights, published or bundled.
+        pretrained: only models with weights, published or bundled. ``"own"``: only those whose weights were trained as
+            this very network. ``"converted"``: only adaptive networks that take the weights of their ordinary twin, and
+            need fine-tuning.
         exclude_filters: names to leave out, in the same way.
+
+    >>> list_models("a_*mini*", pretrained="own")  # doctest: +ELLIPSIS
+    ['a_cvt_mini_32', ...]
+    >>> list_models("a_cvt_1*", pretrained="converted")
+    ['a_cvt_13']
     """
+    if pretrained not in (False, True, "own", "converted"):
+        raise ValueError(f"pretrained {pretrained!r}: needs True, False, 'own' or 'converted'")
 
     def matches(name: str, patterns: str | Sequence[str]) -> bool:
         return any(fnmatch(name, each) for each in ([patterns] if isinstance(patterns, str) else patterns))
 
     def has_weights(name: str) -> bool:
-        return bool(tags_of(name)) or any(cfg.has_weights for cfg in get_arch_pretrained_cfgs(name).values())
+        found = bool(tags_of(name)) or any(cfg.has_weights for cfg in get_arch_pretrained_cfgs(name).values())
+        own = not name.startswith("a_") or has_own_weights(name)
+        return found and (pretrained is True or own == (pretrained == "own"))
 
     listed = [name for name in ENTRYPOINTS if not filter or matches(name, filter)]
     return sorted(
