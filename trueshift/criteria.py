@@ -34,6 +34,11 @@ class Candidates(ABC):
         stride: s, for rows and for columns.
         anchored: the content is the same whatever the shift, so scores need not be exact, and the first of those that
             tie is always the same.
+
+    >>> pixels = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
+    >>> grids = trueshift.AdaptiveTokenize(3, 16, 4).grids(trueshift.AdaptiveTokenize(3, 16, 4), pixels)
+    >>> grids.energy().shape  # one score for each of the 4 x 4 grids
+    torch.Size([1, 4, 4])
     """
 
     def __init__(self, content: Float[Tensor, "B H W C"], stride: Pair, anchored: bool = False) -> None:
@@ -97,6 +102,12 @@ class Criterion(nn.Module):
     """Choose the grid with the largest sum of position scores.
 
     Shift law: the chosen grid is the same grid of the content, whatever the shift.
+
+    >>> from trueshift.ops.selection.exact import exact_sum
+    >>> class Busiest(trueshift.Criterion):
+    ...     def position_scores(self, features):
+    ...         return exact_sum(features.abs(), (3,))
+    >>> layer = trueshift.AdaptiveTokenize(3, 16, 4, criterion=Busiest())
     """
 
     adaptive = True  # the choice looks at the content
@@ -131,6 +142,9 @@ class MaxNorm(Criterion):
 
     ``p = 2`` is the paper's choice and the fast one. Any other p needs the tokens of all grids, one pass of stride 1
     in float64; ``p = float("inf")`` compares the single largest values.
+
+    >>> trueshift.create_model("a_swin_mini", criterion=trueshift.MaxNorm(4)).patch_embed.criterion
+    MaxNorm(p=4)
     """
 
     def __init__(self, p: float = 2) -> None:
@@ -165,6 +179,9 @@ class InputNorm(Criterion):
     .. math:: m^\star = \arg\max_m \sum_k \| x_{m + sk} \|_2^2
 
     One sum over the input, where :class:`MaxNorm` projects the patch at every position.
+
+    >>> trueshift.create_model("a_swin_mini", criterion="input_norm").patch_embed.criterion
+    InputNorm()
     """
 
     def forward(self, candidates: Candidates) -> Choice:
@@ -181,7 +198,11 @@ class InputNorm(Criterion):
 
 
 class FixedOffset(Criterion):
-    """Always the same grid: the ordinary network, which looks at nothing."""
+    """Always the same grid: the ordinary network, which looks at nothing.
+
+    >>> trueshift.create_model("a_swin_mini", criterion={"align": "fixed"}).layers[0].align.criterion
+    FixedOffset(offset=(0, 0))
+    """
 
     adaptive = False
 
@@ -220,6 +241,10 @@ class LearnedScore(Criterion):
         hidden: width of the scoring network.
         temperature: of the softmax; small means close to a hard choice.
         noise: whether to draw Gumbel noise while training.
+
+    >>> layer = trueshift.AdaptiveTokenize(3, 16, 4, criterion=trueshift.LearnedScore(16))
+    >>> layer.train().choose(torch.rand(2, 3, 8, 8)).weights.shape
+    torch.Size([2, 4, 4])
     """
 
     def __init__(

@@ -47,6 +47,9 @@ def export_onnx(
 
     Returns:
         the path.
+
+    >>> model = trueshift.create_model("a_swin_mini", pretrained=True)
+    >>> trueshift.export_onnx(model, "a_swin_mini.onnx")  # doctest: +SKIP
     """
     _require_onnx()
     backbone = model.encoder if isinstance(model, UperNet) else model

@@ -91,6 +91,9 @@ class AlignWindows(nn.Module):
         p: of the token norm in the window energy.
         criterion: G; :class:`~trueshift.criteria.MaxNorm` of p = 2 (sum of squared window energies) by default.
         closed: windows are masked at the border, so one that spans the grid starts there.
+
+    >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
+    >>> aligned = trueshift.AlignWindows(4)(tokens)  # now cut windows of 4 x 4 from the first token on
     """
 
     def __init__(
@@ -157,6 +160,9 @@ class WindowAttention(nn.Module):
         border: shifted windows stop at the border of the image (the ordinary network) instead of wrapping around it.
         cut_off: windows need not divide the grid: they stop at its border and the last are cut off. For tokens behind
             an anchor, whose frame moves with the content.
+
+    >>> trueshift.WindowAttention(16, window_size=4, num_heads=2)(torch.rand(1, 8, 8, 16)).shape
+    torch.Size([1, 8, 8, 16])
     """
 
     relative_position_index: Tensor
@@ -241,6 +247,9 @@ class CosineWindowAttention(WindowAttention):
     Args:
         trained_window: window size with which the weights were trained, if it was another one.
         more: as for :class:`WindowAttention`.
+
+    >>> trueshift.CosineWindowAttention(16, window_size=4, num_heads=2)(torch.rand(1, 8, 8, 16)).shape
+    torch.Size([1, 8, 8, 16])
     """
 
     relative_coords_table: Tensor
@@ -301,6 +310,10 @@ class CircularRelativePosition(nn.Module):
 
     Args:
         table_size: M, steps around the image in rows and columns.
+
+    >>> grid = trueshift.TokenGrid.of_image(torch.rand(1, 3, 4, 4))
+    >>> trueshift.CircularRelativePosition(4, num_heads=2)(grid, grid).shape
+    torch.Size([1, 2, 16, 16])
     """
 
     def __init__(self, table_size: int | Pair, num_heads: int) -> None:
@@ -325,6 +338,10 @@ class CircularAttention(nn.Module):
 
     Shift law: ``place(layer(S t)) == S place(layer(t))`` to rounding: a softmax sums the tokens in the order in which
     they stand. Bit-identical behind an :class:`~trueshift.layers.tokenize.Anchor`.
+
+    >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
+    >>> trueshift.CircularAttention(16, num_heads=2, table_size=8)(tokens).values.shape
+    torch.Size([1, 8, 8, 16])
     """
 
     def __init__(self, dim: int, num_heads: int, table_size: int | Pair, qkv_bias: bool = True) -> None:

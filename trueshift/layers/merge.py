@@ -49,6 +49,10 @@ class AdaptiveMerge(PatchLayer):
             projection itself: after a norm all tokens have the same energy.
         criterion: :class:`~trueshift.criteria.MaxNorm` of p = 2 by default.
         anchor: also choose which token is the first. Not needed behind an anchored layer.
+
+    >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
+    >>> trueshift.AdaptiveMerge(16)(tokens).values.shape
+    torch.Size([1, 4, 4, 32])
     """
 
     grids = _GatheredPatches
@@ -130,6 +134,10 @@ class AdaptiveConvMerge(PatchLayer):
         groups: ``dim`` for a depthwise convolution.
         padding_mode: ``"circular"``; ``"zeros"`` is for the ordinary network and breaks the shift law.
         norm_layer: makes a norm over the channels, after the choice.
+
+    >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
+    >>> trueshift.AdaptiveConvMerge(16, 24)(tokens).values.shape
+    torch.Size([1, 4, 4, 24])
     """
 
     grids = PatchCandidates
@@ -174,6 +182,10 @@ class CircularConv2d(nn.Conv2d):
 
     Args:
         padding: how far the kernel reaches before each position; half the kernel by default.
+
+    >>> conv, image = trueshift.CircularConv2d(3, 8, 3), torch.rand(1, 3, 8, 8)
+    >>> torch.allclose(conv(image.roll(1, 3)), conv(image).roll(1, 3), atol=1e-6)
+    True
     """
 
     def __init__(

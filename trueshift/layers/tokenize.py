@@ -35,6 +35,10 @@ class Anchor(nn.Module):
     """Roll the tokens so that the one with the largest norm is the first.
 
     Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid.
+
+    >>> tokens = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
+    >>> trueshift.Anchor()(tokens).grid.anchored
+    True
     """
 
     def choose(self, tokens: Tokens) -> Choice:
@@ -191,6 +195,12 @@ class AdaptiveTokenize(PatchLayer):
         anchor: also choose which token is the first, on the wrap seam of the image.
         closed: what follows sees the border of the frame.
         padding_mode: ``"circular"``; ``"zeros"`` is for the ordinary network and breaks the shift law.
+
+    >>> tokenize, image = trueshift.AdaptiveTokenize(3, 16, 4), torch.rand(1, 3, 32, 32)
+    >>> tokenize(image).values.shape
+    torch.Size([1, 8, 8, 16])
+    >>> torch.equal(tokenize(image).values, tokenize(image.roll(1, 3)).values)
+    True
     """
 
     grids = PatchCandidates

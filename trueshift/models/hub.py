@@ -77,6 +77,12 @@ def from_pretrained(source: str | Path, **changes: Any) -> HubModel:
         source: a folder, or a repository ``"user/name"``, also as ``"hf_hub:user/name"``.
         changes: arguments of :func:`~trueshift.create_model` (of :class:`~trueshift.UperNet` for a segmentation
             network) to change; the weights must still fit.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = trueshift.create_model("a_cvt_mini", num_classes=3).save_pretrained(folder)
+    ...     trueshift.from_pretrained(folder).num_classes
+    3
     """
     config = read_config(fetch(source, CONFIG))
     weights, name = fetch(source, WEIGHTS), config["architecture"]

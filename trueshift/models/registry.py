@@ -233,6 +233,11 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
 
     Returns:
         a :class:`~trueshift.models.backbone.Backbone`, or timm's wrapper around one with ``features_only``.
+
+    >>> model = trueshift.create_model("a_swin_mini", pretrained=True).eval()
+    >>> image = torch.rand(1, 3, 32, 32)
+    >>> torch.equal(model(image), model(image.roll((5, 7), (2, 3))))
+    True
     """
     if ":" in name:
         return timm.create_model(name, pretrained, **arguments)

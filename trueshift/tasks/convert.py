@@ -26,6 +26,13 @@ def adapt(model: Any, **changes: Any) -> Any:
         changes: fields of the backbone's configuration to change.
 
     Shift law: logits of the twin move with the image, bit for bit.
+
+    >>> import timm
+    >>> ordinary = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1), embed_dim=24)
+    >>> model = trueshift.adapt(ordinary).eval()
+    >>> image = torch.rand(1, 3, 224, 224)
+    >>> torch.equal(model(image), model(image.roll(1, 3)))
+    True
     """
     if _is_smp(model):
         model = from_smp(model)
@@ -36,7 +43,13 @@ def adapt(model: Any, **changes: Any) -> Any:
 
 
 def revert(model: Any, **changes: Any) -> Any:
-    """The ordinary network with the same weights: see :func:`trueshift.models.convert.revert`."""
+    """The ordinary network with the same weights: see :func:`trueshift.models.convert.revert`.
+
+    >>> ordinary = trueshift.create_model("swin_mini")
+    >>> again = trueshift.revert(trueshift.adapt(ordinary))
+    >>> all(torch.equal(one, other) for one, other in zip(again.parameters(), ordinary.parameters()))
+    True
+    """
     if not isinstance(model, UperNet):
         return convert.revert(model, **changes)
     return _rebuilt(model, convert.twin_config(model.encoder.config, adaptive=False, **changes))

@@ -70,6 +70,11 @@ class UperNet(HubModel):
         pretrained: start from published weights of the backbone.
         arguments: fields of :class:`UperNetConfig`, such as ``channels`` or ``auxiliary``; and, with a name, those of
             :func:`~trueshift.create_model`, such as ``img_size``, ``padding`` or ``drop_path_rate``.
+
+    >>> net = trueshift.UperNet("a_swin_mini", num_classes=5, channels=16).eval()
+    >>> image = torch.rand(1, 3, 32, 32)
+    >>> torch.equal(net(image.roll((3, 1), (2, 3))), net(image).roll((3, 1), (2, 3)))
+    True
     """
 
     def __init__(self, backbone: str | Backbone, num_classes: int, pretrained: bool = False, **arguments: Any) -> None:

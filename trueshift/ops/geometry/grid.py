@@ -22,6 +22,10 @@ class TokenGrid:
     first token was chosen by the content: the values on the grid are then the same whatever the shift, bit for bit.
 
     Shift law: the grid of ``S^t x`` has the origin of ``x``'s grid minus ``t``, modulo the image's size.
+
+    >>> grid = trueshift.TokenGrid.of_image(torch.rand(1, 3, 32, 32)).advance(torch.tensor([[1, 2]]), 4)
+    >>> grid.stride, grid.origin.tolist(), grid.shape
+    ((4, 4), [[1, 2]], (8, 8))
     """
 
     stride: Pair
@@ -60,6 +64,10 @@ class Tokens:
         prefix: tokens that stand nowhere (a class token).
         before_norm: the values before the norm they just passed, where there was one. Behind it all tokens have about
             the same energy, so a choice by energy looks at these.
+
+    >>> tokens = trueshift.create_model("a_swin_mini").eval().features(torch.rand(1, 3, 32, 32))[0]
+    >>> tokens.values.shape, tokens.grid.stride
+    (torch.Size([1, 16, 16, 64]), (2, 2))
     """
 
     values: Float[Tensor, "B h w C"]
@@ -85,6 +93,9 @@ def place(tokens: Tokens) -> Float[Tensor, "B H W C"]:
 
     Shift law: if the tokens moved with the image, ``place(tokens of S^t x) == S^t place(tokens of x)``: two feature
     maps can be compared without searching for the shift between them.
+
+    >>> trueshift.place(trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))).shape
+    torch.Size([1, 32, 32, 16])
     """
     return circular_shift(spread_out(tokens.values, tokens.grid.stride), -tokens.grid.origin)
 

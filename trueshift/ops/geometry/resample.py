@@ -23,6 +23,11 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
 
     Args:
         mode: ``"bilinear"``, or ``"nearest"`` (a centre between two takes the one after).
+
+    >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
+    >>> pixels = trueshift.TokenGrid.of_image(torch.rand(1, 3, 32, 32))
+    >>> trueshift.resample(tokens, pixels).values.shape
+    torch.Size([1, 32, 32, 16])
     """
     if tokens.grid.image_size != onto.image_size:
         sizes = f"tokens of an image of {tokens.grid.image_size}, a grid of {onto.image_size}"

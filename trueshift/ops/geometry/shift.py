@@ -41,6 +41,9 @@ def circular_shift(
         x: tokens ``[B, H, W, C]``, or images ``[B, C, H, W]`` with ``dims=IMAGE_DIMS``.
         offset: rows and columns for each image, any integers; one pair of numbers serves the whole batch.
         dims: which two dimensions are rows and columns.
+
+    >>> trueshift.circular_shift(torch.arange(4).view(1, 1, 4, 1), (0, 1)).flatten()
+    tensor([1, 2, 3, 0])
     """
     if not isinstance(offset, Tensor):
         rows, columns = offset
