@@ -52,6 +52,12 @@ def about(recipe: str, results: Path | None = None) -> Recorded:
     return json.loads(path.read_text()) if path.exists() else {"trained": [], "measured": []}
 
 
+def recipes() -> list[str]:
+    """All recipes of which there is something, the small models' without their collection."""
+    paths = [path for name in (SMALL, "cifar10") for path in sorted((record.RESULTS / name).glob("*.json"))]
+    return [json.loads(path.read_text())["recipe"].removeprefix(f"{SMALL}/") for path in paths]
+
+
 def numbers(recipe: str, part: str, protocol: str, metric: str, device: str = "") -> dict[int, float]:
     """One number for each seed."""
     return {row.seed: row.value for row in _rows(recipe, device, part, protocol, metric)}
