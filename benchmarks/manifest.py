@@ -28,6 +28,7 @@ PAPER_SIZE = (
     "evaluate.protocols=[circular,cifar-standard]"
 )
 SMALL_RESULTS = "cifar10_small.csv cifar10_small/*.json"
+BIT_IDENTITY = "exactness/bit_identity.py"
 SEGMENTATION, EXACT_SEGMENTATION = "segmentation_speed_cuda.json", "segmentation_exactness_cuda.json"
 TABLES = {
     "speed_summary": Table(f"{MODEL_SPEED}compiled --mode compiled", SPEED_RESULTS, speed.summary),
@@ -46,9 +47,11 @@ TABLES = {
         "speed/training_speed.py --data data/cifar10 --evaluate", "training_speed_*.json", speed.trainer
     ),
     "audit_overhead": Table("speed/audit_overhead.py --device cuda", "audit_overhead_*.json", speed.audit),
-    "exactness": Table("exactness/layers.py --shifts 64", "exactness_*.json", exactness.layers),
-    "model_exactness": Table("exactness/models.py --shifts 8", "model_exactness_*.json", exactness.models),
-    "segmentation_exactness": Table("exactness/segmentation.py", EXACT_SEGMENTATION, exactness.segmentation),
+    "exactness": Table(f"{BIT_IDENTITY} layers --shifts 64", "exactness_*.json", exactness.layers),
+    "model_exactness": Table(f"{BIT_IDENTITY} models --shifts 8", "model_exactness_*.json", exactness.models),
+    "segmentation_exactness": Table(
+        f"{BIT_IDENTITY} segmentation --shifts 4 --places cuda-float32", EXACT_SEGMENTATION, exactness.segmentation
+    ),
     "without_anchor": Table("exactness/without_anchor.py", "without_anchor_*.json", exactness.without_anchor),
     "frame_stability": Table("exactness/frame_stability.py", "frame_stability.json", exactness.frame_stability),
     "sample_consistency": Table(

@@ -52,7 +52,7 @@ def test_ratios_are_those_of_the_rounds():
     middle, quartiles = timing.ratio([1.0, 2.0, 30.0, 4.0, 5.0], [1.0, 1.0, 10.0, 1.0, 1.0])
     assert (middle, quartiles) == (3, [2, 4])
     assert timing.spread([7.0]) == (7, [7, 7])
-    assert timing.difference([3.0, 5.0], [1.0, 1.0])[0] == 3
+    assert timing.difference([3.0, 5.0], [1.0, 1.0]) == 3
 
 
 def test_an_error_is_one_line():

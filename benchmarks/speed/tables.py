@@ -248,8 +248,7 @@ def audit() -> str:
 def segmentation() -> str:
     rows, recorded = [], load("segmentation_speed_cuda")
     for row in recorded["result"]["rows"]:
-        mode = "compiled" if row["compiled"] else "eager"
-        work = f"{row['work']}, bf16, {mode}, {row['batch']} x {row['size']} x {row['size']}, {row['classes']} classes"
+        work = f"{row['work']}, bf16, eager, {row['batch']} x {row['size']} x {row['size']}, {row['classes']} classes"
         times = [f"{row['milliseconds'][kind]:.1f} ms" for kind in ("ordinary", "equivariant")]
         ratio = ratio_cell({"ratio": row["time_ratio"], "quartiles": row["quartiles"]})
         rows.append([row["backbone"], work, *times, ratio, f"{row['memory_ratio']:.3f}"])
