@@ -10,5 +10,4 @@ from trueshift.train import TrainConfig, list_recipes, parse_arguments, train
 from trueshift.train.compile_check import SAFE
 from trueshift.train.data.loader import Batch
 from trueshift.train.preemption import StopRequest
-from trueshift.train.recipe import about as about_recipe
 from trueshift.train.trainer import Trainer
