@@ -54,7 +54,7 @@ def rendered(text: str, only: str | None = None) -> str:
 def update(check: bool, only: str | None) -> int:
     stale = []
     if not check:
-        plots.draw_all(ROOT / "docs" / "images")
+        plots.draw(ROOT / "docs" / "images")
     for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         if re.search(r"^<!-- number", text, re.MULTILINE):  # Markdown ends a paragraph there

@@ -3,6 +3,7 @@
 A recipe without a folder is one of the small models. Rates are in percent.
 """
 
+from functools import partial
 from statistics import mean, stdev
 from typing import Any
 
@@ -17,26 +18,14 @@ SHIPPED = [f"shipped/{family}_mini" for family in cifar.FAMILIES]
 SIZES = {family.name: family.size for family in speed.FAMILIES.values()}
 
 
-def top1(recipe: str) -> float:
-    return mean(cifar.trained(recipe, *TOP1))
+def rate(column: tuple[str, str], recipe: str, part: str = "") -> float:
+    """Mean over the seeds, at the end of training or in a part that was measured later."""
+    return mean(cifar.asked(recipe, part, *column) if part else cifar.trained(recipe, *column))
 
 
-def c_cons(recipe: str) -> float:
-    return mean(cifar.trained(recipe, *C_CONS))
-
-
-def s_cons(recipe: str) -> float:
-    return mean(cifar.trained(recipe, *S_CONS))
-
-
-def adapted_top1(recipe: str) -> float:
-    """Of the ordinary network, adapted without training."""
-    return mean(cifar.asked(recipe, "adapted", *TOP1))
-
-
-def canonical_top1(recipe: str) -> float:
-    """Of the ordinary network in the frame that the anchor finds."""
-    return mean(cifar.asked(recipe, "canonical", *TOP1))
+top1, c_cons, s_cons = (partial(rate, column) for column in (TOP1, C_CONS, S_CONS))
+adapted_top1 = partial(top1, part="adapted")  # of the ordinary network, adapted without training
+canonical_top1 = partial(top1, part="canonical")  # in the frame that the anchor finds
 
 
 def deviation(recipe: str) -> float:

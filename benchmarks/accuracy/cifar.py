@@ -27,9 +27,9 @@ import torch
 from benchmarks.accuracy import store
 from benchmarks.accuracy.measure import PARTS, measure_run, parts_of
 from benchmarks.accuracy.runs import Run, matching, write_result
+from benchmarks.common import record
 from benchmarks.common.package import inference_device
 from benchmarks.common.processes import Job, run_jobs, stop_after
-from benchmarks.common.record import RESULTS, ROOT
 from benchmarks.release.weights import keep_weights
 
 STOPPED = 75  # as `trueshift train` ends where it can be resumed
@@ -68,7 +68,7 @@ def _train(given: argparse.Namespace, runs: list[Run], threads: int) -> int:
         secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
         _take_in(given, write_result(run.work / f"{run.name}.json", run.result(more), secrets))
 
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(record.ROOT), os.environ.get("PYTHONPATH", "")])}
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
         environment[name] = str(threads)
     with stop_after(given.limit_s) as stop:
@@ -124,26 +124,25 @@ def _option(pair: str) -> list[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="CIFAR-10, or 'sample' for the images that come with the package")
-    parser.add_argument("--runs", nargs="+", required=True, metavar="GLOB", help="e.g. 'a_*' 'shipped/*'")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
-    parser.add_argument(
-        "--limit-s", type=float, default=0, help="seconds, after which trainings save and stop; 0: none"
-    )
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="of all runs, and recorded")
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "tables", help="folder of all runs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
-    parser.add_argument("--keep-weights", type=Path, help="folder for the final weights, float16, one file each")
-    parser.add_argument("--weights", type=Path, help="folder of weights that were kept, to start from or measure")
-    parser.add_argument("--measure-only", action="store_true")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), help="what to measure; all by default")
-    parser.add_argument("--device", default="auto", help="to measure on")
-    parser.add_argument("--batch", type=int, default=0, help="to measure with")
-    parser.add_argument("--limit", type=int, default=0, help="test images to measure, for a trial; 0 for all")
-    return parser.parse_args()
+    return record.options(
+        __doc__,
+        data={"required": True, "help": "CIFAR-10, or 'sample' for the images that come with the package"},
+        runs={"nargs": "+", "required": True, "metavar": "GLOB", "help": "e.g. 'a_*' 'shipped/*'"},
+        seeds=[0],
+        jobs={"default": 8, "help": "processes at a time"},
+        limit_s={"default": 0.0, "help": "seconds, after which trainings save and stop; 0 for none"},
+        compile=False,
+        override={"default": [], "metavar": "KEY=VALUE", "help": "of all runs, and recorded"},
+        work={"default": record.ROOT / "runs" / "tables", "type": Path, "help": "folder of all runs"},
+        results={"default": record.RESULTS, "type": Path, "help": "folder of the CSV files"},
+        keep_weights={"type": Path, "help": "folder for the final weights, float16, one file each"},
+        weights={"type": Path, "help": "folder of weights that were kept, to start from or measure"},
+        measure_only=False,
+        parts={"nargs": "+", "choices": list(PARTS), "help": "what to measure; all by default"},
+        device={"default": "auto", "help": "to measure on"},
+        batch={"default": 0, "help": "to measure with"},
+        limit={"default": 0, "help": "test images to measure, for a trial; 0 for all"},
+    ).parse_args()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from benchmarks.common import record
 
 NOT_YET = "not run yet"
 Column = tuple[str, str]  # a protocol and a metric
-LONGER = "_200_epochs"  # a family whose adaptive network is still learning after 100
 FAMILIES = {
     "swin": ("Swin-mini", "Swin-T", "swin_tiny"),
     "swinv2": ("SwinV2-mini", "SwinV2-T", "swinv2_tiny"),

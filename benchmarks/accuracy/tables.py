@@ -12,7 +12,6 @@ from benchmarks.common.record import machine, table
 STANDARD_TOP1 = ("cifar-standard", "top1")
 TITLES = {TOP1: "Top-1", STANDARD_TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical"}
 ALL, EXACTLY = (TOP1, C_CONS, S_CONS), (TOP1, C_CONS, EXACT)
-SWITCHED = {"a_swin_mini": "of the table above", "shipped/a_swin_mini": "that come with the package"}
 
 
 class Line(NamedTuple):
@@ -64,10 +63,6 @@ def above_the_papers(source: str, part: str, networks: list[Line], columns: dict
         beside = [" / ".join(next(printed) for _ in group) for group in columns.values()]
         rows.append([f"the paper's {line.theirs.removesuffix(' (Default)')}", *beside])
     return table(["model", *columns], rows, _beside(source))
-
-
-def picture(alt: str, file: str, drawn: Any) -> str:
-    return f"![{alt}](images/{file})" if drawn() else f"{alt}: {NOT_YET}."
 
 
 def _joined(*notes: str) -> str:
@@ -145,19 +140,6 @@ def summary() -> str:
     return table([*head, "adaptive, as in the paper", "adaptive, random grids"], rows, note)
 
 
-def switched_off() -> str:
-    """(c), at the end of training."""
-    modules = {"no_a_token": "A-token", "no_a_wsa": "A-WSA", "no_a_pmerge": "A-PMerge"}
-    rows = [
-        [title, *(cell(asked(recipe, part, *column)) for recipe in SWITCHED for column in (TOP1, C_CONS))]
-        for part, title in modules.items()
-    ]
-    head = ["switched off", *(f"{weights}: {key}" for weights in SWITCHED.values() for key in ("Top-1", "C-Cons."))]
-    return table(
-        head, rows, f"Seeds: {' and '.join(Line('', recipe, part='no_a_token').seeds() for recipe in SWITCHED)}."
-    )
-
-
 def exactness() -> str:
     """Trained weights under many shifts, all networks together."""
     rows = []
@@ -182,6 +164,11 @@ def _exact_counts(recipe: str, part: str, device: str) -> list[int]:
             pairs = images * entry["settings"]["shifts"]
             counts.append((images, pairs, round((1 - same[seed]) * images), round((1 - exact[seed]) * pairs)))
     return [sum(column) for column in zip(*counts, strict=True)]
+
+
+def curves() -> str:
+    title = "Top-1 on the test images while learning"
+    return f"![{title}](images/{plots.LEARNING})" if plots.curves() else f"{title}: {NOT_YET}."
 
 
 def camvid() -> str:
@@ -213,6 +200,11 @@ ABLATION = [
     Line("no A-WSA", "a_swin_mini_no_a_wsa", "(ii) No A-WSA"),
     Line("no A-PMerge", "a_swin_mini_no_a_pmerge", "(iii) No A-PMerge"),
     Line("Swin-mini", "swin_mini", "Swin-T (Default)"),
+]
+SWITCHED_OFF = [
+    Line(f"{weights}, {title} switched off", recipe, part=f"no_{title.lower().replace('-', '_')}")
+    for weights, recipe in (("A-Swin-mini", "a_swin_mini"), ("the package's A-Swin-mini", "shipped/a_swin_mini"))
+    for title in ("A-token", "A-WSA", "A-PMerge")
 ]
 ADAPTED = [
     Line("CvT-mini", "cvt_mini_circular", "CvT-13 (Default)"),
@@ -256,7 +248,7 @@ SHIPPED = [
 SEAM = "By the seam: measured before the [frame finder](exactness.md) took its place in `canonicalize`."
 ERASED = {f"max {side}": [(f"erased-{side}", key) for key in ("top1", "consistency")] for side in (0, 28, 42, 56, 70)}
 FLIPPED = {f"flipped: {TITLES[column]}": [("flipped", column[1])] for column in (TOP1, C_CONS)}
-MAGNITUDES = {f"0 to {most} pixels": [(f"magnitude-{most}", "consistency")] for most in plots.PIXELS}
+MAGNITUDES = {f"0 to {most} pixels": [(f"magnitude-{most}", "consistency")] for most in (8, 16, 24, 32)}
 
 trained_tables = {
     "summary": summary,
@@ -272,16 +264,13 @@ trained_tables = {
     ),
     "criterion": partial(by_line, CRITERIA),
     "random_grids": partial(by_family, RANDOM_GRIDS),
-    "curves": partial(picture, "Top-1 on the test images while learning", plots.LEARNING, plots.curves),
+    "curves": curves,
 }
 measured_tables = {
-    "switched_off": switched_off,
+    "switched_off": partial(by_line, SWITCHED_OFF, (TOP1, C_CONS)),
     "erased": partial(above_the_papers, "erased", "distorted", SWINS, ERASED),
     "flips": partial(above_the_papers, "flips", "distorted", SWINS, {"Top-1": [TOP1], "C-Cons.": [C_CONS], **FLIPPED}),
     "magnitude": partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES),
-    "magnitude_picture": partial(
-        picture, "Consistency against the largest circular shift", plots.MAGNITUDE, plots.magnitudes
-    ),
     "adapted": partial(by_line, ADAPTED, (TOP1, C_CONS), "adapt"),
     "canonical": partial(by_family, CANONICAL, SEAM),
     "shipped": partial(by_family, SHIPPED),
