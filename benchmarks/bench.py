@@ -8,7 +8,7 @@
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, a number in a sentence between
 ``<!-- number EXPRESSION -->`` and ``<!-- end -->``; an expression is Python with the names of
-``benchmarks/prose.py``.
+``benchmarks/prose.py``. In the pages of results, a decimal number, percentage or time without it is an error.
 """
 
 import argparse
@@ -28,7 +28,18 @@ from benchmarks.manifest import TABLES
 
 DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 TABLE = re.compile(r"(<!-- table (\w+) -->\n)(.*?\n)(<!-- end -->)", re.DOTALL)
+RESULT_PAGES = ("README.md", *(f"docs/{name}.md" for name in ("results", "speed", "exactness", "models")))
 NUMBER = re.compile(r"(<!-- number (.*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
+
+NOT_PROSE = re.compile(
+    r"<!-- (?:table|number) .*?<!-- end -->|```.*?```|`[^`\n]*`|^ {4}.*?$|^\|.*?$", re.DOTALL | re.MULTILINE
+)
+MEASURED = re.compile(r"(?<!torch )(?<![\w.-])\d[\d,]*(?:\.\d+\b(?: %)?| %| (?:ms|points|times|MiB|img/s)\b)")
+
+
+def unmarked(text: str) -> list[str]:
+    """Numbers in sentences that look measured and are not written from a file."""
+    return MEASURED.findall(NOT_PROSE.sub("", text))
 
 
 def rendered(text: str, only: str | None = None) -> str:
@@ -43,11 +54,15 @@ def rendered(text: str, only: str | None = None) -> str:
 def update(check: bool, only: str | None) -> int:
     stale = []
     if not check:
-        plots.draw_all(ROOT / "docs" / "images")
+        plots.draw(ROOT / "docs" / "images")
     for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         if re.search(r"^<!-- number", text, re.MULTILINE):  # Markdown ends a paragraph there
             raise SystemExit(f"{name}: a line begins with the comment of a number; move a word before it")
+        if name in RESULT_PAGES and (found := unmarked(text)):
+            raise SystemExit(
+                f"{name}: {', '.join(found)}: needs <!-- number EXPRESSION --> before and <!-- end --> behind"
+            )
         fresh = rendered(text, only)
         if fresh != text:
             stale.append(name)

@@ -1,6 +1,7 @@
 """Every table of the documents: the command that measures it, the result files it is made from, and what writes it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import benchmarks.accuracy.tables as accuracy
@@ -27,10 +28,7 @@ PAPER_SIZE = (
     "evaluate.protocols=[circular,cifar-standard]"
 )
 SMALL_RESULTS = "cifar10_small.csv cifar10_small/*.json"
-TRAINED = (accuracy.summary, accuracy.circular, accuracy.standard, accuracy.longer, accuracy.ablation)
-TRAINED += (accuracy.criterion, accuracy.shipped, accuracy.curves)
-MEASURED_LATER = (accuracy.switched_off, accuracy.erased, accuracy.flips, accuracy.magnitude, accuracy.adapted)
-MEASURED_LATER += (accuracy.canonical, accuracy.anchored, accuracy.exactness, accuracy.magnitude_picture)
+BIT_IDENTITY = "exactness/bit_identity.py"
 SEGMENTATION, EXACT_SEGMENTATION = "segmentation_speed_cuda.json", "segmentation_exactness_cuda.json"
 TABLES = {
     "speed_summary": Table(f"{MODEL_SPEED}compiled --mode compiled", SPEED_RESULTS, speed.summary),
@@ -41,7 +39,7 @@ TABLES = {
     ),
     "speed_memory": Table(MEMORY, SPEED_RESULTS, speed.memory),
     "speed_modules": Table(f"{MODULES_SPEED} --mode eager graph", MODULES_RESULTS, speed.modules),
-    "speed_modules_cpu": Table(f"{MODULES_SPEED} --device cpu", MODULES_RESULTS, speed.modules_cpu),
+    "speed_modules_cpu": Table(f"{MODULES_SPEED} --device cpu", MODULES_RESULTS, partial(speed.modules, "cpu")),
     "speed_resolution": Table(RESOLUTION, SPEED_RESULTS, speed.resolution),
     "speed_cpu": Table(f"{MODEL_SPEED}cpu --device cpu", SPEED_RESULTS, speed.cpu),
     "segmentation_speed": Table("speed/segmentation_speed.py --rounds 5", SEGMENTATION, speed.segmentation),
@@ -49,9 +47,11 @@ TABLES = {
         "speed/training_speed.py --data data/cifar10 --evaluate", "training_speed_*.json", speed.trainer
     ),
     "audit_overhead": Table("speed/audit_overhead.py --device cuda", "audit_overhead_*.json", speed.audit),
-    "exactness": Table("exactness/layers.py --shifts 64", "exactness_*.json", exactness.layers),
-    "model_exactness": Table("exactness/models.py --shifts 8", "model_exactness_*.json", exactness.models),
-    "segmentation_exactness": Table("exactness/segmentation.py", EXACT_SEGMENTATION, exactness.segmentation),
+    "exactness": Table(f"{BIT_IDENTITY} layers --shifts 64", "exactness_*.json", exactness.layers),
+    "model_exactness": Table(f"{BIT_IDENTITY} models --shifts 8", "model_exactness_*.json", exactness.models),
+    "segmentation_exactness": Table(
+        f"{BIT_IDENTITY} segmentation --shifts 4 --places cuda-float32", EXACT_SEGMENTATION, exactness.segmentation
+    ),
     "without_anchor": Table("exactness/without_anchor.py", "without_anchor_*.json", exactness.without_anchor),
     "frame_stability": Table("exactness/frame_stability.py", "frame_stability.json", exactness.frame_stability),
     "sample_consistency": Table(
@@ -59,11 +59,9 @@ TABLES = {
     ),
     "camvid": Table("accuracy/camvid.py --data data/camvid", "camvid_*.json", accuracy.camvid),
     "paper_size": Table(PAPER_SIZE, "cifar10.csv cifar10/*.json", accuracy.paper_size),
-    "random_grids": Table(
-        f"{CIFAR} *_random_grids *_da_circular --seeds 0 1 2 --jobs 8", SMALL_RESULTS, accuracy.random_grids
-    ),
-    **{f"small_{render.__name__}": Table(SMALL, SMALL_RESULTS, render) for render in TRAINED},
+    **{f"small_{name}": Table(SMALL, SMALL_RESULTS, render) for name, render in accuracy.trained_tables.items()},
     **{
-        f"small_{render.__name__}": Table(f"{SMALL} --measure-only", SMALL_RESULTS, render) for render in MEASURED_LATER
+        f"small_{name}": Table(f"{SMALL} --measure-only", SMALL_RESULTS, render)
+        for name, render in accuracy.measured_tables.items()
     },
 }

@@ -3,7 +3,9 @@
 A recipe without a folder is one of the small models. Rates are in percent.
 """
 
+from functools import partial
 from statistics import mean, stdev
+from typing import Any
 
 from benchmarks.accuracy import numbers as cifar
 from benchmarks.accuracy import store
@@ -11,22 +13,19 @@ from benchmarks.accuracy.numbers import C_CONS, S_CONS, TOP1, spread  # noqa: F4
 from benchmarks.common.record import load
 from benchmarks.speed import tables as speed
 
-
-def top1(recipe: str) -> float:
-    return mean(cifar.trained(recipe, *TOP1))
-
-
-def c_cons(recipe: str) -> float:
-    return mean(cifar.trained(recipe, *C_CONS))
+SWIN = "swin_tiny_patch4_window7_224"
+SHIPPED = [f"shipped/{family}_mini" for family in cifar.FAMILIES]
+SIZES = {family.name: family.size for family in speed.FAMILIES.values()}
 
 
-def s_cons(recipe: str) -> float:
-    return mean(cifar.trained(recipe, *S_CONS))
+def rate(column: tuple[str, str], recipe: str, part: str = "") -> float:
+    """Mean over the seeds, at the end of training or in a part that was measured later."""
+    return mean(cifar.asked(recipe, part, *column) if part else cifar.trained(recipe, *column))
 
 
-def adapted_top1(recipe: str) -> float:
-    """Of the ordinary network, adapted without training."""
-    return mean(cifar.asked(recipe, "adapted", *TOP1))
+top1, c_cons, s_cons = (partial(rate, column) for column in (TOP1, C_CONS, S_CONS))
+adapted_top1 = partial(top1, part="adapted")  # of the ordinary network, adapted without training
+canonical_top1 = partial(top1, part="canonical")  # in the frame that the anchor finds
 
 
 def deviation(recipe: str) -> float:
@@ -61,12 +60,46 @@ def wrong_gradients(file: str, model: str, kind: str) -> str:
     return f"{row['wrong']} of {row['parameters']}"
 
 
+def _both(model: str, setting: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was measured of the reference and of the adaptive network, in a setting of the speed summary."""
+    found = speed.find(speed.measured(), model=model, size=SIZES[model], **speed.SUMMARY[setting])
+    if found is None:
+        raise LookupError(f"{model} was not measured in {setting}")
+    return found["by"][speed.REFERENCE], found["by"][speed.ADAPTIVE]
+
+
 def slower(model: str, setting: str) -> str:
-    """How many rounds the adaptive network lost to the reference, in a setting of the speed summary."""
-    wanted = dict(zip(speed.TITLES, speed.SUMMARY, strict=True))[setting]
-    found = speed.find(speed.measured(), model=model, size=speed.MODELS[model][1], **wanted)
-    theirs, ours = (found["by"][name]["seconds"] for name in (speed.REFERENCE, speed.ADAPTIVE)) if found else ([], [])
+    """How many rounds the adaptive network lost to the reference."""
+    theirs, ours = (row["seconds"] for row in _both(model, setting))
     return f"{sum(map(float.__lt__, theirs, ours))} of {len(ours)}"
+
+
+def faster(model: str, setting: str) -> str:
+    """Throughput of the adaptive network beside the reference's."""
+    return f"{_both(model, setting)[1]['ratio']:.2f}"
+
+
+def memory(model: str, setting: str) -> str:
+    """Peak memory of the adaptive network beside the reference's."""
+    theirs, ours = (row["allocated_mib"] for row in _both(model, setting))
+    return f"{ours / theirs:.2f}"
+
+
+def recorded_ratios(file: str) -> str:
+    """Of the four models in one file."""
+    found = {result["model"]: result["rows"][-1]["ratio"] for result in load(file)["result"]["results"]}
+    return listed([found[model] for model in speed.MODELS], 2)
+
+
+def of_block(module: str, mode: str) -> str:
+    """The time of a module beside that of one block of Swin-T."""
+    result = next(result for result in load("modules_speed_cuda")["result"]["results"] if result["mode"] == mode)
+    return f"{next(row for row in result['rows'] if row['name'] == module)['adaptive_of_block']:.2f}"
+
+
+def frame_kept(change: str, rule: str) -> float:
+    """Percent of photographs whose frame stays with the content."""
+    return load("frame_stability")["result"]["kept_percent"][change][rule]
 
 
 def training_kept(model: str) -> int:
@@ -79,7 +112,7 @@ def training_kept(model: str) -> int:
 def number(expression: str) -> str:
     """One digit after the point for a float, thousands apart for an int, text as it is."""
     try:
-        value = eval(expression, {"__builtins__": {"abs": abs}}, globals())
+        value = eval(expression, {**globals(), "__builtins__": {"abs": abs}})
     except Exception as error:
         raise SystemExit(f"<!-- number {expression} -->: {type(error).__name__}: {error}") from error
     if isinstance(value, str):

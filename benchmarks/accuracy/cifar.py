@@ -5,9 +5,9 @@ r"""Train and measure the networks of the tables on CIFAR-10: the small ones sev
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 --override \
         batch_size=256 evaluate.every_epochs=10 evaluate.protocols=[circular,cifar-standard]
 
-Each run is `trueshift train --config cifar10_small/RECIPE --seed SEED` in a process of its own, the longest first. What
-it reached goes to results/COLLECTION.csv (see `store.py`). Finished runs are skipped. When the time is over, all save a
-checkpoint, and the same command resumes them.
+Each run is `trueshift train --config cifar10_small/RECIPE --seed SEED` in a process of its own, which writes a log to
+`--work`. What it reached goes to results/COLLECTION.csv (see `store.py`). Finished runs are skipped. When the time is
+over, all save a checkpoint, and the same command resumes them.
 
 `--measure-only` asks finished weights what training does not: exactness under many shifts in float32 and bf16, shift
 magnitudes, erased and flipped images, canonicalize around ordinary networks, adapting them without fine-tuning.
@@ -15,94 +15,92 @@ magnitudes, erased and flipped images, canonicalize around ordinary networks, ad
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
-from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from benchmarks.accuracy import store
-from benchmarks.accuracy.measure import PARTS, measure_run, measured_file, parts_of
-from benchmarks.accuracy.runs import Run, hours, matching, write_result
-from benchmarks.common.job_queue import Job, JobQueue
+from benchmarks.accuracy.measure import PARTS, measure_run, parts_of
+from benchmarks.accuracy.runs import Run, matching, write_result
+from benchmarks.common import record
 from benchmarks.common.package import inference_device
-from benchmarks.common.record import RESULTS, ROOT
+from benchmarks.common.processes import Job, run_jobs, stop_after
 from benchmarks.release.weights import keep_weights
+
+STOPPED = 75  # as `trueshift train` ends where it can be resumed
 
 
 def main() -> int:
     given = _arguments()
     runs = [Run(recipe, seed, given.work, given.weights) for seed in given.seeds for recipe in matching(given.runs)]
-    return _measure(given, runs) if given.measure_only else _train(given, runs)
+    threads = max(1, len(os.sched_getaffinity(0)) // max(1, min(given.jobs, len(runs))))
+    return _measure(given, runs, threads) if given.measure_only else _train(given, runs, threads)
 
 
-def _train(given: argparse.Namespace, runs: list[Run]) -> int:
+def _train(given: argparse.Namespace, runs: list[Run], threads: int) -> int:
     more = [word for pair in given.override for word in _option(pair)] + ["--compile", "true"] * given.compile
-    by_name = {run.name: run for run in runs}
-    waiting = []
+    waiting = {}
     for run in runs:
         if any(entry["seed"] == run.seed for entry in store.about(run.recipe, given.results)["trained"]):
             print(f"{run.name}: finished before", flush=True)
         else:
-            waiting.append(run)
-    jobs = []
-    for run in sorted(waiting, key=lambda run: -hours(run.recipe)):
-        first = run.first
-        if first and first.weights() is None and first not in waiting:
-            beside = f"needs --runs {first.recipe} beside it, or --weights FOLDER"
-            raise SystemExit(f"{run.name} starts from {first.name}: {beside}")
+            waiting[run.name] = run
+    later = {name: run for name, run in waiting.items() if run.first and run.first.weights() is None}
+    for name, run in later.items():
+        if run.first and run.first.name not in waiting:
+            beside = f"needs --runs {run.first.recipe} beside it, or --weights FOLDER"
+            raise SystemExit(f"{name} starts from {run.first.name}: {beside}")
+
+    def job(run: Run) -> Job:
         command = [sys.executable, "-m", "trueshift", "train", *run.command(given.data, more)]
-        jobs.append(Job(run.name, command, run.work / f"{run.name}.log", first and first.name, run.progress))
+        return Job(run.name, command, run.work / f"{run.name}.log")
 
     def finished(job: Job) -> None:
-        run = by_name[job.name]
+        run = waiting[job.name]
         if given.keep_weights:
             about = {"recipe": run.recipe, "seed": str(run.seed)}
             keep_weights(run.folder / "final", given.keep_weights / f"{run.name}.safetensors", **about)
         secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
         _take_in(given, write_result(run.work / f"{run.name}.json", run.result(more), secrets))
 
-    return _work_through(given, jobs, finished)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(record.ROOT), os.environ.get("PYTHONPATH", "")])}
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        environment[name] = str(threads)
+    with stop_after(given.limit_s) as stop:
+        first = [job(run) for name, run in waiting.items() if name not in later]
+        good = run_jobs(first, given.jobs, stop, finished, environment)
+        second = [job(run) for run in later.values() if run.first and run.first.weights()]
+        good += run_jobs(second, given.jobs, stop, finished, environment)
+    print(f"{good} of {len(waiting)} done; the same command resumes the others")
+    return 0 if good == len(waiting) else STOPPED
 
 
-def _measure(given: argparse.Namespace, runs: list[Run]) -> int:
+def _measure(given: argparse.Namespace, runs: list[Run], threads: int) -> int:
     device = inference_device(given.device)
     batch = given.batch or (1000 if device == "cuda" else 125)  # divides the test images
-    left: dict[str, tuple[Run, list[str]]] = {}
+    left = []
     for run in runs:
         there = _parts_there(given, run, device)
         missing = [part for part in parts_of(run.recipe, given.parts) if part not in there]
         if missing and run.weights() is None:
             print(f"{run.name}: no final weights here, left out", flush=True)
         elif missing:
-            left[run.name] = (run, missing)
+            left.append((run, missing))
+    measure = partial(measure_run, data=given.data, device=device, limit=given.limit, batch_size=batch, workers=threads)
     if given.jobs == 1:
-        for run, parts in left.values():
-            path = measure_run(run, given.data, device, parts, given.limit, batch, torch.get_num_threads())
-            if not given.draft:
-                _take_in(given, path)
+        for run, parts in left:
+            _take_in(given, measure(run, parts))
         return 0
-    jobs = []
-    for run, parts in sorted(left.values(), key=lambda pair: -len(pair[1])):
-        words = ["--measure-only", "--draft", "--data", given.data, "--runs", run.recipe, "--seeds", str(run.seed)]
-        words += ["--device", device, "--batch", str(batch), "--limit", str(given.limit), "--work", str(given.work)]
-        words += ["--jobs", "1", "--results", str(given.results), "--parts", *parts]
-        words += ["--weights", str(given.weights)] if given.weights else []
-        command = [sys.executable, "-m", "benchmarks.accuracy.cifar", *words]
-        jobs.append(Job(run.name, command, given.work / f"measured_{run.name}.log"))
-    return _work_through(given, jobs, lambda job: _take_in(given, measured_file(left[job.name][0], device)))
-
-
-def _work_through(given: argparse.Namespace, jobs: list[Job], finished: Callable[[Job], None]) -> int:
-    at_once = min(given.jobs, max(1, len(jobs)))
-    threads = str(max(1, len(os.sched_getaffinity(0)) // at_once))
-    environment = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), threads)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    queue = JobQueue(jobs, given.jobs, given.limit_s, given.report_s, environment)
-    good = sum(code == 0 for code in queue.run(finished).values())
-    queue.say(f"{good} of {len(jobs)} done; the same command resumes the others")
-    return 0 if good == len(jobs) else 75
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.jobs, spawn, torch.set_num_threads, (threads,)) as pool:
+        for path in pool.map(measure, *zip(*left, strict=True)) if left else ():
+            _take_in(given, path)
+    return 0
 
 
 def _parts_there(given: argparse.Namespace, run: Run, device: str) -> set[str]:
@@ -126,26 +124,25 @@ def _option(pair: str) -> list[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="CIFAR-10, or 'sample' for the images that come with the package")
-    parser.add_argument("--runs", nargs="+", required=True, metavar="GLOB", help="e.g. 'a_*' 'shipped/*'")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
-    parser.add_argument("--limit-s", type=float, default=0, help="seconds, after which all save and stop; 0 for none")
-    parser.add_argument("--report-s", type=float, default=20, help="seconds between two lines of progress")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--override", nargs="+", default=[], metavar="KEY=VALUE", help="of all runs, and recorded")
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "tables", help="folder of all runs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files")
-    parser.add_argument("--keep-weights", type=Path, help="folder for the final weights, float16, one file each")
-    parser.add_argument("--weights", type=Path, help="folder of weights that were kept, to start from or measure")
-    parser.add_argument("--measure-only", action="store_true")
-    parser.add_argument("--draft", action="store_true", help=argparse.SUPPRESS)  # another process takes the result in
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), help="what to measure; all by default")
-    parser.add_argument("--device", default="auto", help="to measure on")
-    parser.add_argument("--batch", type=int, default=0, help="to measure with")
-    parser.add_argument("--limit", type=int, default=0, help="test images to measure, for a trial; 0 for all")
-    return parser.parse_args()
+    return record.options(
+        __doc__,
+        data={"required": True, "help": "CIFAR-10, or 'sample' for the images that come with the package"},
+        runs={"nargs": "+", "required": True, "metavar": "GLOB", "help": "e.g. 'a_*' 'shipped/*'"},
+        seeds=[0],
+        jobs={"default": 8, "help": "processes at a time"},
+        limit_s={"default": 0.0, "help": "seconds, after which trainings save and stop; 0 for none"},
+        compile=False,
+        override={"default": [], "metavar": "KEY=VALUE", "help": "of all runs, and recorded"},
+        work={"default": record.ROOT / "runs" / "tables", "type": Path, "help": "folder of all runs"},
+        results={"default": record.RESULTS, "type": Path, "help": "folder of the CSV files"},
+        keep_weights={"type": Path, "help": "folder for the final weights, float16, one file each"},
+        weights={"type": Path, "help": "folder of weights that were kept, to start from or measure"},
+        measure_only=False,
+        parts={"nargs": "+", "choices": list(PARTS), "help": "what to measure; all by default"},
+        device={"default": "auto", "help": "to measure on"},
+        batch={"default": 0, "help": "to measure with"},
+        limit={"default": 0, "help": "test images to measure, for a trial; 0 for all"},
+    ).parse_args()
 
 
 if __name__ == "__main__":

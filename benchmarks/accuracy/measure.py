@@ -92,18 +92,13 @@ def parts_of(recipe: str, asked: list[str] | None = None) -> list[str]:
     return [name for name, part in PARTS.items() if part.wanted(recipe) and (not asked or name in asked)]
 
 
-def measured_file(run: Run, device: str) -> Path:
-    """What was measured of a run, until it is in the results."""
-    return run.work / f"measured_{run.name}_{device}.json"
-
-
-def measure_run(run: Run, data: str, device: str, parts: list[str], limit: int, batch_size: int, workers: int) -> Path:
+def measure_run(run: Run, parts: list[str], data: str, device: str, limit: int, batch_size: int, workers: int) -> Path:
     """Some parts of one run, written as soon as each is there."""
     found = run.weights()
     if found is None:
         raise SystemExit(f"{run.name} has no final weights: needs its run in {run.work}, or --weights")
     folder, kept_as = found
-    path, source = measured_file(run, device), open_data(data, "test")
+    path, source = run.work / f"measured_{run.name}_{device}.json", open_data(data, "test")
     done = json.loads(path.read_text())["result"]["parts"] if path.exists() else {}
     for name in parts:
         if name in done and done[name]["settings"]["limit"] == limit:  # a call that was stopped got as far

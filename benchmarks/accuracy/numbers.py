@@ -7,7 +7,7 @@ from benchmarks.accuracy import store
 from benchmarks.common import record
 
 NOT_YET = "not run yet"
-LONGER = "_200_epochs"  # a family whose adaptive network is still learning after 100
+Column = tuple[str, str]  # a protocol and a metric
 FAMILIES = {
     "swin": ("Swin-mini", "Swin-T", "swin_tiny"),
     "swinv2": ("SwinV2-mini", "SwinV2-T", "swinv2_tiny"),
@@ -54,10 +54,6 @@ def asked(recipe: str, part: str, protocol: str, metric: str) -> list[float]:
     for device in ("cpu", "cuda"):
         found |= store.numbers(recipe, part, protocol, metric, device)
     return [100 * found[seed] for seed in sorted(found)]
-
-
-def seeds_asked(recipe: str, part: str) -> int:
-    return len({entry["seed"] for entry in store.about(recipe)["measured"] if entry["part"] == part})
 
 
 def cell(numbers: list[float]) -> str:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from re import search
 from statistics import median
 from typing import Any
 
 from benchmarks.accuracy.store import SMALL, collection_of
-from benchmarks.common.package import TrainConfig, about_recipe, list_recipes, parse_arguments
+from benchmarks.common.package import TrainConfig, list_recipes, parse_arguments
 from benchmarks.release.weights import restore_weights
 from trueshift.utils.files import json_text, write_whole
 
@@ -38,12 +37,6 @@ def matching(patterns: Iterable[str]) -> list[str]:
 @cache
 def configuration(recipe: str) -> TrainConfig:
     return parse_arguments(["--config", recipe]).config
-
-
-def hours(recipe: str) -> float:
-    """As the recipe says."""
-    found = search(r"([\d.]+) on an H200", about_recipe(recipe))
-    return float(found[1]) if found else 0.0
 
 
 def needed_by(recipe: str) -> str | None:
@@ -91,14 +84,6 @@ class Run:
             found = self.first.weights()
             words += ["--model.start_from", str(found[0] if found else self.first.folder / "final")]
         return [*words, *more]
-
-    def progress(self) -> str:
-        """How far it is."""
-        train, tests = (self._entries(kind) for kind in ("train", "test"))
-        if not train:
-            return "starting"
-        top1 = f", {100 * tests[-1]['model_top1']:.1f} %" if tests else ""
-        return f"epoch {train[-1]['epoch'] + 1}, {train[-1]['images_per_second']:,.0f} img/s{top1}"
 
     def _entries(self, kind: str) -> list[dict[str, Any]]:
         file = self.folder / "log.jsonl"

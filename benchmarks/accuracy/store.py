@@ -52,6 +52,12 @@ def about(recipe: str, results: Path | None = None) -> Recorded:
     return json.loads(path.read_text()) if path.exists() else {"trained": [], "measured": []}
 
 
+def recipes() -> list[str]:
+    """All recipes of which there is something, the small models' without their collection."""
+    paths = [path for name in (SMALL, "cifar10") for path in sorted((record.RESULTS / name).glob("*.json"))]
+    return [json.loads(path.read_text())["recipe"].removeprefix(f"{SMALL}/") for path in paths]
+
+
 def numbers(recipe: str, part: str, protocol: str, metric: str, device: str = "") -> dict[int, float]:
     """One number for each seed."""
     return {row.seed: row.value for row in _rows(recipe, device, part, protocol, metric)}
@@ -125,17 +131,11 @@ def _indexed(path: Path, changed: int) -> dict[tuple[str, ...], list[Row]]:
 
 
 def _read(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [
-            Row(recipe, int(seed), *words, _whole(epoch), float(value), _whole(images))  # type: ignore[misc]
-            for recipe, seed, *words, epoch, value, images in list(csv.reader(file))[1:]
-        ]
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text else None
+    lines = path.read_text().splitlines()[1:] if path.exists() else []
+    return [
+        Row(recipe, int(seed), *words, int(epoch) if epoch else None, float(value), int(images) if images else None)  # type: ignore[misc]
+        for recipe, seed, *words, epoch, value, images in csv.reader(lines)
+    ]
 
 
 def _new_rows(name: str, result: Recorded) -> Iterator[Row]:

@@ -26,17 +26,17 @@ def images(size: tuple[int, int]) -> torch.Tensor:
     return torch.stack(list(named.values()))
 
 
-def settings(cpu_only: bool) -> dict[str, dict[str, Any]]:
-    """Arguments of ``prepared`` by place and arithmetic, in words."""
+def settings() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Places and arithmetic of this machine by a short name: in words, and as arguments of ``prepared``."""
     plain = {"device": "cpu", "tf32": False, "autocast": False, "compiled": False}
-    found: dict[str, dict[str, Any]] = {f"{processor()}, float32": plain}
-    if torch.cuda.is_available() and not cpu_only:
+    found: dict[str, tuple[str, dict[str, Any]]] = {"cpu": (f"{processor()}, float32", plain)}
+    if torch.cuda.is_available():
         name, gpu = torch.cuda.get_device_name(), {**plain, "device": "cuda"}
-        found[f"{name}, float32"] = gpu
-        found[f"{name}, TF32"] = {**gpu, "tf32": True}
-        found[f"{name}, bf16 autocast"] = {**gpu, "autocast": True}
-        found[f"{name}, float32, compiled"] = {**gpu, "compiled": True}
-        found[f"{name}, bf16 autocast, compiled"] = {**gpu, "autocast": True, "compiled": True}
+        found["cuda-float32"] = (f"{name}, float32", gpu)
+        found["cuda-tf32"] = (f"{name}, TF32", {**gpu, "tf32": True})
+        found["cuda-bf16"] = (f"{name}, bf16 autocast", {**gpu, "autocast": True})
+        found["cuda-float32-compiled"] = (f"{name}, float32, compiled", {**gpu, "compiled": True})
+        found["cuda-bf16-compiled"] = (f"{name}, bf16 autocast, compiled", {**gpu, "autocast": True, "compiled": True})
     return found
 
 

@@ -7,8 +7,7 @@ from trueshift.eval import EvalOptions, find_protocols, load_eval_model, run_eva
 from trueshift.eval.models.eval_model import EvalModel, adapted_twin, canonical_twin, make_eval_model
 from trueshift.eval.options import inference_device, on_gpu
 from trueshift.train import TrainConfig, list_recipes, parse_arguments, train
-from trueshift.train.compile_check import SAFE, compiled, otherwise_if_constant, weights_moved
+from trueshift.train.compile_check import SAFE
 from trueshift.train.data.loader import Batch
 from trueshift.train.preemption import StopRequest
-from trueshift.train.recipe import about as about_recipe
 from trueshift.train.trainer import Trainer

@@ -84,9 +84,9 @@ def ratio(above: list[float], below: list[float]) -> tuple[float, list[float]]:
     return spread(a / b for a, b in zip(above, below, strict=True))
 
 
-def difference(left: list[float], right: list[float]) -> tuple[float, list[float]]:
-    """Median and quartiles of the rounds' differences."""
-    return spread(a - b for a, b in zip(left, right, strict=True))
+def difference(left: list[float], right: list[float]) -> float:
+    """Median of the rounds' differences."""
+    return statistics.median(a - b for a, b in zip(left, right, strict=True))
 
 
 def peak_memory(run: Run, held: Iterable[Tensor]) -> dict[str, float]:
@@ -131,12 +131,3 @@ def in_words(problem: BaseException) -> str:
     """An error in one line."""
     lines = [line for line in str(problem).splitlines() if line.strip()]
     return f"{type(problem).__name__}: {lines[0].strip() if lines else ''}"[:300]
-
-
-def device_is_lost(cuda: bool) -> bool:
-    """Whether an error has left the device unusable for this process."""
-    try:
-        settle(cuda)
-    except RuntimeError:
-        return True
-    return False

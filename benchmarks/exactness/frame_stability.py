@@ -6,7 +6,7 @@ Each photograph is circularly shifted at random first, so that the true corner i
 """
 
 import io
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,13 +22,6 @@ from trueshift.ops.selection.seam import seam_scores
 from trueshift.testing.images import PHOTOS, square_pixels
 
 PATCH = 4
-
-
-def load(folder: Path, size: int, limit: int) -> torch.Tensor:
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))[:limit]
-    if not paths:
-        raise SystemExit(f"no images (.jpg, .png) under {folder}")
-    return torch.stack([square_pixels(path, size) for path in paths])
 
 
 def jpeg(image: torch.Tensor, quality: int) -> torch.Tensor:
@@ -54,57 +47,56 @@ def percent(true: torch.Tensor) -> float:
     return round(100 * float(true.double().mean()), 1)
 
 
+def frames(pixels: torch.Tensor, layer: ts.AdaptiveTokenize, finder: FrameFinder) -> dict[str, torch.Tensor]:
+    """Where the chosen grid starts, by each rule, and where the seam is."""
+    parts = []
+    for chunk in pixels.split(50):
+        x = (chunk.float() / 255 - 0.45) / 0.225
+        values = x.permute(0, 2, 3, 1)
+        best = origin_keys(values).flatten(1).argmax(1)
+        hashed = torch.stack([best // x.shape[3], best % x.shape[3]], 1)
+        lines = (seam_scores(values), finder(Pixels(values)))
+        seam, frame = (torch.stack([scores.argmax(1) for scores in both], 1) for both in lines)
+        parts.append(torch.stack([layer(x).grid.origin, frame, hashed, seam]))
+    origin, frame, hashed, seam = torch.cat(parts, 1)
+    kinds = {"origin on the seam": origin, "frame found": frame, "origin by hash": hashed, "seam": seam}
+    return {"phase": origin % PATCH, **kinds}
+
+
+@torch.no_grad()
 def main() -> None:
     defaults = {"images": PHOTOS, "size": 224, "limit": 1000, "seed": 0, "name": "frame_stability"}
-    arguments = record.options(__doc__, **defaults).parse_args()
-
-    torch.manual_seed(arguments.seed)
-    torch.set_grad_enabled(False)
-    size = arguments.size
-    taken = load(arguments.images, size, arguments.limit)
-    offset = torch.randint(size, (len(taken), 2))
+    given = record.options(__doc__, **defaults).parse_args()
+    torch.manual_seed(given.seed)
+    files = [path for path in given.images.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png")]
+    if not files:
+        raise SystemExit(f"no images (.jpg, .png) under {given.images}")
+    taken = torch.stack([square_pixels(path, given.size) for path in sorted(files)[: given.limit]])
+    offset = torch.randint(given.size, (len(taken), 2))
     circular = circular_shift(taken, offset, IMAGE_DIMS)
-    layer, finder = ts.AdaptiveTokenize(3, 96, 4).eval(), FrameFinder()
+    found = partial(frames, layer=ts.AdaptiveTokenize(3, 96, 4).eval(), finder=FrameFinder())
 
-    def frames(pixels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Where the chosen grid starts, by each rule, and where the seam is."""
-        parts = []
-        for chunk in pixels.split(50):
-            x = (chunk.float() / 255 - 0.45) / 0.225
-            values = x.permute(0, 2, 3, 1)
-            best = origin_keys(values).flatten(1).argmax(1)
-            seam, frame = (
-                torch.stack([scores.argmax(1) for scores in both], 1)
-                for both in (seam_scores(values), finder(Pixels(values)))
-            )
-            hashed = torch.stack([best // size, best % size], 1)
-            parts.append(torch.stack([layer(x).grid.origin, frame, hashed, seam]))
-        origin, frame, hashed, seam = torch.cat(parts, 1)
-        kinds = {"origin on the seam": origin, "frame found": frame, "origin by hash": hashed, "seam": seam}
-        return {"phase": origin % PATCH, **kinds}
-
-    def kept(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor], moved: int = 0) -> dict[str, float]:
+    def kept(before: dict[str, torch.Tensor], changed: torch.Tensor, moved: int = 0) -> dict[str, float]:
         """Percentage of images whose grid stayed with the content, which moved some columns to the left."""
-        turns = {"phase": PATCH, "origin on the seam": size, "frame found": size, "origin by hash": size}
-        step = torch.tensor([0, moved])
+        after, step = found(changed), torch.tensor([0, moved])
+        turns = {"phase": PATCH, **dict.fromkeys(("origin on the seam", "frame found", "origin by hash"), given.size)}
         return {key: percent(((before[key] - step - after[key]) % turn == 0).all(1)) for key, turn in turns.items()}
 
-    start = frames(circular)
+    start = found(circular)
     table = {
-        "one pixel by one level": kept(start, frames(one_level_brighter(circular))),
-        "JPEG, quality 90": kept(start, frames(torch.stack([jpeg(image, 90) for image in circular]))),
-        "JPEG, quality 50": kept(start, frames(torch.stack([jpeg(image, 50) for image in circular]))),
-        "ordinary shift by one pixel": kept(frames(taken), frames(shifted_frame(taken)), moved=1),
+        "one pixel by one level": kept(start, one_level_brighter(circular)),
+        "JPEG, quality 90": kept(start, torch.stack([jpeg(image, 90) for image in circular])),
+        "JPEG, quality 50": kept(start, torch.stack([jpeg(image, 50) for image in circular])),
+        "ordinary shift by one pixel": kept(found(taken), shifted_frame(taken), moved=1),
     }
-    found = {}
+    corners = {}
     for name in ("seam", "frame found"):
-        corner = (start[name] + offset) % size == 0
-        found[name] = {"rows": percent(corner[:, 0]), "columns": percent(corner[:, 1]), "both": percent(corner.all(1))}
-    for change, row in table.items():
-        print(f"{change:28s}", row)
-    print("true corner found:", found)
-    result = {"images": len(taken), "size": size, "kept_percent": table, "true_corner_found_percent": found}
-    print("written to", record.write(arguments.name, result, arguments.seed).relative_to(record.ROOT))
+        corner = (start[name] + offset) % given.size == 0
+        rates = {"rows": corner[:, 0], "columns": corner[:, 1], "both": corner.all(1)}
+        corners[name] = {key: percent(each) for key, each in rates.items()}
+    result = {"images": len(taken), "size": given.size, "kept_percent": table, "true_corner_found_percent": corners}
+    print(result)
+    record.write(given.name, result, given.seed)
 
 
 if __name__ == "__main__":

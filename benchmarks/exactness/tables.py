@@ -1,6 +1,6 @@
 """Tables of what was found bit-identical, and how often choices change."""
 
-from benchmarks.common.record import load, load_all, machine, table
+from benchmarks.common.record import Recorded, load, load_all, machine, table
 
 PAIRS = ["pairs of (image, shift)", "not bit-identical"]
 
@@ -20,38 +20,44 @@ def frame_stability() -> str:
 
 
 def layers() -> str:
-    rows = []
-    for recorded in load_all("exactness_*"):
-        for row in recorded["result"]["rows"]:
-            place = f"{row['where']}, torch {recorded['versions']['torch']}"
-            rows.append([place, row["checks"], f"{row['pairs']:,}", f"{row['failures']}"])
+    rows = [
+        [_place(recorded, row), row["checks"], *_counts([row])]
+        for recorded in load_all("exactness_*")
+        for row in recorded["result"]["rows"]
+    ]
     return table(["where", "checks", *PAIRS], rows)
 
 
 def models() -> str:
     """One line per place and kind of check, all models in it."""
-    lines = []
+    rows = []
     for recorded in load_all("model_exactness_*"):
         every = "; all shifts" if recorded["result"]["shifts"] == "all" else ""
-        rows = recorded["result"]["rows"]
-        for where in dict.fromkeys(row["where"] for row in rows):
-            here = [row for row in rows if row["where"] == where]
-            names = ", ".join(f"`{row['checks']}`" if " x " not in row["checks"] else row["checks"] for row in here)
-            pairs, failures = (sum(row[key] for row in here) for key in ("pairs", "failures"))
-            place = f"{where}, torch {recorded['versions']['torch']}"
-            lines.append([place, f"{names}{every}", f"{pairs:,}", f"{failures}"])
-    return table(["where", "models", *PAIRS], lines)
+        for here in _grouped(recorded["result"]["rows"], "where"):
+            names = ", ".join(row["checks"] if " x " in row["checks"] else f"`{row['checks']}`" for row in here)
+            rows.append([_place(recorded, here[0]), f"{names}{every}", *_counts(here)])
+    return table(["where", "models", *PAIRS], rows)
 
 
 def segmentation() -> str:
-    lines, recorded = [], load("segmentation_exactness_cuda")
-    rows = recorded["result"]["rows"]
-    for name in dict.fromkeys(row["model"] for row in rows):
-        here = [row for row in rows if row["model"] == name]
+    rows, recorded = [], load("segmentation_exactness_cuda")
+    for here in _grouped(recorded["result"]["rows"], "model"):
         sizes = ", ".join(f"{row['size'][0]} x {row['size'][1]}" for row in here)
-        lines.append([f"`{name}`", sizes, *(str(sum(row[key] for row in here)) for key in ("pairs", "failures"))])
+        rows.append([f"`{here[0]['model']}`", sizes, *_counts(here)])
     note = f"Hostile images and photographs, random statistics of every norm, float32, on {machine(recorded)}."
-    return table(["UperNet on", "sizes", *PAIRS], lines, note)
+    return table(["UperNet on", "sizes", *PAIRS], rows, note)
+
+
+def _grouped(rows: list[Recorded], key: str) -> list[list[Recorded]]:
+    return [[row for row in rows if row[key] == value] for value in dict.fromkeys(row[key] for row in rows)]
+
+
+def _place(recorded: Recorded, row: Recorded) -> str:
+    return f"{row['where']}, torch {recorded['versions']['torch']}"
+
+
+def _counts(rows: list[Recorded]) -> list[str]:
+    return [f"{sum(row[key] for row in rows):,}" for key in ("pairs", "failures")]
 
 
 def without_anchor() -> str:

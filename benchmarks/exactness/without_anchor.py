@@ -12,7 +12,7 @@ import torch
 import trueshift as ts
 from benchmarks.common import record
 from benchmarks.common.checks import images, perturb_norms, random_shifts
-from benchmarks.exactness.models import PAPER
+from benchmarks.exactness.bit_identity import PAPER
 from trueshift.ops.selection.content_hash import origin_keys
 
 CLEAR = 1e-5
@@ -54,8 +54,8 @@ def main() -> None:
     arguments = record.options(__doc__, shifts=8, batch=64, device=device).parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rows = []
-    for name in list(PAPER)[:4]:
-        rows.append(examine(name, PAPER[name], arguments.shifts, arguments.device, arguments.batch))
+    for name, side in PAPER.items():
+        rows.append(examine(name, (side, side), arguments.shifts, arguments.device, arguments.batch))
         print(rows[-1], flush=True)
     record.write(f"without_anchor_{arguments.device}", {"clear_margin": CLEAR, "rows": rows}, 0)
 

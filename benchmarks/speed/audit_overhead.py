@@ -48,37 +48,31 @@ def write_photographs(folder: Path, count: int) -> ImageFolder:
 
 
 def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict:
-    subject = load_eval_model(
-        name, EvalOptions(random_weights=True, device=options.device, precision=options.precision)
-    )
+    place = {"device": options.device, "precision": options.precision}
+    subject = load_eval_model(name, EvalOptions(random_weights=True, **place))
     views = len(source) * (options.shifts + 1)
-    batches = -(-views // options.batch)
     noise = torch.randn(options.batch, 3, *subject.preparation.size, device=options.device)
-    settings = EvalOptions(options.shifts, 0, options.batch, device=options.device, precision=options.precision)
 
     @torch.inference_mode()
-    def bare(count: int = batches) -> None:
-        for _ in range(count):
+    def bare(batches: int = -(-views // options.batch)) -> None:
+        for _ in range(batches):
             subject.forward(noise)
 
     def audit() -> None:
+        settings = EvalOptions(options.shifts, 0, options.batch, **place)
         run_evaluation(subject, source, find_protocols(["circular"]), settings)
 
     bare(3)
-    times, memories = [], []
-    for _ in range(options.rounds):
-        memory = [measured(work, options.device) for work in (bare, audit)]
-        times.append([seconds for seconds, _ in memory])
-        memories.append(memory[1][1] - memory[0][1])
-    ratios = [spent / needed for needed, spent in times]
+    rounds = [(measured(bare, options.device), measured(audit, options.device)) for _ in range(options.rounds)]
+    ratios = [spent / needed for (needed, _), (spent, _) in rounds]
     row = {
         "model": name,
         "views": views,
-        "bare_seconds": median(needed for needed, _ in times),
-        "audit_seconds": median(spent for _, spent in times),
+        "bare_seconds": median(needed for (needed, _), _ in rounds),
+        "audit_seconds": median(spent for _, (spent, _) in rounds),
         "ratio": median(ratios),
         "ratios": ratios,
-        "extra_memory_mib": max(memories) / 2**20,
+        "extra_memory_mib": max(beside - alone for (_, alone), (_, beside) in rounds) / 2**20,
     }
     print(row)
     return row

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from benchmarks.common import record, timing
 from benchmarks.common.contestants import ADAPTIVE, FIXED, REFERENCE, contestant
-from benchmarks.common.timing import difference, graphed, in_words, interleaved, ratio, spread
 from trueshift.ops.geometry.polyphase import coset_sum
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.testing import photographs
 
-BLOCK, NETWORK = "one block of Swin-T's stage 1", "Swin-T"
+BLOCK = "one block of Swin-T's stage 1"
 
 
 class Case(NamedTuple):
@@ -79,7 +78,7 @@ def swin_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case
         energy = F.conv2d(wide, embed.proj.weight, embed.proj.bias).square().sum(1)
         return coset_sum(energy.double(), 4)
 
-    yield Case(NETWORK, *(lambda model=model: model(images) for model in models))
+    yield Case("Swin-T", *(lambda model=model: model(images) for model in models))
     yield Case(BLOCK, calls(timm, [timm.layers[0].blocks[0]], images)[0])
     yield Case("tokenization", *(lambda model=model: model.patch_embed(images) for model in models))
     yield Case(
@@ -123,15 +122,6 @@ def _attentions(model: Any) -> list[Any]:
 CASES = {"swin": swin_cases, "cvt": cvt_cases, "mvitv2": mvit_cases}
 
 
-def prepared(run: Callable[[], Any], mode: str, device: str, precision: str) -> Callable[[], Any]:
-    """A module that is warm, compiled or captured."""
-    inner = torch.compile(run, dynamic=False) if mode == "compiled" else run
-    timed = timing.inference(inner, device, precision == "bf16")
-    for _ in range(3):
-        timed()
-    return graphed(timed) if mode == "graph" else timed
-
-
 def collect(given: argparse.Namespace) -> tuple[list[Case], list[dict[str, Any]]]:
     """All cases, and the errors of families whose cases could not be made."""
     torch.manual_seed(given.seed)
@@ -147,45 +137,33 @@ def collect(given: argparse.Namespace) -> tuple[list[Case], list[dict[str, Any]]
             with torch.no_grad(), torch.autocast(given.device, torch.bfloat16, enabled=given.precision == "bf16"):
                 cases += CASES[family](images, make)
         except Exception as problem:
-            errors.append({"name": family, "error": in_words(problem)})
+            errors.append({"name": family, "error": timing.in_words(problem)})
     return cases, errors
 
 
 def measure(cases: list[Case], given: argparse.Namespace, mode: str) -> list[dict[str, Any]]:
-    torch.compiler.reset()
     runs: dict[Any, timing.Run] = {}
     failed = []
     for case in cases:
-        for version, run in case.versions().items():
+        for version, call in case.versions().items():
             try:
-                runs[case.name, version] = prepared(run, mode, given.device, given.precision)
+                run = timing.inference(call, given.device, given.precision == "bf16")
+                for _ in range(3):
+                    run()
+                runs[case.name, version] = timing.graphed(run) if mode == "graph" else run
             except Exception as problem:
-                failed.append({"name": case.name, "version": version, "error": in_words(problem)})
-    times = interleaved(runs, given.rounds, given.device == "cuda", 0.03)
-    rows = [
-        _row(case.name, {version: times.get((case.name, version)) for version in case.versions()}, times)
-        for case in cases
-    ]
-    return [row for row in rows if len(row) > 1] + failed
-
-
-def _row(name: str, taken: dict[str, list[float] | None], times: dict[Any, list[float]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name}
-    for version, seconds in taken.items():
-        if seconds is None:
-            continue
-        row[f"{version}_ms"] = 1e3 * spread(seconds)[0]
-        row[f"{version}_seconds"] = seconds
-        for key, yardstick in (("of_block", BLOCK), ("of_network", NETWORK)):
-            if (yardstick, "ordinary") in times:
-                middle, quartiles = ratio(seconds, times[yardstick, "ordinary"])
-                row[f"{version}_{key}"], row[f"{version}_{key}_quartiles"] = middle, quartiles
-    if "ordinary_ms" in row and "adaptive_ms" in row:
-        delta, quartiles = difference(row["adaptive_seconds"], row["ordinary_seconds"])
-        row["delta_ms"], row["delta_quartiles_ms"] = 1e3 * delta, [1e3 * value for value in quartiles]
-    elif "adaptive_ms" in row:  # the ordinary network has no such step
-        row["delta_ms"] = row["adaptive_ms"]
-    return row
+                failed.append({"name": case.name, "version": version, "error": timing.in_words(problem)})
+    times = timing.interleaved(runs, given.rounds, given.device == "cuda", 0.03)
+    block, rows = times.get((BLOCK, "ordinary")), {case.name: {"name": case.name} for case in cases}
+    for (name, version), taken in times.items():
+        rows[name] |= {f"{version}_ms": 1e3 * timing.spread(taken)[0], f"{version}_seconds": taken}
+        if block:
+            rows[name][f"{version}_of_block"] = timing.ratio(taken, block)[0]
+    for name, row in rows.items():
+        if "adaptive_ms" in row:  # the ordinary network may have no such step
+            ordinary = times.get((name, "ordinary"), [0.0] * given.rounds)
+            row["delta_ms"] = 1e3 * timing.difference(row["adaptive_seconds"], ordinary)
+    return [row for row in rows.values() if len(row) > 1] + failed
 
 
 def main() -> None:
@@ -195,30 +173,26 @@ def main() -> None:
         batch={"type": int, "help": "128 on CUDA, 8 on a CPU"},
         size=224,
         precision={"choices": ("bf16", "tf32", "float32")},
-        mode={"choices": ("eager", "compiled", "graph"), "default": ["eager"]},
+        mode={"choices": ("eager", "graph"), "default": ["eager"]},
         device={"choices": ("cuda", "cpu"), "default": "cuda" if torch.cuda.is_available() else "cpu"},
         rounds=7,
         seed=0,
         name={"help": "results/NAME.json"},
     )
-    parser.add_argument("--compile", dest="mode", action="store_const", const=["compiled"], help="--mode compiled")
     given = parser.parse_args()
     given.batch = given.batch or (128 if given.device == "cuda" else 8)
     given.precision = given.precision or ("bf16" if given.device == "cuda" else "float32")
     if "graph" in given.mode and given.device == "cpu":
         parser.error("graphs are captured on CUDA")
-    said = {key: getattr(given, key) for key in ("device", "batch", "size", "precision")}
+    setting = {key: getattr(given, key) for key in ("device", "batch", "size", "precision")}
     timing.set_precision(given.precision)
     cases, errors = collect(given)
     found = []
     for mode in given.mode:
-        print(f"{mode}, {given.precision}, batch {given.batch}", flush=True)
         rows = measure(cases, given, mode) + errors
         for row in rows:
-            keys = ("ordinary_ms", "fixed_ms", "adaptive_ms", "delta_ms", "adaptive_of_block")
-            numbers = [f"{key} {row[key]:.3f}" for key in keys if key in row]
-            print(f"  {row['name']:<50} {row.get('error') or ', '.join(numbers)}", flush=True)
-        found.append({**said, "mode": mode, "rows": rows})
+            print(mode, {key: value for key, value in row.items() if "seconds" not in key}, flush=True)
+        found.append({**setting, "mode": mode, "rows": rows})
         record.write(given.name or f"modules_speed_{given.device}", {"results": found}, given.seed)
 
 

@@ -37,25 +37,24 @@ def decoder_alone(name: str, size: int, batch: int, classes: int, device: str) -
     return net, images
 
 
-def measure(family: str, given: argparse.Namespace, work: str, mode: str) -> dict:
+def measure(family: str, given: argparse.Namespace, work: str) -> dict:
     name, size = BACKBONES[family]
-    training, cuda = work == "training", given.device == "cuda"
     runs, memory = {}, {}
     for kind, full in (("ordinary", name), ("equivariant", f"a_{name}")):
         net, images = decoder_alone(full, size, given.batch, given.classes, given.device)
         masks = torch.randint(given.classes, (given.batch, size, size), device=given.device)
-        call = partial(torch.compile(net.train(training)) if mode == "compiled" else net.train(training), images)
+        call = partial(net.train(work == "training"), images)
         run = timing.inference(call, given.device)
-        if training:
+        if work == "training":
             parts = (net.decoder, net.segmentation_head, net.auxiliary_head)
             optimizer = torch.optim.SGD([weight for part in parts for weight in part.parameters()], lr=1e-4)
             run = timing.training(partial(call, masks), optimizer, given.device)
         for _ in range(3):
             run()
-        if cuda:
+        if given.device == "cuda":
             memory[kind] = timing.peak_memory(run, net.decoder.parameters())["allocated_mib"]
         runs[kind] = run
-    times = timing.interleaved(runs, given.rounds, cuda, round_s=0.3)
+    times = timing.interleaved(runs, given.rounds, given.device == "cuda", round_s=0.3)
     middle, quartiles = timing.ratio(times["equivariant"], times["ordinary"])
     return {
         "backbone": name,
@@ -63,11 +62,9 @@ def measure(family: str, given: argparse.Namespace, work: str, mode: str) -> dic
         "batch": given.batch,
         "classes": given.classes,
         "work": work,
-        "compiled": mode == "compiled",
         "milliseconds": {kind: 1000 * timing.spread(taken)[0] for kind, taken in times.items()},
         "time_ratio": middle,
         "quartiles": quartiles,
-        "memory_mib": memory,
         "memory_ratio": memory["equivariant"] / memory["ordinary"] if memory else None,
         "seconds": times,
     }
@@ -78,7 +75,6 @@ def main() -> None:
         __doc__,
         backbones={"choices": tuple(BACKBONES), "default": list(BACKBONES)},
         work={"choices": ("inference", "training"), "default": ["inference", "training"]},
-        mode={"choices": ("eager", "compiled"), "default": ["eager"]},
         batch=16,
         classes=150,
         rounds=9,
@@ -87,12 +83,9 @@ def main() -> None:
     ).parse_args()
     timing.set_precision("bf16")
     found = []
-    for mode, work, family in product(given.mode, given.work, given.backbones):
-        torch.compiler.reset()
-        row = measure(family, given, work, mode)
-        found.append(row)
-        memory = f", memory {row['memory_ratio']:.3f}" if row["memory_ratio"] else ""
-        print(f"{family}, {work}, {mode}: time {row['time_ratio']:.3f}{memory} {row['milliseconds']}", flush=True)
+    for work, family in product(given.work, given.backbones):
+        found.append(measure(family, given, work))
+        print({key: value for key, value in found[-1].items() if key != "seconds"}, flush=True)
         record.write(given.name or f"segmentation_speed_{given.device}", {"rows": found}, 0)
 
 

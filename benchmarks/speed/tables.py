@@ -4,25 +4,23 @@ A setting that was measured more than once is shown as it was measured last; one
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
-from statistics import linear_regression, median
+from statistics import linear_regression
 from typing import Any
 
+from benchmarks.common.contestants import ADAPTIVE, FAMILIES, REFERENCE
 from benchmarks.common.record import load, load_all, machine, table
 
-MODELS = {
-    "swin_tiny_patch4_window7_224": ("Swin-T", 224),
-    "swinv2_tiny_window8_256": ("SwinV2-T", 256),
-    "cvt_13": ("CvT-13", 224),
-    "mvitv2_tiny": ("MViTv2-T", 224),
-}
-NOT_YET, NOTHING = "not measured yet", "Not measured yet."
-REFERENCE, FIXED, ADAPTIVE = "reference", "ours, fixed", "ours, adaptive"
-MODES = {"eager": "eager", "compiled": "compiled", "graph": "CUDA graph", "compiled_graph": "compiled, CUDA graph"}
-PRECISIONS = {"bf16": "bf16", "bf16_weights": "bf16 weights", "tf32": "TF32", "float32": "float32"}
-HEAD = ["model", "setting", "reference", "ours, fixed", "ours, adaptive", "memory"]
+MODELS = dict(
+    zip((family.name for family in FAMILIES.values()), ("Swin-T", "SwinV2-T", "CvT-13", "MViTv2-T"), strict=True)
+)
+NOT_YET = "not measured yet"
+MODES = {"eager": "eager", "compiled": "compiled", "graph": "CUDA graph"}
+PRECISIONS = {"bf16": "bf16", "tf32": "TF32", "float32": "float32"}
 MEDIANS = "medians of interleaved rounds with quartiles"
 RATIOS = f"Ratios are throughputs against the reference, {MEDIANS}; 1 is parity."
+WINOGRAD_UNTIL = "2026-11-17T02:02"  # d7ad81a
 
 Result = dict[str, Any]
 
@@ -31,52 +29,51 @@ def _setting(work: str, precision: str, mode: str, batch: int, device: str = "cu
     return {"work": work, "precision": precision, "mode": mode, "batch": batch, "device": device}
 
 
-COMPILED, EAGER, TF32, TRAINING, CPU = SUMMARY = (
-    _setting("inference", "bf16", "compiled", 128),
-    _setting("inference", "bf16", "eager", 128),
-    _setting("inference", "tf32", "eager", 128),
-    _setting("training", "bf16", "compiled", 256),
-    _setting("inference", "float32", "eager", 8, "cpu"),
-)
-TITLES = ("bf16, compiled", "bf16, eager", "TF32, eager", "training, bf16, compiled", "CPU, float32")
+SUMMARY = {
+    "bf16, compiled": _setting("inference", "bf16", "compiled", 128),
+    "bf16, eager": _setting("inference", "bf16", "eager", 128),
+    "TF32, eager": _setting("inference", "tf32", "eager", 128),
+    "training, bf16, compiled": _setting("training", "bf16", "compiled", 256),
+    "CPU, float32": _setting("inference", "float32", "eager", 8, "cpu"),
+}
+COMPILED, EAGER, TF32, TRAINING, CPU = SUMMARY.values()
 
 
 def measured(pattern: str = "model_speed_*") -> list[Result]:
     """All results, the latest first, with where they were measured and their rows by name."""
-    recorded = sorted(load_all(pattern), key=lambda each: each["date"], reverse=True)
-    return [
-        {**result, "where": machine(each, result["device"]), "by": {row["name"]: row for row in result["rows"]}}
-        for each in recorded
-        for result in each["result"]["results"]
-    ]
+    found = []
+    for recorded in sorted(load_all(pattern), key=lambda each: each["date"], reverse=True):
+        for result in recorded["result"]["results"]:
+            where, by = machine(recorded, result["device"]), {row["name"]: row for row in result["rows"]}
+            if result["device"] == "cpu" and recorded["date"] < WINOGRAD_UNTIL:
+                where += f" (at commit {recorded['commit'][:10]}, when merges on a CPU used Winograd's products)"
+            found.append({**result, "where": where, "by": by})
+    return found
 
 
 def find(results: Iterable[Result], **wanted: Any) -> Result | None:
     """The latest that was measured in this setting."""
-    complete = (result for result in results if {REFERENCE, ADAPTIVE} <= result["by"].keys())
-    return next((each for each in complete if all(each[key] == value for key, value in wanted.items())), None)
+    return next((each for each in results if all(each[key] == value for key, value in wanted.items())), None)
 
 
-def _for_each_model(settings: Iterable[Result]) -> list[tuple[str, str, Result, Result | None]]:
-    """Model, title, setting, and what was measured in it."""
-    results = measured()
+def _for_each_model(settings: Iterable[Result]) -> list[tuple[str, Result, Result | None]]:
+    """Model, setting, and what was measured in it."""
+    results, sizes = measured(), {family.name: family.size for family in FAMILIES.values()}
     return [
-        (model, title, setting, find(results, model=model, size=size, **setting))
+        (model, setting, find(results, model=model, size=sizes[model], **setting))
         for setting in settings
-        for model, (title, size) in MODELS.items()
+        for model in MODELS
     ]
 
 
 def _noted(head: list[str], rows: list[list[str]], used: Iterable[Result | None], note: str) -> str:
-    """A table and where its results come from; no table if there are none."""
+    """A table and where its results come from."""
     places = "; ".join(dict.fromkeys(result["where"] for result in used if result))
-    return table(head, rows, note.format(f"On {places}.")) if places else NOTHING
+    return table(head, rows, note.format(f"On {places}." if places else "Not measured yet."))
 
 
-def ratio_cell(row: Result | None, inverse: bool = False) -> str:
+def ratio_cell(row: Result, inverse: bool = False) -> str:
     """Median and quartiles; of times instead of throughputs where inverse."""
-    if row is None:
-        return ""
     if "error" in row:
         return f"failed: {row['error'][:60]}"
     if row.get("ratio") is None:
@@ -87,15 +84,17 @@ def ratio_cell(row: Result | None, inverse: bool = False) -> str:
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
-def speed_cell(row: Result | None) -> str:
-    if row is None or "error" in row:
-        return ratio_cell(row)
-    return f"{row['images_per_second']:,.0f} img/s" if row.get("images_per_second") else NOT_YET
+def speed_cell(row: Result) -> str:
+    return f"{row['images_per_second']:,.0f} img/s" if "images_per_second" in row else ratio_cell(row)
 
 
-def memory_ratio(result: Result | None, kind: str = "allocated_mib") -> str:
+def time_cell(row: Result) -> str:
+    return f"{row['milliseconds']:.2f} ms" if "milliseconds" in row else ratio_cell(row)
+
+
+def memory_ratio(result: Result, kind: str = "allocated_mib") -> str:
     """Adaptive beside reference."""
-    ours, theirs = (result["by"].get(name, {}).get(kind) if result else None for name in (ADAPTIVE, REFERENCE))
+    ours, theirs = (result["by"][name].get(kind) for name in (ADAPTIVE, REFERENCE))
     return f"{ours / theirs:.3f}" if ours and theirs else ""
 
 
@@ -103,63 +102,47 @@ def setting_words(result: Result) -> str:
     return f"{PRECISIONS[result['precision']]}, {MODES[result['mode']]}, batch {result['batch']}"
 
 
-def _three(result: Result) -> list[str]:
-    ratios = (ratio_cell(result["by"].get(name)) for name in (FIXED, ADAPTIVE))
-    return [speed_cell(result["by"].get(REFERENCE)), *ratios, memory_ratio(result)]
+Columns = dict[str, Callable[[Result], str]]
+SPEED: Columns = {
+    "reference": lambda result: speed_cell(result["by"][REFERENCE]),
+    "adaptive": lambda result: ratio_cell(result["by"][ADAPTIVE]),
+}
+SPEED_AND_MEMORY: Columns = {**SPEED, "memory": memory_ratio}
+LATENCY: Columns = {
+    "reference": lambda result: time_cell(result["by"][REFERENCE]),
+    "adaptive": lambda result: ratio_cell(result["by"][ADAPTIVE], inverse=True),
+}
 
 
-def _settings_table(settings: list[Result], note: str, show: Callable[[Result], list[str]] = _three) -> str:
+def by_setting(settings: list[Result], columns: Columns, note: str) -> str:
     """One line for each setting and model, those that are missing included."""
     found = _for_each_model(settings)
-    rows = [[title, setting_words(each), *(show(result) if result else [NOT_YET])] for _, title, each, result in found]
-    width = max(map(len, rows))
-    return _noted(HEAD[:width], rows, (result for *_, result in found), f"{{}} {note}")
+    rows = []
+    for model, setting, result in found:
+        cells = [show(result) for show in columns.values()] if result else [NOT_YET]
+        rows.append([MODELS[model], setting_words(setting), *cells])
+    return _noted(["model", "setting", *columns], rows, (result for *_, result in found), f"{{}} {note}")
 
 
-def _also_measured(required: list[Result], batches: tuple[int, ...]) -> str:
-    """The settings asked for, and any other of the same kind that was measured."""
-    found = list(required)
-    for result in measured():
-        setting = {key: result[key] for key in required[0]}
-        alike = (setting["work"], setting["device"]) == (required[0]["work"], "cuda")
-        usual = setting["mode"] in ("compiled", "eager") and setting["batch"] in batches
-        timed = all("seconds" in row for row in result["rows"] if "error" not in row)
-        if setting not in found and alike and usual and timed and result["size"] == MODELS[result["model"]][1]:
-            found.append(setting)
-    return _settings_table(found, f"{RATIOS} Memory is the allocated peak, adaptive / reference.")
-
-
-def inference() -> str:
-    return _also_measured([COMPILED, EAGER, TF32], (128,))
-
-
-def training() -> str:
-    return _also_measured([TRAINING], (128, 256))
-
-
-def latency() -> str:
-    def show(result: Result) -> list[str]:
-        base = result["by"][REFERENCE]
-        time = f"{base['milliseconds']:.2f} ms" if base.get("milliseconds") else ratio_cell(base)
-        return [time, *(ratio_cell(result["by"].get(name), inverse=True) for name in (FIXED, ADAPTIVE))]
-
-    note = f"Ratios are times against the reference, {MEDIANS}; below 1 is faster."
-    return _settings_table([_setting("inference", "bf16", "graph", 1)], note, show)
-
-
-def cpu() -> str:
-    return _settings_table([CPU], RATIOS, lambda result: _three(result)[:3])
+MEMORY = f"{RATIOS} Memory is the allocated peak, adaptive / reference."
+inference = partial(by_setting, [COMPILED, EAGER, TF32], SPEED_AND_MEMORY, MEMORY)
+training = partial(by_setting, [TRAINING], SPEED_AND_MEMORY, MEMORY)
+cpu = partial(by_setting, [CPU], SPEED, RATIOS)
+TIMES = f"Ratios are times against the reference, {MEDIANS}; below 1 is faster."
+latency = partial(by_setting, [_setting("inference", "bf16", "graph", 1)], LATENCY, TIMES)
 
 
 def memory() -> str:
     paper, rows = load("paper_speed")["memory"], []
     found = _for_each_model(_setting(work, "bf16", "eager", 64) for work in ("training", "inference"))
-    for model, title, setting, result in found:
-        theirs = result["by"][REFERENCE].get("allocated_mib") if result else None
+    for model, setting, result in found:
         default, adaptive = (paper[model][setting["work"]][name] for name in ("default", "adaptive"))
-        printed = (f"{adaptive[kind] / default[kind]:.3f}" for kind in ("allocated", "reserved"))
-        ours = (memory_ratio(result), memory_ratio(result, "reserved_mib"))
-        rows.append([title, setting["work"], f"{theirs:,.0f} MiB" if theirs else NOT_YET, *ours, *printed])
+        printed = [f"{adaptive[kind] / default[kind]:.3f}" for kind in ("allocated", "reserved")]
+        ours = [NOT_YET, "", ""]
+        if result:
+            ours = [f"{result['by'][REFERENCE]['allocated_mib']:,.0f} MiB"]
+            ours += [memory_ratio(result), memory_ratio(result, "reserved_mib")]
+        rows.append([MODELS[model], setting["work"], *ours, *printed])
     head = ["model", "work", "reference", "allocated", "reserved", "the paper's allocated", "the paper's reserved"]
     note = "bf16, eager, batch 64. The reference's allocated peak, and ratios of peaks, adaptive / reference. {}"
     return _noted(head, rows, (result for *_, result in found), note)
@@ -175,11 +158,7 @@ def modules(device: str = "cuda") -> str:
             size = f"{result['batch']} x 3 x {result['size']} x {result['size']}"
             note = f"{PRECISIONS[result['precision']]}, {MODES[result['mode']]}, {size}. {{}}"
             parts.append(_noted(head, [_module_row(row, paper) for row in rows], [result], note))
-    return "\n\n".join(parts) or NOTHING
-
-
-def modules_cpu() -> str:
-    return modules("cpu")
+    return "\n\n".join(parts) or f"{NOT_YET}."
 
 
 def _module_row(row: Result, paper: Result) -> list[str]:
@@ -193,37 +172,33 @@ def _module_row(row: Result, paper: Result) -> list[str]:
 
 
 def resolution() -> str:
+    """The same number of pixels in larger images, after the model's own size in the same setting."""
     results = [result for result in measured() if result["work"] == "inference" and result["device"] == "cuda"]
     rows, used = [], []
-    for model, (title, own) in MODELS.items():
-        larger = [result for result in results if result["model"] == model and result["size"] != own]
-        sizes = sorted({result["size"] for result in larger})
+    for family in FAMILIES.values():
+        larger = [result for result in results if result["model"] == family.name and result["size"] != family.size]
         for precision, mode in dict.fromkeys((result["precision"], result["mode"]) for result in larger):
-            alike = {"precision": precision, "mode": mode}
-            base = [find(results, model=model, size=own, batch=batch, **alike) for batch in (128, 64, 32)]
-            shown = [*list(filter(None, base))[:1], *(find(larger, size=size, **alike) for size in sizes)]
-            for found in filter(None, shown):
-                used.append(found)
-                setting = f"{found['size']} x {found['size']}, {setting_words(found)}"
-                cells = [speed_cell(found["by"].get(REFERENCE)), ratio_cell(found["by"].get(ADAPTIVE))]
-                ours, fixed = (found["by"].get(name, {}).get("seconds") for name in (ADAPTIVE, FIXED))
-                ratios = [b / a for a, b in zip(ours, fixed, strict=True)] if ours and fixed else []
-                rows.append([title, setting, *cells, f"{median(ratios):.3f}" if ratios else ""])
-    head = ["model", "images", "reference", "adaptive / reference", "adaptive / fixed"]
-    return _noted(head, rows, used, f"{{}} {RATIOS}")
+            alike = {"model": family.name, "precision": precision, "mode": mode}
+            own = find(results, size=family.size, batch=128, **alike)
+            sizes = sorted({result["size"] for result in larger})
+            for result in filter(None, [own, *(find(larger, size=size, **alike) for size in sizes)]):
+                used.append(result)
+                setting = f"{result['size']} x {result['size']}, {setting_words(result)}"
+                rows.append([MODELS[family.name], setting, *(show(result) for show in SPEED.values())])
+    return _noted(["model", "images", *SPEED], rows, used, f"{{}} {RATIOS}")
 
 
 def summary() -> str:
     """The adaptive network's throughput beside the reference's, and the paper's beside its own default."""
-    paper, rows = load("paper_speed")["throughput"], {model: [title] for model, (title, _) in MODELS.items()}
-    found = _for_each_model(SUMMARY)
-    for model, _, _, result in found:
+    paper, rows = load("paper_speed")["throughput"], {model: [title] for model, title in MODELS.items()}
+    found = _for_each_model(SUMMARY.values())
+    for model, _, result in found:
         row = result["by"][ADAPTIVE] if result else {}
         rows[model].append("failed" if "error" in row else f"{row['ratio']:.2f}" if row.get("ratio") else NOT_YET)
     for model, row in rows.items():
         row.append(f"{paper[model]['adaptive'] / paper[model]['default']:.2f}")
     note = "{} Images per second; batch 128, training 256, CPU 8; 1 is parity."
-    head = ["adaptive / reference", *TITLES, "the paper's"]
+    head = ["adaptive / reference", *SUMMARY, "the paper's"]
     return _noted(head, list(rows.values()), (result for *_, result in found), note)
 
 
@@ -273,8 +248,7 @@ def audit() -> str:
 def segmentation() -> str:
     rows, recorded = [], load("segmentation_speed_cuda")
     for row in recorded["result"]["rows"]:
-        mode = "compiled" if row["compiled"] else "eager"
-        work = f"{row['work']}, bf16, {mode}, {row['batch']} x {row['size']} x {row['size']}, {row['classes']} classes"
+        work = f"{row['work']}, bf16, eager, {row['batch']} x {row['size']} x {row['size']}, {row['classes']} classes"
         times = [f"{row['milliseconds'][kind]:.1f} ms" for kind in ("ordinary", "equivariant")]
         ratio = ratio_cell({"ratio": row["time_ratio"], "quartiles": row["quartiles"]})
         rows.append([row["backbone"], work, *times, ratio, f"{row['memory_ratio']:.3f}"])

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from benchmarks.common import record, timing
 from benchmarks.common.package import Batch, StopRequest, Trainer, inference_device, parse_arguments
+from benchmarks.speed.tables import seconds_per_step
 
 STEPS_PER_ROUND = 20
 
@@ -39,20 +40,8 @@ def train_and_measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         bare = bare_rounds(trainer, given.rounds)
         lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
         summary = json.loads((Path(folder) / "summary.json").read_text())
-    # a round that is cut short by the end of an epoch says little
-    whole = [line for line in lines if line["kind"] == "train" and line["step"] % STEPS_PER_ROUND == 0][2:]
-    speeds = [line["images_per_second"] for line in whole]
-    return {
-        "model": name,
-        "bare": [round(speed, 1) for speed in bare],
-        "training": speeds,
-        "bare_median": round(median(bare), 1),
-        "training_median": round(median(speeds), 1),
-        "ratio": round(median(speeds) / median(bare), 4),
-        "seconds": summary["seconds"],
-        "evaluation": summary.get("evaluation"),
-        "log": lines,
-    }
+    known = {"seconds": summary["seconds"], "evaluation": summary.get("evaluation"), "log": lines}
+    return {"model": name, "bare": [round(speed, 1) for speed in bare], "bare_median": round(median(bare), 1), **known}
 
 
 def bare_rounds(trainer: Trainer, rounds: int) -> list[float]:
@@ -86,15 +75,13 @@ def main() -> None:
         precision="bf16",
         seed=0,
         evaluate={"default": False, "help": "the recipe's protocols on the final weights"},
-        name="training_speed",
     ).parse_args()
-    rows = []
     for name in given.models:
-        rows.append(train_and_measure(name, given))
-        row = rows[-1]
-        print(f"{name}: bare {row['bare_median']:.0f}, training {row['training_median']:.0f} images/s", flush=True)
+        row = train_and_measure(name, given)
+        kept = given.batch / seconds_per_step(row["log"]) / row["bare_median"]
+        print(f"{name}: bare {row['bare_median']:.0f} images/s, training keeps {100 * kept:.0f} %", flush=True)
         settings = {key: getattr(given, key) for key in ("batch", "epochs", "precision")}
-        record.write(given.name, {**settings, "steps_per_round": STEPS_PER_ROUND, "rows": rows}, seed=given.seed)
+        record.write(f"training_speed_{name}", {**settings, "rows": [row]}, seed=given.seed)
         torch.compiler.reset()
 
 
