@@ -70,7 +70,7 @@ def twins(family):
 def test_adaptive_models_never_change_their_answer_and_their_defaults_do(family):
     preparation = trueshift.data.Preparation((32, 32), 1.0, CIFAR_MEAN, CIFAR_STD)
     ordinary, adaptive = (
-        measured(model.forward, ["circular"], 4, range(0, 400, 40), preparation=preparation)["circular"]
+        measured(model.forward, ["circular"], 4, range(0, 400, 80), preparation=preparation, batch_size=25)["circular"]
         for model in twins(family)
     )
     assert adaptive["consistency"]["rate"] == adaptive["bit_exact"]["rate"] == 1

@@ -17,7 +17,7 @@ from ..ops.geometry.shift import Pair
 from .source import Source
 from .transforms import Preparation
 
-Canvases = dict[Hashable, UInt8[Tensor, "3 _ _"]]
+Canvases = dict[Any, UInt8[Tensor, "3 _ _"]]
 _PARCEL = 16  # images that a process sends together: sending many costs as much as sending one
 
 
