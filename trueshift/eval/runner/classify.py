@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ...data import Preparation, Prepared, Unreadable
@@ -102,10 +102,10 @@ class _Chunk:
         logits = check_logits(self.forward(pixels), len(pixels), "classes")
         first = self.plan.first[rows].nonzero().flatten()
         if len(first):
-            self.first_pixels.append(pixels[first.to(pixels.device)])
-            self.first_logits.append(logits[first.to(logits.device)])
-        first_of = self.plan.first_of[rows].to(logits.device)
-        logits, reference = logits[: len(first_of)], torch.cat(self.first_logits)[first_of]
+            self.first_pixels.append(_rows(pixels, first))
+            self.first_logits.append(_rows(logits, first))
+        reference = _rows(torch.cat(self.first_logits), self.plan.first_of[rows])
+        logits = logits[: len(reference)]
         labels = logits.argmax(1).masked_fill(logits.isnan().any(1), -1)
         answers = torch.cat([labels.double()[:, None], _compared(reference, logits)], 1)
         self.unread.append(_Batch(rows, pixels, logits, AsyncCopy(answers)))
@@ -118,12 +118,10 @@ class _Chunk:
         shifted = ~self.plan.first[batch.rows].numpy()
         if not len(differ) or answers[shifted, 2].mean() < _MOSTLY:
             return
-        device, first_of = batch.pixels.device, self.plan.first_of[batch.rows][differ]
         with torch.inference_mode():
-            instead = torch.cat(self.first_pixels)[first_of.to(device)]
-            again = self.forward(batch.pixels.index_copy(0, differ.to(device), instead))
-            at = differ.to(again.device)
-            answers[differ, 1:] = _compared(again[at], batch.logits[at]).cpu().numpy()
+            first = _rows(torch.cat(self.first_pixels), self.plan.first_of[batch.rows][differ])
+            again = self.forward(batch.pixels.index_copy(0, differ.to(first.device), first))
+            answers[differ, 1:] = _compared(_rows(again, differ), _rows(batch.logits, differ)).cpu().numpy()
 
     def records(self) -> Iterator[Record | Unreadable]:
         """The answers to each image."""
@@ -139,6 +137,11 @@ class _Chunk:
                     image.answers[protocol.name] = answers
                 place += 1
             yield image
+
+
+def _rows(values: Tensor, numbers: Int64[Tensor, " n"]) -> Tensor:
+    """Some rows, without waiting for the device."""
+    return values[numbers.to(values.device, non_blocking=True)]
 
 
 def _compared(reference: Float[Tensor, "n classes"], logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n 2"]:

@@ -3,7 +3,7 @@
 Views are cut on the device, for several images at once, from extended images that protocols share.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -42,8 +42,8 @@ def canvas_margins(protocols: list[ShiftProtocol], preparation: Preparation) -> 
 class Plan:
     """The views of some images. A row is the number of a view, in the order in which they are shown."""
 
-    def __init__(self, images: int) -> None:
-        self.images, self.total = images, 0
+    def __init__(self) -> None:
+        self.total = 0
         self.blocks: list[tuple[ShiftProtocol, Shifted]] = []  # shown one after the other
         self.rows: dict[str, Int64[Tensor, "images views"]] = {}  # of each protocol, the unshifted view first
         self.shifts: dict[str, Shifted] = {}  # of the same views
@@ -97,7 +97,7 @@ class ViewMaker:
 
     def plan(self, images: list[Prepared]) -> Plan:
         """All views of some images; an unshifted one is shown once, before those that are compared with it."""
-        plan, unshifted = Plan(len(images)), {}
+        plan, unshifted = Plan(), {}
         looks = [self._look(protocol, images) for protocol in self.protocols]
         for look, protocol in sorted(zip(looks, self.protocols, strict=True), key=lambda each: looks.index(each[0])):
             image, margin, _ = look
@@ -146,11 +146,15 @@ class ViewMaker:
 
     def _pixels(self, images: list[Prepared]) -> dict[Pair, Tensor]:
         """All images on the device, by their margin."""
-        normalise, found = self.preparation.normaliser(self.device), {}
+        found = {}
         for margin in images[0].canvases:
             stack = [image.canvases[margin].to(self.device, non_blocking=True) for image in images]
-            found[margin] = normalise(torch.stack(stack))
+            found[margin] = self._normalise(torch.stack(stack))
         return found
+
+    @cached_property
+    def _normalise(self) -> Callable[[Tensor], Tensor]:
+        return self.preparation.normaliser(self.device)  # made once: it waits for the device
 
     def _extended(self, protocol: ShiftProtocol, pixels: Tensor, margin: Pair, images: list[Prepared]) -> Tensor:
         """Images as a protocol distorts them, beyond their border."""
