@@ -21,6 +21,7 @@ def _offline(monkeypatch, tmp_path):
 
 
 QUICK = ["--limit", "3", "--shifts", "2", "--examples", "1", "--plane", "3", "--batch-size", "16"]
+BRIEF = [*QUICK, "--examples", "0", "--protocols", "circular"]
 
 
 def test_an_audit_beside_its_twin(tmp_path, capsys):
@@ -34,7 +35,7 @@ def test_an_audit_beside_its_twin(tmp_path, capsys):
 
 
 def test_an_audit_beside_another_model_of_another_size(tmp_path):
-    assert main(["audit", "resnet10t", "--against", "swin_mini", "--random-weights", *QUICK]) == 0
+    assert main(["audit", "resnet10t", "--against", "swin_mini", "--random-weights", *BRIEF]) == 0
     found = json.loads((tmp_path / "audit" / "audit.json").read_text())
     assert [model["preparation"]["size"] for model in found["models"]] == [[176, 176], [32, 32]]
 
@@ -153,7 +154,7 @@ def test_names_that_are_no_text_and_screens_without_letters(tmp_path, monkeypatc
         path.write_bytes((SAMPLE_FOLDER / "cifar10_test_400.png").read_bytes() if b"bung" in name else b"no picture")
     screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", screen)
-    assert main(["audit", "swin_mini", "--random-weights", "--data", "old", *QUICK]) == 0
+    assert main(["audit", "swin_mini", "--random-weights", "--data", "old", *BRIEF]) == 0
     screen.flush()
     assert rb"\udcdcbel.png" in screen.buffer.getvalue()
     assert r"\udcdcbung.png" in (tmp_path / "audit" / "images.csv").read_text()
@@ -170,7 +171,7 @@ def test_too_little_memory_is_reported_in_a_line(monkeypatch, capsys):
 
 
 def test_a_full_disk_leaves_the_last_report(tmp_path, monkeypatch, capsys):
-    command = ["audit", "swin_mini", "--random-weights", *QUICK]
+    command = ["audit", "swin_mini", "--random-weights", *BRIEF]
     assert main(command) == 0
     before = (tmp_path / "audit" / "audit.json").read_bytes()
 

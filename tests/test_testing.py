@@ -18,8 +18,8 @@ class Strided(nn.Module):
 
 
 def test_rejects_a_strided_convolution():
-    with pytest.raises(AssertionError, match=r"does not hold for \d+ of 64 shifts"):
-        assert_equivariant(Strided())
+    with pytest.raises(AssertionError, match=r"does not hold for \d+ of 8 shifts"):
+        assert_equivariant(Strided(), shifts=8)
 
 
 def test_rejects_a_plain_strided_convolution_pooled():
@@ -53,7 +53,7 @@ def test_rejects_selection_in_plain_float32():
         return ts.Tokens(values, grid)
 
     with pytest.raises(AssertionError, match="does not hold"):
-        assert_equivariant(rounded, shifts=200)
+        assert_equivariant(rounded, shifts=40)
 
 
 def test_rejects_zero_padding_and_accepts_circular():
@@ -101,7 +101,7 @@ def test_accepts_tokens_lists_and_tokens_as_input():
 
 
 def test_an_input_that_repeats_may_choose_any_of_its_equal_grids_but_no_other():
-    stripes = (torch.arange(16) % 2 == 0).float().expand(1, 3, 16, 16).clone()
+    stripes = (torch.arange(8) % 2 == 0).float().expand(1, 3, 8, 8).clone()
     assert_equivariant(ts.AdaptiveTokenize(3, 8, 4, anchor=False), stripes, shifts="all")
     stripes[0, 0, 0, 0] += 1  # no longer repeats: a fixed grid does not move with it
     with pytest.raises(AssertionError, match="does not hold"):

@@ -24,7 +24,7 @@ def written(tmp_path_factory):
     (folder / "data" / "c" / "torn <b>.png").write_bytes(b"torn")
     source, options = ImageFolder(folder / "data"), EvalOptions(random_weights=True)
     ordinary = load_eval_model("swin_mini", options)
-    quick = AuditOptions(limit=8, shifts=4, examples=2, plane=8, batch_size=32)
+    quick = AuditOptions(limit=8, shifts=4, examples=2, plane=4, batch_size=32)
     found = run_audit([ordinary, adapted_twin(ordinary, options)], source, quick)
     return found, write_audit(found, source, folder)
 

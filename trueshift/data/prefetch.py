@@ -1,7 +1,7 @@
 """Read images ahead of their use, in order; images that cannot be read are reported, not lost."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,24 +9,42 @@ from typing import Any
 
 import torch
 from jaxtyping import UInt8
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..ops.geometry.shift import Pair
-from .source import Sample, Source
+from .source import Source
 from .transforms import Preparation
 
+Canvases = dict[Any, UInt8[Tensor, "3 _ _"]]
 _PARCEL = 16  # images that a process sends together: sending many costs as much as sending one
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image ready for the network, except for normalising."""
+    """An image ready for the network, except for normalising.
+
+    Args:
+        target: as the source has it: a class, a mask, or None.
+        canvases: its pixels, by the way they were prepared: the margin around a crop, or how a whole image fits.
+    """
 
     index: int
     name: str
-    label: int | None
-    canvas: UInt8[Tensor, "3 H W"]
+    target: Any
+    canvases: Canvases
+
+    @property
+    def label(self) -> int | None:
+        """The class of the image."""
+        return self.target
+
+    @property
+    def canvas(self) -> UInt8[Tensor, "3 _ _"]:
+        """The pixels, where there is one way to prepare them."""
+        (canvas,) = self.canvases.values()
+        return canvas
 
 
 @dataclass(frozen=True)
@@ -40,19 +58,20 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class _Images(Dataset[Any]):
-    """Some images of a source, each prepared by a function of its index and sample, or :class:`Unreadable`."""
+    """Some images of a source, each :class:`Prepared` or :class:`Unreadable`."""
 
     source: Source
     indices: Sequence[int]
-    prepare: Callable[[int, Sample], Any]
+    prepare: Callable[[Image.Image], Canvases]
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, position: int) -> Any:
+    def __getitem__(self, position: int) -> Prepared | Unreadable:
         index = self.indices[position]
         try:
-            return self.prepare(index, self.source[index])
+            sample = self.source[index]
+            return Prepared(index, sample.name, sample.target, self.prepare(sample.image))
         except Exception as error:  # decoders raise many kinds; the other images are still to be read
             return Unreadable(index, self.source.name(index), f"{type(error).__name__}: {error}")
 
@@ -71,21 +90,27 @@ def read_ahead(
     Args:
         for_gpu: read in processes, since threads would compete with the one that keeps the GPU busy, and pin memory.
     """
-    prepare = partial(_prepared, preparation, margin)
-    if for_gpu and len(indices) > _PARCEL:
-        return _in_processes(_Images(source, indices, prepare), workers)
-    return read_samples(source, indices, prepare, workers, ahead)
+    return read_prepared(source, indices, partial(at_margins, preparation, [margin]), workers, ahead, for_gpu)
 
 
-def _prepared(preparation: Preparation, margin: Pair, index: int, sample: Sample) -> Prepared:
-    return Prepared(index, sample.name, sample.target, preparation.canvas(sample.image, margin))
+def at_margins(preparation: Preparation, margins: Sequence[Pair], image: Image.Image) -> Canvases:
+    """An image with each margin around the crop."""
+    return {margin: preparation.canvas(image, margin) for margin in margins}
 
 
-def read_samples(
-    source: Source, indices: Sequence[int], prepare: Callable[[int, Sample], Any], workers: int, ahead: int
-) -> Iterator[Any]:
-    """What ``prepare`` makes of each index and sample, or :class:`Unreadable`; in threads, or without any on demand."""
+def read_prepared(
+    source: Source,
+    indices: Sequence[int],
+    prepare: Callable[[Image.Image], Canvases],
+    workers: int = 4,
+    ahead: int = 32,
+    for_gpu: bool = False,
+) -> Iterator[Prepared | Unreadable]:
+    """The same with any preparation; ``for_gpu`` needs canvases of one size. Without workers, read on demand."""
     images = _Images(source, indices, prepare)
+    if for_gpu and len(indices) > _PARCEL:
+        yield from _in_processes(images, workers)
+        return
     if not workers:
         yield from map(images.__getitem__, range(len(images)))
         return
@@ -104,15 +129,15 @@ def read_samples(
 
 def _in_processes(images: _Images, workers: int) -> Iterator[Prepared | Unreadable]:
     pin = torch.cuda.is_available()
-    for parcel, pixels in DataLoader(images, _PARCEL, num_workers=workers, collate_fn=_packed, pin_memory=pin):
-        rest = iter(pixels)
+    for parcel, stacks in DataLoader(images, _PARCEL, num_workers=workers, collate_fn=_packed, pin_memory=pin):
+        rest = {key: iter(stack) for key, stack in stacks.items()}
         for image in parcel:
-            yield replace(image, canvas=next(rest)) if isinstance(image, Prepared) else image
+            readable = isinstance(image, Prepared)
+            yield replace(image, canvases={key: next(rest[key]) for key in rest}) if readable else image
 
 
-def _packed(images: list[Prepared | Unreadable]) -> tuple[list[Prepared | Unreadable], Tensor]:
-    """The images without their pixels, and all pixels in one tensor."""
-    canvases = [image.canvas for image in images if isinstance(image, Prepared)]
-    blank = torch.empty(3, 0, 0, dtype=torch.uint8)
-    bare = [replace(image, canvas=blank) if isinstance(image, Prepared) else image for image in images]
-    return bare, torch.stack(canvases) if canvases else torch.empty(0)
+def _packed(images: list[Prepared | Unreadable]) -> tuple[list[Prepared | Unreadable], dict[Hashable, Tensor]]:
+    """The images without their pixels, and all pixels of a kind in one tensor."""
+    read = [image for image in images if isinstance(image, Prepared)]
+    stacks = {key: torch.stack([image.canvases[key] for image in read]) for key in (read[0].canvases if read else ())}
+    return [replace(image, canvases={}) if isinstance(image, Prepared) else image for image in images], stacks

@@ -24,9 +24,8 @@ from .protocols.registry import PROTOCOLS, SUITES, ShiftProtocol, find_protocols
 from .protocols.shifts import Circular, Cropped, ZeroPadded
 from .runner.classify import measure
 from .runner.evaluate import run_evaluation
-from .runner.read_scenes import read_scenes
 from .runner.records import LabelAnswers, PixelAnswers, Record
-from .runner.segment import measure_segmentation
+from .runner.segment import measure_segmentation, read_scenes
 from .runner.view_batches import margin_of
 
 __getattr__ = renamed_attributes(

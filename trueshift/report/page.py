@@ -53,7 +53,7 @@ def _images_table(audit: dict[str, Any], source: Source) -> str:
 def render_page(audit: dict[str, Any], source: Source) -> str:
     """The page as text. Names of files and classes are escaped."""
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
-    environment.filters.update(percent=_percent, number=wording.number, data_uri=images.data_uri, in_page=_in_page)
+    environment.filters.update(number=wording.number, data_uri=images.data_uri, in_page=_in_page)
     environment.globals.update(
         answer_name=answer_name,
         colours_of=images.colours_of,

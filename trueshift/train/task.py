@@ -25,8 +25,7 @@ from ..eval.models.load import load_eval_model
 from ..eval.options import EvalOptions
 from ..eval.protocols.registry import PROTOCOLS, find_protocols
 from ..eval.runner.evaluate import run_evaluation
-from ..eval.runner.read_scenes import read_scenes
-from ..eval.runner.segment import labels_at
+from ..eval.runner.segment import labels_at, read_scenes
 from ..layers.tokenize import check_size
 from ..report.console import progress_bars
 from ..tasks import UperNet
@@ -335,7 +334,7 @@ class Segmentation(Task):
         workers = self.config.data.workers
         samples = read_scenes(self.data.test, self.own_test_indices, self.preparation, fits, workers=workers)
         normalize, fit = self.preparation.normaliser(self.device), self.preparation.fit
-        return self._batched(samples, lambda sample: (sample.canvases[fit], sample.mask), normalize, unreadable)
+        return self._batched(samples, lambda sample: (sample.canvases[fit], sample.target), normalize, unreadable)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
         assert isinstance(model, UperNet)

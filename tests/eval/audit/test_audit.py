@@ -3,9 +3,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import torch
 from known_models import TINY, ByPixel, ByPlace, Constant, ReadsOnePixel, Scenes, noise, segmenter, subject
 from PIL import Image
 
+from trueshift.cli import main
 from trueshift.data import EmbeddedSample, ImageFolder, Preparation
 from trueshift.eval import AuditOptions, find_protocols, run_audit
 from trueshift.eval.audit.run import shifts_of, usual_protocols
@@ -168,42 +167,33 @@ def test_an_interrupt_leaves_what_is_known(model, source):
     assert next(iter(found["models"][0]["measured"].values()))["consistency"]["images"] == 5
 
 
-SLOWLY = """
-import time, torch
-class Slow(torch.nn.Module):
+INTERRUPTED = """
+import signal, torch
+class Interrupted(torch.nn.Module):
     num_classes, calls = 10, 0
     def forward(self, images):
         self.calls += 1
         if self.calls == 5:
-            open("begun", "w").close()
-        time.sleep(0.05)
+            signal.raise_signal(signal.SIGINT)
         return images.mean((2, 3)).repeat(1, 4)[:, :10]
-def make():
-    return Slow()
 """
 
 
-def test_ctrl_c_leaves_a_valid_partial_report(tmp_path):
-    (tmp_path / "slowly.py").write_text(SLOWLY)
-    command = [sys.executable, "-m", "trueshift", "audit", "slowly:make", "--img-size", "32", "--crop-pct", "1"]
-    command += ["--limit", "0", "--batch-size", "13", "--output", "report"]
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": str(root), "COLUMNS": "100"}
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests run in the background may ignore it
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=heard
-    ) as process:
-        deadline = time.time() + 60
-        while not (tmp_path / "begun").exists() and time.time() < deadline:
-            time.sleep(0.1)
-        time.sleep(0.5)  # some of the 400 images, at 50 ms each
-        process.send_signal(signal.SIGINT)
-        message, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, message
+def test_ctrl_c_leaves_a_valid_partial_report(tmp_path, monkeypatch, capsys):
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    words = ["--img-size", "32", "--crop-pct", "1", "--limit", "0", "--batch-size", "13", "--output", "report"]
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests run in the background may ignore it
+    try:
+        assert main(["audit", "interrupted:Interrupted", *words]) == 130
+    finally:
+        signal.signal(signal.SIGINT, heard)
+    message = " ".join(capsys.readouterr().out.split())
     found = json.loads((tmp_path / "report" / "audit.json").read_text())
     assert found["partial"]
     assert found["models"][0]["assumed"]
-    assert "does not say how to prepare its images" in " ".join(message.split())
+    assert "does not say how to prepare its images" in message
     assert 0 < found["data"]["images"] < 400
     assert "Interrupted" in (tmp_path / "report" / "report.html").read_text()
     assert "Interrupted" in message

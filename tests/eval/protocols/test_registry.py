@@ -51,21 +51,6 @@ def test_only_distorting_protocols_change_the_image():
 # by name
 
 
-@pytest.mark.parametrize(
-    ("suite", "names"),
-    [
-        ("cifar", ["circular", "cifar-standard"]),
-        ("imagenet", ["circular", "imagenet-standard"]),
-        ("magnitude", ["magnitude-8", "magnitude-16", "magnitude-24", "magnitude-32"]),
-        ("erased", ["erased-0", "erased-28", "erased-42", "erased-56", "erased-70"]),
-        ("flips", ["circular", "flipped"]),
-        ("ade20k", ["ade20k-circular", "ade20k-standard"]),
-    ],
-)
-def test_a_suite_is_a_table_of_the_paper(suite, names):
-    assert [protocol.name for protocol in find_protocols([suite])] == names
-
-
 def test_protocols_are_found_by_name_each_once():
     assert find_protocols(list(PROTOCOLS)) == list(PROTOCOLS.values())
     found = [protocol.name for protocol in find_protocols(["flipped", "cifar", "imagenet", "circular"])]
@@ -121,13 +106,6 @@ def test_the_range_that_is_reported_is_the_range_that_is_drawn(protocol):
             or f"±{largest} x ±{largest} " in message
             or f"all {largest + 1} x" in message
         )
-
-
-@pytest.mark.parametrize("side", [32, 224])
-def test_no_two_protocols_are_reported_alike(side):
-    dense = {protocol.name for protocol in PROTOCOLS.values() if protocol.dense}
-    message = [PROTOCOLS[name].describe((side, side)) for name in PROTOCOLS if name not in dense]
-    assert len(set(message)) == len(message)
 
 
 def test_dense_protocols_leave_out_what_no_view_covers_and_say_so():

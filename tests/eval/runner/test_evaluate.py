@@ -1,16 +1,14 @@
 """Models on whole data sets: known answers, resuming, processes, the command, and what is refused."""
 
 import json
-import os
-import subprocess
-import sys
+import socket
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from known_models import SMALL, ByPixel, ByPlace, Constant, ReadsOnePixel, Scenes, Watched, noise, segmenter, subject
 from PIL import Image
+from unchecked import run_unchecked
 
 import trueshift
 from trueshift.cli import main
@@ -32,18 +30,6 @@ def segmented(output=None, progress=None, model=None, source=None, **changes):
     options = replace(OPTIONS, batch_size=3, **changes)
     source = source or Scenes(noise(6, (16, 21)))
     return run_evaluation(model or segmenter(ByPlace()), source, ADE20K, options, output, progress)
-
-
-def test_a_convolution_of_single_pixels_is_exact():
-    found = segmented(model=segmenter(ByPixel()))
-    assert json.loads(json.dumps(found, allow_nan=False)) == json.loads(json.dumps(found))
-    assert found["task"] == "segmentation"
-    assert found["data"] == {"title": "made up", "images": 6, "skipped": [], "classes": ["red", "green", "blue"]}
-    assert found["model"]["preparation"] == SMALL.to_dict()
-    for measured in found["measured"].values():
-        assert measured["consistency"] == {**measured["consistency"], "rate": 1.0, "high": 1.0, "images": 6}
-        assert measured["bit_exact"]["rate"] == 1
-        assert measured["largest_logit_change"] == 0
 
 
 def test_classes_that_are_not_the_datas_have_no_iou():
@@ -229,14 +215,28 @@ def test_the_command_prints_a_table_and_writes_everything(folder, capsys, monkey
     assert main(["eval", *PLACE, "--output", "again", "--data", "by_hand.py"]) == 2
 
 
+TOGETHER = """
+import os, sys
+from torch.multiprocessing import start_processes
+from trueshift.cli import main
+
+def work(rank, words):
+    os.environ |= {{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "{processes}"}}
+    assert main(words) == 0
+
+os.chdir("{folder}")
+sys.path.insert(0, "{folder}")
+os.environ |= {{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}", "OMP_NUM_THREADS": "1"}}
+start_processes(work, ({words},), nprocs={processes}, start_method="fork")
+"""
+
+
 def evaluated_by(processes, folder, output, *words):
-    """What ``trueshift eval`` writes under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", "trueshift", "eval", *words, "--output", output]
-    search = f"{Path(__file__).parents[3]}{os.pathsep}{folder}"
-    environment = {**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    """What ``trueshift eval`` writes in several processes, with the environment that torchrun gives them."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["eval", *words, "--output", output]
+    run_unchecked(TOGETHER.format(processes=processes, folder=folder, port=port, words=words))
     return json.loads((folder / output / "eval.json").read_text())
 
 

@@ -79,13 +79,11 @@ def _measure(
 
 def _streams(tasks: list[Task], indices: list[int]) -> list[Iterator[Any]]:
     """The records of each model. Models that take their images alike share one reading of them."""
-    shared: dict[Hashable, Iterator[Any]] = {}
-    wanted = [task.reading() for task in tasks]
-    for task, how in zip(tasks, wanted, strict=True):
-        if how not in shared:
-            copies = [itertools.tee(stream, wanted.count(how)) for stream in task.read(indices)]
-            shared[how] = zip(*copies, strict=True)
-    return [task.measure(next(shared[how])) for task, how in zip(tasks, wanted, strict=True)]
+    alike: dict[Hashable, list[Task]] = {}
+    for task in tasks:
+        alike.setdefault(task.reading(), []).append(task)
+    readings = {how: iter(itertools.tee(some[0].read(indices), len(some))) for how, some in alike.items()}
+    return [task.measure(next(readings[task.reading()])) for task in tasks]
 
 
 def _look_closer(findings: list[Findings], options: AuditOptions, progress: Progress) -> None:

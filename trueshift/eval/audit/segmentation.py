@@ -16,8 +16,8 @@ from ...data.source import Source
 from ..models.eval_model import EvalModel
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular
-from ..runner.read_scenes import fit_for
 from ..runner.records import PixelAnswers, Record
+from ..runner.segment import fit_for
 from .findings import Findings
 
 NOT_SHOWN = -1  # a pixel that a shifted image does not show

@@ -3,40 +3,31 @@
 One size, because kernels round differently at another: a last, smaller batch would make an exact model look inexact.
 Some also round differently at another place in a batch: where single views differ from the first of their image, that
 one is shown again in their places.
-Views are dropped once answered, so memory holds a few batches whatever the number of images and shifts.
+Images come in chunks. Views are made when they are shown and dropped once answered, so memory holds a few batches
+whatever the number of images and shifts.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ...data import Preparation, Prepared, Unreadable
-from ...ops.geometry.shift import Pair
 from ...utils.async_copy import AsyncCopy
 from ..metrics.consistency import bit_identical, logit_change
 from ..protocols.registry import ShiftProtocol
-from .records import Record
-from .view_batches import Pending, View, ViewMaker
+from .records import LabelAnswers, Record
+from .view_batches import ViewMaker
 
-MOSTLY = 0.5  # of the shifted views of a batch: where fewer are exact, it is the model and not the place
+_MOSTLY = 0.5  # of the shifted views of a batch: where fewer are exact, it is the model and not the place
 
 Forward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes"]]
-
-
-@dataclass
-class _Shown:
-    """A batch that was answered."""
-
-    pixels: Float[Tensor, "B C H W"]
-    views: list[View]
-    logits: Float[Tensor, "B classes"]
-    answers: AsyncCopy  # label, change and exactness of each row
 
 
 def measure(
@@ -49,49 +40,24 @@ def measure(
     batch_size: int = 64,
     device: torch.device | str = "cpu",
 ) -> Iterator[Record | Unreadable]:
-    """The answers to each image, in order, as soon as they are complete.
+    """The answers to each image, in order.
 
     Args:
         forward: normalised images to logits.
-        images: from :func:`~trueshift.data.read_ahead`, with the margin of :func:`~trueshift.eval.margin_of`; where the
-            preparation has no room for it, all protocols see the image larger (see :func:`canvas_groups`).
+        images: from :func:`~trueshift.data.read_ahead`, with the margin of :func:`~trueshift.eval.margin_of` (where the
+            preparation has no room for it, all protocols see the image larger), or with all of :func:`.canvas_margins`.
         protocols: what is done to each image.
         shifts: how many of each protocol, by its name; every shift for None.
     """
-    waiting: deque[Pending | Unreadable] = deque()
-    unread: deque[_Shown] = deque()
-
-    def readable() -> Iterator[tuple[Prepared, Pending]]:
-        for image in images:
-            if isinstance(image, Unreadable):
-                waiting.append(image)
-            else:
-                pending = Pending(Record(image.index, image.name, image.label))
-                waiting.append(pending)
-                yield image, pending
-
-    def finished() -> Iterator[Record | Unreadable]:
-        while waiting:
-            first = waiting[0]
-            if isinstance(first, Pending):
-                if first.unanswered or not first.record.answers:
-                    return
-                _share_first_views(first)
-                yield first.record
-            else:
-                yield first
-            waiting.popleft()
-
-    for batch, views in ViewMaker(protocols, preparation, shifts, seed, batch_size, device).batches(readable()):
-        with torch.inference_mode():
-            logits = check_logits(forward(batch), len(batch), "classes")
-            unread.append(_Shown(batch, views, logits, AsyncCopy(_compare(batch, logits, views))))
-        if len(unread) > 1:  # read one batch late: the device works on the next one meanwhile
-            _keep(unread.popleft(), forward)
-        yield from finished()
-    while unread:
-        _keep(unread.popleft(), forward)
-    yield from finished()
+    views = ViewMaker(protocols, preparation, shifts, seed, batch_size, device)
+    images, together = iter(images), views.images_together()
+    unread: deque[_Chunk] = deque()
+    while some := list(islice(images, together)):
+        unread.append(_Chunk(forward, views, some))
+        if len(unread) > 1:  # read one chunk late: the device works on the next one meanwhile
+            yield from unread.popleft().records()
+    for chunk in unread:
+        yield from chunk.records()
 
 
 def check_logits(logits: Any, count: int, shape: str) -> Tensor:
@@ -102,66 +68,82 @@ def check_logits(logits: Any, count: int, shape: str) -> Tensor:
     return logits
 
 
-def _compare(pixels: Tensor, logits: Tensor, views: list[View]) -> Tensor:
-    """Labels, changes and exactness of a batch, still on its device."""
-    for row, view in enumerate(views):
-        if view.number == 0:
-            view.image.references[view.protocol] = logits[row].clone()
-            view.image.first_views[view.protocol] = pixels[row]
-    reference, logits = torch.stack([view.image.references[view.reference] for view in views]), logits[: len(views)]
-    labels = logits.argmax(1).masked_fill(logits.isnan().any(1), -1)
-    parts = (labels, logit_change(reference, logits), bit_identical(reference, logits))
-    return torch.stack([part.double() for part in parts], 1)
+@dataclass(frozen=True)
+class _Batch:
+    """Views that were shown: some rows of a chunk."""
+
+    rows: slice
+    pixels: Float[Tensor, "B C H W"]
+    logits: Float[Tensor, "rows classes"]
+    answers: AsyncCopy  # label, change and exactness of each row
 
 
-def _keep(shown: _Shown, forward: Forward) -> None:
-    """Write the answers of a batch to their records."""
-    for view, (label, change, exact) in zip(shown.views, _in_their_places(shown, forward), strict=True):
-        answers, number = view.image.record.answers[view.protocol], view.number
-        answers.labels[number], answers.change[number], answers.exact[number] = label, change, exact
-        view.image.unanswered -= 1
+class _Chunk:
+    """A few images, shown in all their views."""
+
+    @torch.inference_mode()
+    def __init__(self, forward: Forward, views: ViewMaker, images: list[Prepared | Unreadable]) -> None:
+        self.forward, self.views = forward, views
+        self.images = [i if isinstance(i, Unreadable) else Record(i.index, i.name, i.target) for i in images]
+        self.unread: deque[_Batch] = deque()
+        readable = [image for image in images if isinstance(image, Prepared)]
+        if not readable:
+            return
+        self.plan = views.plan(readable)
+        self.answers = np.zeros((self.plan.total, 3))  # label, change and exactness of each row
+        self.first_pixels: list[Tensor] = []  # of the unshifted views shown so far
+        self.first_logits: list[Tensor] = []
+        for start, pixels in enumerate(views.batches(self.plan, readable)):
+            self._show(pixels, slice(start * len(pixels), (start + 1) * len(pixels)))
+            if len(self.unread) > 1:
+                self._read(self.unread.popleft())
+
+    def _show(self, pixels: Float[Tensor, "B C H W"], rows: slice) -> None:
+        logits = check_logits(self.forward(pixels), len(pixels), "classes")
+        first = self.plan.first[rows].nonzero().flatten()
+        if len(first):
+            self.first_pixels.append(_rows(pixels, first))
+            self.first_logits.append(_rows(logits, first))
+        reference = _rows(torch.cat(self.first_logits), self.plan.first_of[rows])
+        logits = logits[: len(reference)]
+        labels = logits.argmax(1).masked_fill(logits.isnan().any(1), -1)
+        answers = torch.cat([labels.double()[:, None], _compared(reference, logits)], 1)
+        self.unread.append(_Batch(rows, pixels, logits, AsyncCopy(answers)))
+
+    def _read(self, batch: _Batch) -> None:
+        """Keep the answers; single views that differ are compared with the first in the same place of the batch."""
+        answers = self.answers[batch.rows]
+        answers[:] = batch.answers.numpy()
+        differ = torch.from_numpy(np.flatnonzero(answers[:, 2] == 0))
+        shifted = ~self.plan.first[batch.rows].numpy()
+        if not len(differ) or answers[shifted, 2].mean() < _MOSTLY:
+            return
+        with torch.inference_mode():
+            first = _rows(torch.cat(self.first_pixels), self.plan.first_of[batch.rows][differ])
+            again = self.forward(batch.pixels.index_copy(0, differ.to(first.device), first))
+            answers[differ, 1:] = _compared(_rows(again, differ), _rows(batch.logits, differ)).cpu().numpy()
+
+    def records(self) -> Iterator[Record | Unreadable]:
+        """The answers to each image."""
+        while self.unread:
+            self._read(self.unread.popleft())
+        place = 0
+        for image in self.images:
+            if isinstance(image, Record):
+                for protocol in self.views.protocols:
+                    shifts, rows = self.plan.shifts[protocol.name][place], self.plan.rows[protocol.name][place]
+                    labels, change, exact = self.answers[rows].T
+                    answers = LabelAnswers(shifts.numpy(), labels.astype(np.int64), change, exact.astype(bool))
+                    image.answers[protocol.name] = answers
+                place += 1
+            yield image
 
 
-def _in_their_places(shown: _Shown, forward: Forward) -> np.ndarray:
-    """The answers; single views that differ are compared with the first view in the same place of the same batch."""
-    values = shown.answers.numpy().copy()
-    shifted = [view.number > 0 for view in shown.views]
-    differ = np.flatnonzero(values[:, 2] == 0)
-    if not len(differ) or np.mean(values[shifted, 2]) < MOSTLY:
-        return values
-    first_views = torch.stack([shown.views[row].image.first_views[shown.views[row].reference] for row in differ])
-    rows = torch.from_numpy(differ).to(shown.pixels.device)
-    with torch.inference_mode():
-        reference = forward(shown.pixels.index_copy(0, rows, first_views))[rows]
-        logits = shown.logits[rows]
-        again = torch.stack([logit_change(reference, logits), bit_identical(reference, logits).double()], 1)
-    values[differ, 1:] = again.cpu().numpy()
-    return values
+def _rows(values: Tensor, numbers: Int64[Tensor, " n"]) -> Tensor:
+    """Some rows, without waiting for the device."""
+    return values[numbers.to(values.device, non_blocking=True)]
 
 
-def _share_first_views(image: Pending) -> None:
-    """Protocols that did not show the unshifted image again take the answer of the one that did."""
-    for name, source in image.shown_by.items():
-        answers, first = image.record.answers[name], image.record.answers[source]
-        answers.labels[0], answers.change[0], answers.exact[0] = first.labels[0], first.change[0], first.exact[0]
-
-
-def canvas_groups(protocols: list[ShiftProtocol], preparation: Preparation) -> list[list[ShiftProtocol]]:
-    """Protocols that can share a canvas: all that fit into the image as the model wants it; each other margin apart."""
-    groups: dict[Pair, list[ShiftProtocol]] = {}
-    for protocol in protocols:
-        margin = protocol.motion.margin(preparation.size)
-        groups.setdefault((0, 0) if preparation.has_room(margin) else margin, []).append(protocol)
-    return list(groups.values())
-
-
-def joined(records: Sequence[Record | Unreadable]) -> Record | Unreadable:
-    """The answers of all canvas groups to one image, if it could be read each time."""
-    first, *others = records
-    for other in others:
-        if isinstance(first, Unreadable):
-            break
-        if isinstance(other, Unreadable):
-            return other
-        first.answers.update(other.answers)
-    return first
+def _compared(reference: Float[Tensor, "n classes"], logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n 2"]:
+    """The change of each row, and whether it is exact."""
+    return torch.stack([logit_change(reference, logits), bit_identical(reference, logits).double()], 1)

@@ -41,12 +41,6 @@ class LabelAnswers(Answers):
     change: np.ndarray
     exact: np.ndarray
 
-    @classmethod
-    def blank(cls, shifts: np.ndarray) -> "LabelAnswers":
-        """No answer yet."""
-        count = len(shifts)
-        return cls(shifts, np.full(count, -1), np.full(count, np.nan), np.zeros(count, bool))
-
 
 @dataclass
 class PixelAnswers(Answers):

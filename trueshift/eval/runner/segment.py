@@ -3,7 +3,7 @@
 Sizes differ from image to image, so each has its own batches, all of one shape: kernels round differently at another.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice, repeat
 from math import ceil
@@ -12,17 +12,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Int64
+from PIL import Image
 from torch import Tensor
 
-from ...data import Unreadable
-from ...data.source import IGNORED
+from ...data import Prepared, Source, Unreadable
+from ...data.prefetch import Canvases, read_prepared
+from ...data.source import IGNORED, WithoutTargets
 from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
 from ..metrics.consistency import bit_identical, class_counts, pixel_agreement
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular, Motion, Shifts, ZeroPadded
 from .classify import check_logits
-from .read_scenes import PreparedScene, fit_for
 from .records import PixelAnswers, Record
 
 DenseForward = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B classes H W"]]
@@ -30,9 +31,37 @@ NOT_NUMBERS = "the model's logits are not numbers (NaN)"
 _CLASSES_AT_ONCE = 16  # copies of the logits of all classes may take gigabytes
 
 
+def fit_for(protocol: ShiftProtocol, preparation: ScenePreparation) -> str:
+    """How an image is made to fit: for circular shifts it must fill its frame, as padding would move with it."""
+    return "resize" if isinstance(protocol.motion, Circular) else preparation.fit
+
+
+def read_scenes(
+    source: Source,
+    indices: Sequence[int],
+    preparation: ScenePreparation,
+    protocols: Sequence[ShiftProtocol],
+    masks: bool = True,
+    workers: int = 4,
+    ahead: int = 8,
+) -> Iterator[Prepared | Unreadable]:
+    """Decode and resize in the background, at most about ``ahead`` images before the one in use.
+
+    Args:
+        protocols: for which images are made to fit.
+        masks: whether to keep them; they mean nothing where the model's classes are not those of the data.
+    """
+    preparations = {fit: replace(preparation, fit=fit) for fit in {fit_for(each, preparation) for each in protocols}}
+
+    def canvases(image: Image.Image) -> Canvases:
+        return {fit: each.canvas(image) for fit, each in preparations.items()}
+
+    return read_prepared(source if masks else WithoutTargets(source), indices, canvases, workers, ahead)
+
+
 def measure_segmentation(
     forward: DenseForward,
-    scenes: Iterable[PreparedScene | Unreadable],
+    scenes: Iterable[Prepared | Unreadable],
     protocols: list[ShiftProtocol],
     preparation: ScenePreparation,
     shifts: int = 2,
@@ -45,7 +74,7 @@ def measure_segmentation(
 
     Args:
         forward: normalised images to logits of their pixels.
-        scenes: from :func:`~trueshift.eval.runner.read_scenes.read_scenes` for the same protocols, of any sizes.
+        scenes: from :func:`read_scenes` for the same protocols, of any sizes.
         protocols: ``ade20k-circular`` (mASCC), ``ade20k-standard`` (mASSC), or others that are dense.
         shifts: of each image and protocol, at least 2.
         batch_size: views of an image shown together, at most.
@@ -68,7 +97,7 @@ def measure_segmentation(
                 drawn = [(protocol, protocol.shifts(scene.index, shifts, size, seed)) for protocol in together]
                 with torch.inference_mode():
                     logits = _shown(forward, image, drawn, batch_size, fixed_batch)
-                    record.answers.update(_answers(logits, drawn, scene.mask))
+                    record.answers.update(_answers(logits, drawn, scene.target))
             record.answers = {protocol.name: record.answers[protocol.name] for protocol in protocols}
         except _NotMeasured as error:
             yield Unreadable(scene.index, scene.name, str(error))

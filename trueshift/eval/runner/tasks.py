@@ -2,21 +2,21 @@
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from ...data import Source, Unreadable, open_data, read_ahead
+from ...data import Prepared, Source, Unreadable, open_data
+from ...data.prefetch import at_margins, read_prepared
 from ...data.segmentation import UnknownLayout, open_scenes
 from ...data.source import WithoutTargets
 from ..metrics.aggregate import LabelTally, PixelTally, Tally
 from ..models.eval_model import EvalModel
 from ..options import EvalOptions, on_gpu
 from ..protocols.registry import ShiftProtocol
-from .classify import canvas_groups, joined, measure
-from .read_scenes import read_scenes
+from .classify import measure
 from .records import LabelAnswers, Record
-from .segment import NOT_NUMBERS, check_dense, measure_segmentation
-from .view_batches import margin_of
+from .segment import NOT_NUMBERS, check_dense, measure_segmentation, read_scenes
+from .view_batches import canvas_margins
 
 
 @dataclass
@@ -58,19 +58,18 @@ class Task:
         """Tasks with equal keys can share one reading of the images."""
         return self.model.preparation
 
-    def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
-        """The images, prepared; a stream for each of :func:`~.classify.canvas_groups`."""
-        preparation, workers, for_gpu = self.model.preparation, self.options.workers, on_gpu(self.options.device)
-        margins = [margin_of(group, preparation.size) for group in canvas_groups(self.protocols, preparation)]
-        return [read_ahead(self.source, indices, preparation, margin, workers, for_gpu=for_gpu) for margin in margins]
+    def read(self, indices: Sequence[int]) -> Iterator[Prepared | Unreadable]:
+        """The images, prepared."""
+        preparation, options = self.model.preparation, self.options
+        margins = sorted(set(canvas_margins(self.protocols, preparation).values()))
+        prepare = partial(at_margins, preparation, margins)
+        return read_prepared(self.source, indices, prepare, options.workers, for_gpu=on_gpu(options.device))
 
-    def measure(self, images: Sequence[Iterable[Any]]) -> Iterator[Record | Unreadable]:
+    def measure(self, images: Iterable[Prepared | Unreadable]) -> Iterator[Record | Unreadable]:
         """The answers to what :meth:`read` gave, in order."""
         model, options = self.model, self.options
-        groups = canvas_groups(self.protocols, model.preparation)
-        how = (model.preparation, self.shifts, options.seed, self.batch_size, options.device)
-        streams = [measure(model.forward, some, group, *how) for some, group in zip(images, groups, strict=True)]
-        return map(joined, zip(*streams, strict=True))
+        how = (self.shifts, options.seed, self.batch_size, options.device)
+        return measure(model.forward, images, self.protocols, model.preparation, *how)
 
 
 class Segmentation(Task):
@@ -108,16 +107,16 @@ class Segmentation(Task):
         """Images are read alike if masks are needed for both or neither."""
         return self.model.preparation, self.labelled
 
-    def read(self, indices: Sequence[int]) -> list[Iterator[Any]]:
-        """One stream: images keep their own size."""
+    def read(self, indices: Sequence[int]) -> Iterator[Prepared | Unreadable]:
+        """The images, each at its own size."""
         model, workers = self.model, self.options.workers
-        return [read_scenes(self.source, indices, model.preparation, self.protocols, self.labelled, workers)]
+        return read_scenes(self.source, indices, model.preparation, self.protocols, self.labelled, workers)
 
-    def measure(self, images: Sequence[Iterable[Any]]) -> Iterator[Record | Unreadable]:
+    def measure(self, images: Iterable[Prepared | Unreadable]) -> Iterator[Record | Unreadable]:
         """The answers to each image."""
-        model, options, (scenes,) = self.model, self.options, images
+        model, options = self.model, self.options
         how = (self.protocols, model.preparation, options.shifts, options.seed, self.batch_size, options.device)
-        return measure_segmentation(model.forward, scenes, *how, fixed_batch=model.batch_size is not None)
+        return measure_segmentation(model.forward, images, *how, fixed_batch=model.batch_size is not None)
 
 
 def task_of(

@@ -1,57 +1,72 @@
-"""All views of all images, in batches of one size.
+"""All views of a few images, in batches of one size.
 
-Views are cut on the device, for several images at once, from extended images that protocols share; views of different
-images share batches.
+Views are cut on the device, for several images at once, from extended images that protocols share.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
 
 import torch
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ...data import Preparation, Prepared
 from ...ops.geometry.shift import Pair
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import windows
-from .records import LabelAnswers, Record
 
-
-@dataclass
-class Pending:
-    """An image whose views are on their way."""
-
-    record: Record
-    unanswered: int = 0
-    references: dict[str, Tensor] = field(default_factory=dict)  # logits of the first view, by protocol
-    first_views: dict[str, Tensor] = field(default_factory=dict)  # the view itself, a row of its batch
-    shown_by: dict[str, str] = field(default_factory=dict)  # which protocol shows the first view for which
-
-
-class View(NamedTuple):
-    """A row of a batch."""
-
-    image: Pending
-    protocol: str
-    number: int  # among the views of the protocol; 0 is the unshifted image
-    reference: str  # the protocol that has shown the unshifted image
-
-
-@dataclass
-class _Look:
-    """Windows of one extended version of each image."""
-
-    protocol: ShiftProtocol  # any of those that share it
-    where: list[Tensor] = field(default_factory=list)  # number of the image, row and column of each window
-    views: list[View] = field(default_factory=list)
+Shifted = Int64[Tensor, "images views 2"]
+_MOST = 8  # batches that are made of several images
+_WELL = 0.95  # of the rows of a batch are views, not copies
 
 
 def margin_of(protocols: list[ShiftProtocol], size: Pair) -> Pair:
     """How many pixels beyond the input the images must have for all protocols."""
     margins = [protocol.motion.margin(size) for protocol in protocols]
     return max(rows for rows, _ in margins), max(columns for _, columns in margins)
+
+
+def canvas_margins(protocols: list[ShiftProtocol], preparation: Preparation) -> dict[str, Pair]:
+    """The margin of the canvas that each protocol sees.
+
+    One for all that fit into the image as the model wants it. Each other sees the image enlarged to its own margin, so
+    that what a protocol measures does not depend on which others are asked for.
+    """
+    fitting = [each for each in protocols if preparation.has_room(each.motion.margin(preparation.size))]
+    own = {each.name: each.motion.margin(preparation.size) for each in protocols}
+    return own | {each.name: margin_of(fitting, preparation.size) for each in fitting}
+
+
+class Plan:
+    """The views of some images. A row is the number of a view, in the order in which they are shown."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.blocks: list[tuple[ShiftProtocol, Shifted]] = []  # shown one after the other
+        self.rows: dict[str, Int64[Tensor, "images views"]] = {}  # of each protocol, the unshifted view first
+        self.shifts: dict[str, Shifted] = {}  # of the same views
+        self.reference = torch.empty(0, dtype=torch.int64)  # the row that each is compared with
+
+    def add(self, protocol: ShiftProtocol, shifts: Shifted, reference: Tensor | None = None) -> Tensor:
+        """The rows of more views; without others that they are compared with, they are compared with themselves."""
+        rows = torch.arange(self.total, self.total + shifts[..., 0].numel()).view(shifts.shape[:2])
+        self.total += rows.numel()
+        self.blocks.append((protocol, shifts))
+        compared = rows if reference is None else reference.expand(rows.shape)
+        self.reference = torch.cat([self.reference, compared.flatten()])
+        return rows
+
+    @cached_property
+    def first(self) -> Bool[Tensor, " rows"]:
+        """Whether a row is an unshifted view."""
+        return self.reference == torch.arange(self.total)
+
+    @cached_property
+    def first_of(self) -> Int64[Tensor, " rows"]:
+        """The unshifted view of each row, as a number among these."""
+        return (self.first.cumsum(0) - 1)[self.reference]
 
 
 @dataclass(frozen=True)
@@ -69,62 +84,84 @@ class ViewMaker:
     batch_size: int
     device: torch.device | str
 
-    def batches(self, images: Iterable[tuple[Prepared, Pending]]) -> Iterator[tuple[Tensor, list[View]]]:
-        """Exactly ``batch_size`` views at a time; the last batch is filled up with copies."""
+    def images_together(self) -> int:
+        """The fewest images that fill their batches well; otherwise those that fill them best."""
+        margins = canvas_margins(self.protocols, self.preparation)
+        views = len({(each.unshifted(), margins[each.name]) for each in self.protocols})
+        for each in self.protocols:
+            count = self.shifts[each.name]
+            views += prod(map(len, each.motion.steps(self.preparation.size))) if count is None else count
+        few = range(1, max(1, _MOST * self.batch_size // views) + 1)
+        full = {images: images * views / ceil(images * views / self.batch_size) / self.batch_size for images in few}
+        return next((images for images in few if full[images] >= _WELL), max(few, key=full.__getitem__))
+
+    def plan(self, images: list[Prepared]) -> Plan:
+        """All views of some images; an unshifted one is shown once, before those that are compared with it."""
+        plan, unshifted = Plan(), {}
+        looks = [self._look(protocol, images) for protocol in self.protocols]
+        for look, protocol in sorted(zip(looks, self.protocols, strict=True), key=lambda each: looks.index(each[0])):
+            image, margin, _ = look
+            none = torch.zeros(len(images), 1, 2, dtype=torch.int64)
+            if (image, margin) not in unshifted:
+                unshifted[image, margin] = plan.add(protocol, none)
+            count, size = self.shifts[protocol.name], self.preparation.size
+            drawn = torch.stack([protocol.shifts(each.index, count, size, self.seed) for each in images])
+            first = unshifted[image, margin]
+            plan.rows[protocol.name] = torch.cat([first, plan.add(protocol, drawn, first)], 1)
+            plan.shifts[protocol.name] = torch.cat([none, drawn], 1)
+        return plan
+
+    def _look(self, protocol: ShiftProtocol, images: list[Prepared]) -> tuple[Hashable, Pair, Hashable]:
+        """What a protocol sees windows of: the image before it moves, its margin, and how it is extended."""
+        margin, given = canvas_margins(self.protocols, self.preparation)[protocol.name], images[0].canvases
+        return protocol.unshifted(), margin if margin in given else next(iter(given)), protocol.motion.extension()
+
+    def batches(self, plan: Plan, images: list[Prepared]) -> Iterator[Float[Tensor, "B C H W"]]:
+        """The views in the order of their rows, ``batch_size`` at a time; the last batch is filled up with copies."""
         parts: list[Tensor] = []
-        views: list[View] = []
-        for pixels, belonging in self._chunks(iter(images)):
-            parts.append(pixels)
-            views += belonging
-            if len(views) >= self.batch_size:  # a chunk is no larger than a batch, so one is enough
-                parts[-1], rest = pixels.tensor_split([len(pixels) + self.batch_size - len(views)])
-                yield torch.cat(parts), views[: self.batch_size]
-                parts, views = [rest], views[self.batch_size :]
-        if views:
+        missing = self.batch_size
+        for views in self._views(plan, images):
+            parts += views[:missing], views[missing:]  # no more than a batch at a time, so one is enough
+            missing -= len(views)
+            if missing <= 0:
+                *whole, rest = parts
+                yield torch.cat(whole)
+                parts, missing = [rest], missing + self.batch_size
+        if missing < self.batch_size:
             last = torch.cat(parts)
-            copies = last[:1].expand(self.batch_size - len(last), *last.shape[1:])
-            yield torch.cat([last, copies]), views
+            yield torch.cat([last, last[:1].expand(missing, *last.shape[1:])])
 
-    def _chunks(self, images: Iterator[tuple[Prepared, Pending]]) -> Iterator[tuple[Tensor, list[View]]]:
-        """Views of a few images, at most a batch at a time."""
-        margin = margin_of(self.protocols, self.preparation.size)
-        normalise = self.preparation.normaliser(self.device)
-        counts = [self.shifts[protocol.name] for protocol in self.protocols]
-        # as many images as fill a batch: more would only wait
-        together = 1 if None in counts else max(1, self.batch_size // (1 + sum(count or 0 for count in counts)))
-        while group := list(islice(images, together)):
-            canvases = torch.stack([image.canvas.to(self.device, non_blocking=True) for image, _ in group])
-            yield from self._views([pending for _, pending in group], normalise(canvases), margin)
+    def _views(self, plan: Plan, images: list[Prepared]) -> Iterator[Float[Tensor, "some C H W"]]:
+        """The views in the order of their rows, at most a batch at a time."""
+        size, current, extended = self.preparation.size, None, torch.empty(0)
+        pixels = self._pixels(images)
+        for protocol, shifts in plan.blocks:
+            look = self._look(protocol, images)
+            if look != current:  # blocks of a look come one after the other
+                current, extended = look, self._extended(protocol, pixels[look[1]], look[1], images)
+            numbers = torch.arange(len(images)).repeat_interleave(shifts.shape[1])
+            where = torch.cat([numbers[:, None], protocol.motion.origin(shifts.flatten(0, 1), size)], 1)
+            for part in where.split(self.batch_size):
+                yield windows(extended, part, size)
 
-    def _views(self, images: list[Pending], canvases: Tensor, margin: Pair) -> Iterator[tuple[Tensor, list[View]]]:
-        size = self.preparation.size
-        for look in self._looks(images):
-            motion = look.protocol.motion
-            rows, columns = (has - needs for has, needs in zip(margin, motion.margin(size), strict=True))
-            middle = canvases[..., rows : canvases.shape[-2] - rows, columns : canvases.shape[-1] - columns]
-            if look.protocol.distortion is not None:
-                pairs = zip(middle, images, strict=True)
-                middle = torch.stack([look.protocol.distort(one, each.record.index, self.seed) for one, each in pairs])
-            extended = motion.extend(middle, size)
-            views = iter(look.views)
-            for part in torch.cat(look.where).split(self.batch_size):
-                yield windows(extended, part, size), list(islice(views, len(part)))
+    def _pixels(self, images: list[Prepared]) -> dict[Pair, Tensor]:
+        """All images on the device, by their margin."""
+        found = {}
+        for margin in images[0].canvases:
+            stack = [image.canvases[margin].to(self.device, non_blocking=True) for image in images]
+            found[margin] = self._normalise(torch.stack(stack))
+        return found
 
-    def _looks(self, images: list[Pending]) -> Iterable[_Look]:
-        """What is to be seen of each image. The unshifted image is shown once for all protocols."""
-        looks: dict[object, _Look] = {}
-        size = self.preparation.size
-        for index, image in enumerate(images):
-            shown: dict[object, str] = {}
-            for protocol in self.protocols:
-                drawn = protocol.shifts(image.record.index, self.shifts[protocol.name], size, self.seed)
-                all_shifts = torch.cat([torch.zeros(1, 2, dtype=torch.int64), drawn])
-                image.record.answers[protocol.name] = LabelAnswers.blank(all_shifts.numpy())
-                reference = image.shown_by[protocol.name] = shown.setdefault(protocol.unshifted(), protocol.name)
-                numbers = range(0 if reference == protocol.name else 1, len(all_shifts))
-                image.unanswered += len(numbers)
-                look = looks.setdefault((protocol.unshifted(), protocol.motion.extension()), _Look(protocol))
-                origins = protocol.motion.origin(all_shifts[numbers.start :], size)
-                look.where.append(torch.cat([torch.full((len(numbers), 1), index), origins], 1))
-                look.views += [View(image, protocol.name, number, reference) for number in numbers]
-        return looks.values()
+    @cached_property
+    def _normalise(self) -> Callable[[Tensor], Tensor]:
+        return self.preparation.normaliser(self.device)  # made once: it waits for the device
+
+    def _extended(self, protocol: ShiftProtocol, pixels: Tensor, margin: Pair, images: list[Prepared]) -> Tensor:
+        """Images as a protocol distorts them, beyond their border."""
+        needed = protocol.motion.margin(self.preparation.size)
+        rows, columns = margin[0] - needed[0], margin[1] - needed[1]
+        middle = pixels[..., rows : pixels.shape[-2] - rows, columns : pixels.shape[-1] - columns]
+        if protocol.distortion is not None:
+            pairs = zip(middle, images, strict=True)
+            middle = torch.stack([protocol.distort(one, image.index, self.seed) for one, image in pairs])
+        return protocol.motion.extend(middle, self.preparation.size)
