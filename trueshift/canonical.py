@@ -77,5 +77,10 @@ def canonicalize(model: nn.Module, dense: bool = False) -> Canonicalize:
     Args:
         model: takes images ``[B, C, H, W]`` first; further arguments are passed on.
         dense: the output (or each tensor of a tuple, list or dictionary) lies on the image's pixels.
+
+    >>> from torchvision.models import resnet18
+    >>> model, image = trueshift.canonicalize(resnet18()).eval(), torch.rand(1, 3, 64, 64)
+    >>> torch.equal(model(image), model(image.roll((9, 4), (2, 3))))
+    True
     """
     return Canonicalize(model, dense)

@@ -97,6 +97,10 @@ def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
     segmentation network are its encoder's, which alone chooses.
 
     Shift law: margins and ties do not change when the image moves; grids move with it.
+
+    >>> found = trueshift.explain(trueshift.create_model("a_swin_mini").eval(), torch.rand(3, 32, 32))
+    >>> [decision.layer for decision in found.decisions][:3]
+    ['patch_embed', 'layers.0.align', 'layers.1.downsample']
     """
     batch = image[None] if image.dim() == 3 else image
     backbone, inside = (model.encoder, "encoder.") if isinstance(model, UperNet) else (model, "")

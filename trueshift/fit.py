@@ -29,6 +29,9 @@ def fit(
         method: ``"resize"`` to the nearest valid size (bilinear, antialiased), ``"crop"`` the centre to the largest
             valid size inside, or ``"pad"`` at the bottom and the right to the smallest valid size around.
         value: what to pad with.
+
+    >>> trueshift.fit(torch.rand(1, 3, 30, 50), 32, method="pad").shape
+    torch.Size([1, 3, 32, 64])
     """
     multiple = _multiple_of(to)
     if image.dim() != 4:
