@@ -33,7 +33,7 @@ from ..tasks import UperNet
 from ..tasks.inference import segment_whole
 from ..utils.evaluation_mode import in_evaluation
 from .config import TrainConfig
-from .data.augment import ClassificationTransform, Draws, SegmentationTransform
+from .data.augment import ClassificationTransform, SegmentationTransform
 from .data.loader import ALONE, AugmentedSamples, Batch, LoaderFeed, Share
 from .data.on_device import ResidentFeed, ResidentImages, is_resident, needs_loader
 from .data.sampler import BatchOrder
@@ -218,7 +218,7 @@ class Classification(Task):
     def feed(self, order: BatchOrder) -> LoaderFeed | ResidentFeed:
         """From pixels on the device where they fit, otherwise from worker processes."""
         config, data = self.config, self.data
-        draws = Draws(config.augment, config.seed)
+        transform = ClassificationTransform(self.preparation, config.augment, config.seed)
         for_loader, small = needs_loader(config.augment), is_resident(data.train) and is_resident(data.test)
         wanted = config.data.on_device
         if wanted == "yes" and (for_loader or not small):
@@ -226,8 +226,9 @@ class Classification(Task):
             raise ValueError(f"data.on_device is yes, but {why}: needs 'auto' or 'no'")
         if wanted == "yes" or (wanted == "auto" and self.device.type == "cuda" and small and not for_loader):
             self.test_images = ResidentImages(data.test, self.preparation, self.device)
-            return ResidentFeed(ResidentImages(data.train, self.preparation, self.device), draws, order, self.share)
-        samples = AugmentedSamples(data.train, ClassificationTransform(self.preparation, draws))
+            images = ResidentImages(data.train, self.preparation, self.device)
+            return ResidentFeed(images, transform, order, self.share)
+        samples = AugmentedSamples(data.train, transform)
         return LoaderFeed(samples, order, self.share, self.device, config.data.workers)
 
     def describe_input(self) -> str:
