@@ -55,6 +55,7 @@ class Task(ABC):
 
     score_name: ClassVar[str]
     protocols_needed: ClassVar[str]
+    preparation: Preparation | ScenePreparation  # once the network is built
 
     def __init__(self, config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> None:
         self.config, self.share, self.device = config, share, torch.device(device)
@@ -131,13 +132,10 @@ class Task(ABC):
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Any]]: ...
 
     def _batched(
-        self,
-        samples: Iterable[Any],
-        parts: Callable[[Any], tuple[Tensor, Any]],
-        normalize: Callable[[Tensor], Tensor],
-        unreadable: set[str],
+        self, samples: Iterable[Any], parts: Callable[[Any], tuple[Tensor, Any]], unreadable: set[str]
     ) -> Iterator[tuple[Tensor, list[Any]]]:
         """Prepared samples in order, batched while their sizes are equal; those without a target are left out."""
+        normalize = self.preparation.normaliser(self.device)
 
         def readable() -> Iterator[tuple[Tensor, Any]]:
             for sample in samples:
@@ -257,9 +255,7 @@ class Classification(Task):
             return
         for_gpu, workers = self.device.type == "cuda", self.config.data.workers
         samples = read_ahead(self.data.test, own, self.preparation, workers=workers, for_gpu=for_gpu)
-        normalize = self.preparation.normaliser(self.device)
-        batches = self._batched(samples, lambda sample: (sample.canvas, sample.label), normalize, unreadable)
-        for images, labels in batches:
+        for images, labels in self._batched(samples, lambda sample: (sample.canvas, sample.label), unreadable):
             yield images, torch.tensor(labels).to(self.device)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
@@ -332,11 +328,9 @@ class Segmentation(Task):
         return segment_whole(model, images)  # type: ignore[arg-type]
 
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, list[Any]]]:
-        fits = [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
-        workers = self.config.data.workers
-        samples = read_scenes(self.data.test, self.own_test_indices, self.preparation, fits, workers=workers)
-        normalize, fit = self.preparation.normaliser(self.device), self.preparation.fit
-        return self._batched(samples, lambda sample: (sample.canvases[fit], sample.mask), normalize, unreadable)
+        own, fits = self.own_test_indices, [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
+        samples = read_scenes(self.data.test, own, self.preparation, fits, workers=self.config.data.workers)
+        return self._batched(samples, lambda sample: (sample.canvases[self.preparation.fit], sample.mask), unreadable)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
         assert isinstance(model, UperNet)

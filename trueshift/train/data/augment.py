@@ -131,7 +131,7 @@ def auto_augment(name: str, preparation: Preparation) -> Any:
 
 # the ranges of mmsegmentation, each change with probability 1/2
 _CHANGES = ({"brightness": 32 / 255}, {"contrast": 0.5}, {"saturation": 0.5}, {"hue": 18 / 180})
-_PHOTOMETRIC = v2.Compose([v2.RandomApply([v2.ColorJitter(**change)]) for change in _CHANGES])  # type: ignore[arg-type]
+_PHOTOMETRIC = v2.Compose([v2.RandomApply([v2.ColorJitter(**change)]) for change in _CHANGES])
 
 
 @dataclass(frozen=True)
