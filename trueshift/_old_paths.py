@@ -16,7 +16,7 @@ _SAME_NAME = {
     ("ops", "ops.nn"): "attention depthwise max_pool",
     ("ops", "ops.geometry"): "blocks grid polyphase rel_pos resample shift windows",
     ("ops", "ops.selection"): "exact plain seam",
-    ("train", "train.data"): "augment photometric",
+    ("train", "train.data"): "augment",
 }
 _RENAMED = {
     "data.opening": "data.factory",
@@ -74,7 +74,9 @@ _RENAMED = {
     "train.determinism": "utils.rng",
     "train.loading": "train.data.loader",
     "train.loop": "train.trainer",
+    "train.data.photometric": "train.data.augment",
     "train.order": "train.data.sampler",
+    "train.photometric": "train.data.augment",
     "train.resident": "train.data.on_device",
     "train.seeds": "utils.rng",
     "train.stopping": "train.preemption",

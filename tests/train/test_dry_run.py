@@ -8,7 +8,7 @@ from trueshift.data.segmentation import open_scenes
 from trueshift.data.source import IGNORED
 from trueshift.train import dry_run, list_recipes, parse_arguments
 from trueshift.train.config import CLASSES, WITH_MASKS
-from trueshift.train.dry_run import write_cifar, write_image_folders, write_masked_images
+from trueshift.train.dry_run import write_cifar, write_images
 
 
 def tried(*words: str) -> int:
@@ -17,18 +17,20 @@ def tried(*words: str) -> int:
     )
 
 
-@pytest.mark.parametrize(("write", "classes"), [(write_cifar, 10), (write_cifar, 100), (write_image_folders, 3)])
-def test_made_up_images_are_read_as_the_real_ones(tmp_path, write, classes):
-    write(tmp_path, classes)
+@pytest.mark.parametrize(("kind", "classes", "images"), [("cifar", 10, 16), ("cifar", 100, 16), ("imagenet", 3, 3)])
+def test_made_up_images_are_read_as_the_real_ones(tmp_path, kind, classes, images):
+    if kind == "cifar":
+        write_cifar(tmp_path, classes)
+    else:
+        write_images(tmp_path, kind, images)
     train, test = (open_data(tmp_path, split) for split in ("train", "test"))
     assert train.classes == test.classes
-    assert len(train.classes) == classes
-    assert len(train) == len(test) == (16 if write is write_cifar else 3)
+    assert (len(train.classes), len(train), len(test)) == (classes, images, images)
 
 
 @pytest.mark.parametrize("kind", WITH_MASKS)
 def test_made_up_scenes_are_read_as_the_real_ones(tmp_path, kind):
-    write_masked_images(tmp_path, kind)
+    write_images(tmp_path, kind)
     names = set()
     for split in ("train", "test"):
         source = open_scenes(tmp_path, split)

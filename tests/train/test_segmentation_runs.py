@@ -49,7 +49,8 @@ def network(data, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
 def test_it_finds_shapes_that_it_has_not_seen(tmp_path, scenes, name):
-    assert run(tmp_path, scenes, model__name=name, schedule__steps=60, evaluate__every_epochs=30) == 0
+    wider = {"model__name": name, "model__arguments": "{embed_dim: 16, depths: [1, 1], num_heads: [1, 2]}"}
+    assert run(tmp_path, scenes, schedule__steps=60, evaluate__every_epochs=30, **wider) == 0
     assert measurements(tmp_path)[-1]["model_mean_iou"] > 0.6  # all ground is 0.3 at most
 
 
@@ -57,7 +58,7 @@ def test_it_learns_to_its_last_step_and_is_measured_there(learned):
     """Five steps are two and a half epochs: measured after two of them, and at the end."""
     found = losses(learned)
     assert list(found) == [1, 2, 3, 4, 5]
-    assert found[5] < 0.8 * found[1]
+    assert found[5] < 0.9 * found[1]
     assert [(entry["step"], entry["epoch"]) for entry in measurements(learned)] == [(4, 1), (5, 2)]
     assert json.loads((learned / "summary.json").read_text())["steps"] == 5
 
@@ -68,7 +69,7 @@ def test_what_a_run_leaves_behind(learned, scenes):
     }
     model, subject = trueshift.from_pretrained(learned / "final"), load_eval_model(str(learned / "best"))
     assert isinstance(model, trueshift.UperNet)
-    assert (model.config.channels, model.encoder.config.embed_dim) == (8, 16)
+    assert (model.config.channels, model.encoder.config.embed_dim) == (8, 8)
     assert model.pretrained_cfg["crop"] == [32, 32]
     assert model.pretrained_cfg["label_names"] == subject.classes == ["ground", "disc", "square"]
     assert not subject.assumed
@@ -182,7 +183,7 @@ def test_an_ordinary_network_is_adapted_with_its_decoder(tmp_path, scenes):
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
 def test_a_backbone_of_another_run_gets_a_new_decoder(tmp_path, scenes, name):
-    small = {"embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2)}
+    small = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1)}
     backbone = trueshift.create_model(name, num_classes=10, **small)
     model = network(scenes, model__start_from=backbone.save_pretrained(tmp_path))
     assert model.adaptive

@@ -170,17 +170,19 @@ def find_snapshot(
     notes = [f"{each}; another is used" for each in damaged]
     if config.resume != "auto":
         named = _named_snapshot(config, snapshot)
-        if snapshot is None or snapshot.step <= named.step:
-            snapshot = named
-        else:
+        if snapshot is not None and snapshot.step > named.step:
             notes.append(
                 f"{checkpoints.path} has a newer checkpoint than --resume {config.resume}: resuming from step "
                 f"{snapshot.step}; use another --output to resume from the named one"
             )
-    elif damaged and snapshot is None:
-        raise ValueError(f"no checkpoint in {checkpoints.path} is whole ({damaged[0]}): move them away to start anew")
+        else:
+            snapshot = named
     if snapshot is None:
-        return None, notes
+        if damaged:
+            raise ValueError(
+                f"no checkpoint in {checkpoints.path} is whole ({damaged[0]}): move them away to start anew"
+            )
+        return None, []
     changes = differences(snapshot.config, config.to_dict())
     sizes = {what: (before, data[what]) for what, before in snapshot.data.items()}
     changes += [f"data: {before} {what} before, now {now}" for what, (before, now) in sizes.items() if before != now]

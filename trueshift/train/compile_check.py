@@ -1,6 +1,7 @@
 """Compile a network for training, and check that its gradients are right."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
 
@@ -9,9 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 ALLOWED = 0.45  # of a parameter's gradient (an adaptive network may choose other grids for an image or two), and
-CHANCE = 10.0  # so many times what its rounding explains, and
+CHANCE = 10.0  # so many times what low precision costs the network itself, and
 SHARE = 1e-4  # of all gradients: where one should be nothing, what is left of it is rounding alone
-BF16 = 2.0**-8  # what a weight in bf16 may be off by
 
 AGAIN_AT = (10, 100, 1_000, 10_000)  # steps: what is right for fresh weights may be wrong for others
 
@@ -32,30 +32,24 @@ def compiled(network: nn.Module) -> nn.Module:
 
 @contextmanager
 def weights_moved(network: nn.Module, move: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Replace parameters for a while, where ``move`` returns a value; restored exactly."""
-    kept = []
+    """Replace parameters for a while, where ``move`` returns a value; these and all buffers are restored exactly."""
+    before = [tensor.detach().clone() for tensor in (*network.parameters(), *network.buffers())]
     try:
         with torch.no_grad():
             for parameter in network.parameters():
                 if (moved := move(parameter)) is not None:
-                    kept.append((parameter, parameter.detach().clone()))
                     parameter.copy_(moved)
         yield
     finally:
         with torch.no_grad():
-            for parameter, before in kept:
-                parameter.copy_(before)
+            for tensor, value in zip((*network.parameters(), *network.buffers()), before, strict=True):
+                tensor.copy_(value)
 
 
 def otherwise_if_constant(parameter: Tensor) -> Tensor | None:
     """Noise for a constant parameter: zeros, as in a fresh SwinV2's norms, would hide wrong gradients behind them."""
     constant = parameter.numel() > 0 and bool((parameter == parameter.flatten()[0]).all())
     return parameter + 0.1 * torch.randn_like(parameter) if constant else None
-
-
-def rounded_otherwise(parameter: Tensor) -> Tensor:
-    """Noise of the size of bf16 rounding."""
-    return parameter * (1 + BF16 * (2 * torch.rand_like(parameter) - 1))
 
 
 def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
@@ -67,12 +61,12 @@ def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
         network.zero_grad()
 
 
-def disagreement(found: Gradients, plain: Gradients, rounded: Sequence[Gradients]) -> str | None:
+def disagreement(found: Gradients, plain: Gradients, precise: Gradients) -> str | None:
     """What is wrong with a compiled network's gradients, each parameter by itself; None if nothing is.
 
     Args:
         plain: the eager gradients, with the same random numbers.
-        rounded: the same with other rounding. In bf16 on a CPU, torch's norms err by as much as a gradient is large.
+        precise: the same in float32. In bf16 on a CPU, torch's norms err by as much as a gradient is large.
     """
     own = _size(plain.values())
     if not isfinite(own):
@@ -80,8 +74,7 @@ def disagreement(found: Gradients, plain: Gradients, rounded: Sequence[Gradients
     wrong = []
     for name, gradient in plain.items():
         there = found.get(name, torch.zeros_like(gradient))
-        error, size = _size([there - gradient]), _size([gradient])
-        chance = max(_size([other[name] - gradient]) for other in rounded)
+        error, size, chance = _size([there - gradient]), _size([gradient]), _size([precise[name] - gradient])
         if not error <= ALLOWED * size + CHANCE * chance + SHARE * own:  # so NaN is wrong
             wrong.append(f"{name}, of size {_size([there]):.3g} instead of {size:.3g}")
     return f"wrong gradients of {len(wrong)} parameters in {len(plain)}, as of {wrong[-1]}" if wrong else None
@@ -92,42 +85,27 @@ def _size(each: Iterable[Tensor]) -> float:
 
 
 def fault_of_compiler(
-    network: nn.Module,
-    by_compiler: Callable[[], Gradients],
-    own: Callable[[bool], Gradients],
-    report: Callable[[str], None],
+    network: nn.Module, by_compiler: Callable[[], Tensor], own: Callable[[], Tensor], in_float32: Callable[[], Tensor]
 ) -> str | None:
     """What is wrong with a compiled network, in words, the same in all processes; the network is left unchanged.
 
     Args:
-        by_compiler: computes the compiled network's gradients.
-        own: computes the eager ones with the same random numbers; in float32 if its argument is true.
-        report: receives notes for the user.
+        by_compiler: computes the loss by the compiled network.
+        own: computes it by the network, with the same random numbers.
+        in_float32: the same in float32.
     """
-
-    def fault() -> str | None:
-        try:
-            found = by_compiler()
-        except torch.OutOfMemoryError:  # not the compiler's fault
-            raise
-        except Exception as error:  # compilers fail in many ways
-            return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:200]}"
-        try:
-            plain = own(False)
-            with weights_moved(network, rounded_otherwise):
-                rounded = [own(False)]
-            with suppress(torch.OutOfMemoryError):  # float32 takes twice as much
-                rounded.append(own(True))
-            return disagreement(found, plain, rounded)
-        except torch.OutOfMemoryError:  # the network itself needs more than the compiled one, which fits
-            report("Too little memory to compare the compiled network's gradients with the network's own")
-            return None
-
-    buffers = [buffer.clone() for buffer in network.buffers()]
     with weights_moved(network, otherwise_if_constant):
-        reason = fault()
-    for buffer, before in zip(network.buffers(), buffers, strict=True):
-        buffer.copy_(before)  # moved by batch norm
+        try:
+            found = gradients(network, by_compiler)
+            plain = precise = gradients(network, own)
+            with suppress(torch.OutOfMemoryError):  # float32 takes twice as much
+                precise = gradients(network, in_float32)
+            reason = disagreement(found, plain, precise)
+        except torch.OutOfMemoryError:  # the network itself may need more than the compiled one, which fits
+            warnings.warn("Too little memory to compare the compiled network's gradients", stacklevel=2)
+            reason = None
+        except Exception as error:  # compilers fail in many ways
+            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:200]}"
     if dist.is_initialized():  # processes must agree
         reasons: list[str | None] = [None] * dist.get_world_size()
         dist.all_gather_object(reasons, reason)

@@ -308,8 +308,7 @@ class TrainConfig:
         for name in _SHARES.split():
             if not 0 <= ((share := attrgetter(name)(self)) or 0) <= 1:
                 raise ValueError(f"{name} is {share}: needs a part of 1, e.g. 0.5")
-        checks = self._check_segmentation if self.task == "segmentation" else self._check_classification
-        for wrong, message in (*self._check_values(), *self._check_length(), *checks()):
+        for wrong, message in (*self._check_values(), *self._check_length(), *self._check_task()):
             if wrong:
                 raise ValueError(message)
 
@@ -339,24 +338,20 @@ class TrainConfig:
             yield warmup + cooldown > 0, f"{in_epochs} go with epochs: needs warmup_steps beside schedule.steps"
             unfit = f"schedule.warmup_steps {given.warmup_steps} does not fit into {steps} steps"
             yield given.warmup_steps >= steps, unfit
-        yield (
-            not steps and given.warmup_steps > 0,
-            "schedule.warmup_steps goes with schedule.steps: needs warmup_epochs here",
-        )
+            return
+        yield given.warmup_steps > 0, "schedule.warmup_steps goes with schedule.steps: needs warmup_epochs here"
         moving = given.epochs - cooldown
-        yield (
-            moving < max(1, warmup) or (given.curve_after_warmup and moving <= warmup),
-            f"{in_epochs}, {warmup} and {cooldown}, do not fit into {given.epochs} epochs: make them shorter",
-        )
+        unfit = f"{in_epochs}, {warmup} and {cooldown}, do not fit into {given.epochs} epochs: make them shorter"
+        yield moving < max(1, warmup) or (given.curve_after_warmup and moving <= warmup), unfit
 
-    def _check_classification(self) -> Iterator[tuple[bool, str]]:
+    def _check_task(self) -> Iterator[tuple[bool, str]]:
         """Values of the other task would be ignored silently."""
-        needed = "is for images with masks: needs --task segmentation"
-        yield self.data.kind in WITH_MASKS, f"data.kind {self.data.kind} {needed}"
-        yield self.segmentation != SegmentationConfig(), f"segmentation {needed}"
-
-    def _check_segmentation(self) -> Iterator[tuple[bool, str]]:
-        kind, other = self.data.kind, "is for classification: leave it out; --segmentation.scale sets the size"
+        kind, masks = self.data.kind, "is for images with masks: needs --task segmentation"
+        if self.task == "classification":
+            yield kind in WITH_MASKS, f"data.kind {kind} {masks}"
+            yield self.segmentation != SegmentationConfig(), f"segmentation {masks}"
+            return
+        other = "is for classification: leave it out; --segmentation.scale sets the size"
         yield self.augment != AugmentConfig(), "augment is for classification: needs --segmentation.augment here"
         yield kind not in (*WITH_MASKS, "any"), f"data.kind {kind} has no masks: needs {', '.join(WITH_MASKS)} or any"
         yield self.data.crop_pct is not None, f"data.crop_pct {other}"

@@ -11,13 +11,13 @@ from rich.console import Console
 from ..eval.options import inference_device, on_gpu
 from ..models import create_model
 from ..models.registry import resolve_name
-from .config import CLASSES, WITH_MASKS, SegmentationConfig, TrainConfig
+from .config import CLASSES, SegmentationConfig, TrainConfig
 from .trainer import train
 
 _SMALLEST_BATCH = 2  # of a pass: batch norm and mixup need two
 _CHANNELS = 32  # of a decoder, on a CPU
 _IMAGES = 16  # of each split
-_SIDE = 64  # of images with masks
+_SIDE = 64  # of images
 _RANDOM = np.random.default_rng(0)
 
 
@@ -56,10 +56,10 @@ def _synthetic_data(config: TrainConfig, folder: Path) -> str:
     if kind == "any":
         return config.data.path
     folder.mkdir()
-    if kind in WITH_MASKS:
-        write_masked_images(folder, kind)
+    if kind.startswith("cifar"):
+        write_cifar(folder, CLASSES[kind])
     else:
-        (write_image_folders if kind == "imagenet" else write_cifar)(folder, CLASSES[kind])
+        write_images(folder, kind, CLASSES[kind] if kind == "imagenet" else _IMAGES)
     return str(folder)
 
 
@@ -91,38 +91,31 @@ def write_cifar(folder: Path, classes: int) -> None:
     np.savez(folder / "cifar.npz", **arrays)  # type: ignore[arg-type]
 
 
-def write_image_folders(folder: Path, classes: int) -> None:
-    """A small image for each class in both splits."""
-    for number in range(classes):
-        for split in ("train", "val"):
-            _save_noise(folder / split / f"n{number:08d}" / "0.png", (40, 48, 3))
-
-
-# image and label files of each dataset, and the range of classes in the latter
+# image and label files of each dataset; those of ImageNet have a class each
 _LAYOUTS = {
-    "ade20k": ("images/{long}/ADE_{number}.jpg", "annotations/{long}/ADE_{number}.png", (1, 150)),
+    "imagenet": ("{split}/n{number:08d}/0.png", None),
+    "ade20k": ("images/{split}/ADE_{number:08d}.jpg", "annotations/{split}/ADE_{number:08d}.png"),
     "cityscapes": (
-        "leftImg8bit/{split}/ulm/ulm_{number}_leftImg8bit.png",
-        "gtFine/{split}/ulm/ulm_{number}_gtFine_labelTrainIds.png",
-        (0, 18),
+        "leftImg8bit/{split}/ulm/ulm_{number:06d}_leftImg8bit.png",
+        "gtFine/{split}/ulm/ulm_{number:06d}_gtFine_labelTrainIds.png",
     ),
-    "camvid": ("{split}/{number}.png", "{split}annot/{number}.png", (0, 10)),
+    "camvid": ("{split}/{number}.png", "{split}annot/{number}.png"),
 }
+_SPLITS = {"ade20k": ("training", "validation"), "camvid": ("train", "val", "test")}
 
 
-def write_masked_images(folder: Path, kind: str) -> None:
-    """ADE20K, Cityscapes or CamVid: training and validation, and CamVid's test split."""
-    image, mask, classes = _LAYOUTS[kind]
-    splits = {"train": "training", "val": "validation", "test": "testing"}
-    if kind != "camvid":
-        del splits["test"]  # labels that are not published
-    for split, long in splits.items():
-        for number in range(_IMAGES):
-            names = {"split": split, "long": long, "number": f"{number:06d}"}
-            _save_noise(folder / image.format(**names), (_SIDE, _SIDE, 3))
-            _save_noise(folder / mask.format(**names), (_SIDE, _SIDE), classes)
+def write_images(folder: Path, kind: str, count: int = _IMAGES) -> None:
+    """Images in the files of ImageNet, ADE20K, Cityscapes or CamVid, and masks where it has them; ``count`` a split."""
+    image, mask = _LAYOUTS[kind]
+    first = 1 if kind == "ade20k" else 0  # where 0 is ignored
+    for split in _SPLITS.get(kind, ("train", "val")):
+        for number in range(count):
+            _save_noise(folder / image.format(split=split, number=number), (_SIDE, _SIDE, 3), 0, 256)
+            if mask:
+                path = folder / mask.format(split=split, number=number)
+                _save_noise(path, (_SIDE, _SIDE), first, first + CLASSES[kind])
 
 
-def _save_noise(path: Path, shape: tuple[int, ...], levels: tuple[int, int] = (0, 255)) -> None:
+def _save_noise(path: Path, shape: tuple[int, ...], least: int, end: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(_RANDOM.integers(levels[0], levels[1] + 1, shape, np.uint8)).save(path)
+    Image.fromarray(_RANDOM.integers(least, end, shape, np.uint8)).save(path)

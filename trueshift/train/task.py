@@ -32,7 +32,7 @@ from ..tasks import UperNet
 from ..tasks.inference import segment_whole
 from ..utils.evaluation_mode import in_evaluation
 from .config import TrainConfig
-from .data.augment import ClassificationTransform, Draws, SegmentationTransform
+from .data.augment import ClassificationTransform, SegmentationTransform
 from .data.loader import ALONE, AugmentedSamples, Batch, LoaderFeed, Share
 from .data.on_device import ResidentFeed, ResidentImages, is_resident, needs_loader
 from .data.sampler import BatchOrder
@@ -54,6 +54,7 @@ class Task(ABC):
 
     score_name: ClassVar[str]
     protocols_needed: ClassVar[str]
+    preparation: Preparation | ScenePreparation  # once the network is built
 
     def __init__(self, config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> None:
         self.config, self.share, self.device = config, share, torch.device(device)
@@ -130,13 +131,10 @@ class Task(ABC):
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Any]]: ...
 
     def _batched(
-        self,
-        samples: Iterable[Any],
-        parts: Callable[[Any], tuple[Tensor, Any]],
-        normalize: Callable[[Tensor], Tensor],
-        unreadable: set[str],
+        self, samples: Iterable[Any], parts: Callable[[Any], tuple[Tensor, Any]], unreadable: set[str]
     ) -> Iterator[tuple[Tensor, list[Any]]]:
         """Prepared samples in order, batched while their sizes are equal; those without a target are left out."""
+        normalize = self.preparation.normaliser(self.device)
 
         def readable() -> Iterator[tuple[Tensor, Any]]:
             for sample in samples:
@@ -217,7 +215,7 @@ class Classification(Task):
     def feed(self, order: BatchOrder) -> LoaderFeed | ResidentFeed:
         """From pixels on the device where they fit, otherwise from worker processes."""
         config, data = self.config, self.data
-        draws = Draws(config.augment, config.seed)
+        transform = ClassificationTransform(self.preparation, config.augment, config.seed)
         for_loader, small = needs_loader(config.augment), is_resident(data.train) and is_resident(data.test)
         wanted = config.data.on_device
         if wanted == "yes" and (for_loader or not small):
@@ -225,8 +223,9 @@ class Classification(Task):
             raise ValueError(f"data.on_device is yes, but {why}: needs 'auto' or 'no'")
         if wanted == "yes" or (wanted == "auto" and self.device.type == "cuda" and small and not for_loader):
             self.test_images = ResidentImages(data.test, self.preparation, self.device)
-            return ResidentFeed(ResidentImages(data.train, self.preparation, self.device), draws, order, self.share)
-        samples = AugmentedSamples(data.train, ClassificationTransform(self.preparation, draws))
+            images = ResidentImages(data.train, self.preparation, self.device)
+            return ResidentFeed(images, transform, order, self.share)
+        samples = AugmentedSamples(data.train, transform)
         return LoaderFeed(samples, order, self.share, self.device, config.data.workers)
 
     def describe_input(self) -> str:
@@ -255,9 +254,7 @@ class Classification(Task):
             return
         for_gpu, workers = self.device.type == "cuda", self.config.data.workers
         samples = read_ahead(self.data.test, own, self.preparation, workers=workers, for_gpu=for_gpu)
-        normalize = self.preparation.normaliser(self.device)
-        batches = self._batched(samples, lambda sample: (sample.canvas, sample.label), normalize, unreadable)
-        for images, labels in batches:
+        for images, labels in self._batched(samples, lambda sample: (sample.canvas, sample.label), unreadable):
             yield images, torch.tensor(labels).to(self.device)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
@@ -330,11 +327,9 @@ class Segmentation(Task):
         return segment_whole(model, images)  # type: ignore[arg-type]
 
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, list[Any]]]:
-        fits = [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
-        workers = self.config.data.workers
-        samples = read_scenes(self.data.test, self.own_test_indices, self.preparation, fits, workers=workers)
-        normalize, fit = self.preparation.normaliser(self.device), self.preparation.fit
-        return self._batched(samples, lambda sample: (sample.canvases[fit], sample.target), normalize, unreadable)
+        own, fits = self.own_test_indices, [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
+        samples = read_scenes(self.data.test, own, self.preparation, fits, workers=self.config.data.workers)
+        return self._batched(samples, lambda sample: (sample.canvases[self.preparation.fit], sample.target), unreadable)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
         assert isinstance(model, UperNet)

@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import islice
 from math import inf, nan
 from pathlib import Path
@@ -26,7 +26,7 @@ from ..utils.files import json_text, writable_folder, write_whole
 from ..utils.provenance import circumstances
 from ..utils.rng import deterministic_algorithms, seed_everything
 from .checkpoint import CheckpointFolder, Snapshot, find_snapshot
-from .compile_check import AGAIN_AT, Gradients, compiled, fault_of_compiler, gradients
+from .compile_check import AGAIN_AT, compiled, fault_of_compiler
 from .config import TrainConfig
 from .data.loader import Batch, Share
 from .data.sampler import BatchOrder
@@ -208,17 +208,19 @@ class Trainer:
     def _check_compiler(self, batch: Batch) -> None:
         """Continue without the compiler where this torch cannot compile the network, or not correctly."""
 
-        def by(model: nn.Module) -> Gradients:
+        def loss(model: nn.Module, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Tensor:
             seed_everything(self.config.seed, self.step, self.share.rank)
-            with self.accelerator.no_sync(self.model):
-                return gradients(self.network, lambda: self.task.loss(model, batch))
-
-        def own(float32: bool) -> Gradients:
-            with nullcontext() if float32 else self.accelerator.autocast():
-                return by(self.network)
+            with autocast():
+                return self.task.loss(model, batch)
 
         seed_everything(self.config.seed)
-        reason = fault_of_compiler(self.network, lambda: by(self.model), own, self.report.line)
+        with self.accelerator.no_sync(self.model):
+            reason = fault_of_compiler(
+                self.network,
+                by_compiler=lambda: loss(self.model),
+                own=lambda: loss(self.network, self.accelerator.autocast),
+                in_float32=lambda: loss(self.network),
+            )
         passed_before, self.compiler_checked = self.compiler_checked, self.step
         if reason is None:
             return

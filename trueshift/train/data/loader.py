@@ -126,7 +126,7 @@ class LoaderFeed:
                 self.next = (epoch + 1, 0)
             pixels = batch.images.to(self.device, non_blocking=True)
             labels = batch.labels.to(self.device, non_blocking=True)
-            yield replace(batch, images=self.finish(pixels, labels, epoch, batch.indices), labels=labels)
+            yield replace(batch, images=self.finish(pixels, epoch, batch.indices), labels=labels)
 
 
 def _one_thread(worker: int) -> None:

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from ...data.source import Source
 from ...data.transforms import Preparation
-from ...eval.protocols.shifts import windows
-from ...ops.geometry.shift import IMAGE_DIMS, circular_shift
 from ..config import AugmentConfig
-from .augment import Draws, pad_images
+from .augment import ClassificationTransform
 from .loader import Batch, Share
 from .sampler import BatchOrder
 
@@ -37,7 +35,6 @@ class ResidentImages:
         self.rows, self.columns = torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
         self.unchanged = all(np.array_equal(matrix, np.eye(*matrix.shape)) for matrix in (rows, columns))
         self.normalize = preparation.normaliser(device)
-        self.mean_color = torch.tensor(preparation.mean_pixel, dtype=torch.float32, device=device)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -80,31 +77,14 @@ def resize_matrices(size: tuple[int, int], preparation: Preparation) -> tuple[np
 class ResidentFeed:
     """Batches of images that are on the device already."""
 
-    def __init__(self, images: ResidentImages, draws: Draws, order: BatchOrder, share: Share) -> None:
-        self.images, self.draws, self.order, self.share = images, draws, order, share
+    def __init__(
+        self, images: ResidentImages, transform: ClassificationTransform, order: BatchOrder, share: Share
+    ) -> None:
+        self.images, self.order, self.share = images, order, share
+        self.finish = transform.finisher(images.pixels.device)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The passes of this process in one epoch."""
-        order, draws = self.order.shares(epoch, self.share.rank, self.share.processes, first_step), self.draws
-        flips = draws.mirrored(epoch, order), draws.upside_down(epoch, order)
-        moves = draws.shifts(epoch, order, self.images.preparation.size), draws.corners(epoch, order)
-        # copied to the device once for the whole epoch
-        drawn = [torch.from_numpy(each).to(self.images.pixels.device) for each in (order, *flips, *moves)]
-        for indices, at, mirrored, upside_down, shifts, corners in zip(order, *drawn, strict=True):
-            images = self.images.resized(at)
-            if draws.augment.flip:
-                images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
-            if draws.augment.vertical_flip:
-                images = torch.where(upside_down.view(-1, 1, 1, 1), images.flip(-2), images)
-            if draws.augment.pad_crop:
-                images = self._crop(images, corners)
-            if draws.augment.circular_shift:
-                images = circular_shift(images, shifts, IMAGE_DIMS)
-            images = draws.erase(self.images.normalize(images), epoch, indices)
-            yield Batch(images, self.images.labels[at], indices)
-
-    def _crop(self, images: Float[Tensor, "B 3 H W"], corners: Int[Tensor, "B 2"]) -> Float[Tensor, "B 3 H W"]:
-        """Crops of the padded images, of their own size."""
-        padded = pad_images(images, self.draws.augment.pad_crop, self.images.mean_color)
-        which = torch.arange(len(images), device=images.device)
-        return windows(padded, torch.cat([which[:, None], corners], 1), self.images.preparation.size)
+        for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first_step):
+            at = torch.from_numpy(indices).to(self.images.pixels.device, non_blocking=True)
+            yield Batch(self.finish(self.images.resized(at), epoch, indices), self.images.labels[at], indices)
