@@ -202,6 +202,25 @@ def test_learned_score_learns_to_choose():
     assert (model.eval()(batch()) == 1).all()
 
 
+def test_a_temperature_that_falls_makes_the_choice_harder():
+    images = torch.stack(list(photographs(32).values()))
+    sharpest = []
+    for progress in (0.0, 0.5, 1.0):
+        torch.manual_seed(0)
+        criterion = ts.LearnedScore(16, noise=False, final_temperature=0.01)
+        layer = ts.AdaptiveTokenize(3, 16, 4, criterion=criterion, anchor=False).train()
+        criterion.progress.fill_(progress)
+        sharpest.append(layer.choose(images).weights.flatten(1).amax(1).mean())
+        assert "criterion.progress" not in layer.state_dict()
+    assert sharpest[0] < sharpest[1] < sharpest[2]
+    torch.manual_seed(0)
+    steady = ts.AdaptiveTokenize(3, 16, 4, criterion=ts.LearnedScore(16, noise=False), anchor=False).train()
+    steady.criterion.progress.fill_(1)
+    assert steady.choose(images).weights.flatten(1).amax(1).mean() == sharpest[0]
+    with pytest.raises(ValueError, match="final_temperature 0: needs to be positive"):
+        ts.LearnedScore(16, final_temperature=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_learned_scores_are_told_apart_in_half_precision(dtype):
     """New ones differ by a thousandth: in bfloat16 all grids tied, and the first was taken whatever the content."""

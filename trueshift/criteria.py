@@ -241,23 +241,36 @@ class LearnedScore(Criterion):
         hidden: width of the scoring network.
         temperature: of the softmax; small means close to a hard choice.
         noise: whether to draw Gumbel noise while training.
+        final_temperature: reached geometrically at the end of training, 0.01 in LPS; by default it stays. ``trueshift
+            train`` keeps the buffer ``progress``, from 0 to 1; another loop has to.
 
     >>> layer = trueshift.AdaptiveTokenize(3, 16, 4, criterion=trueshift.LearnedScore(16))
     >>> layer.train().choose(torch.rand(2, 3, 8, 8)).weights.shape
     torch.Size([2, 4, 4])
     """
 
+    progress: Float[Tensor, ""]  # a tensor, so that a compiled graph follows it
+
     def __init__(
-        self, dim: int, hidden: int = 16, temperature: float = 1.0, mode: str = "straight_through", noise: bool = True
+        self,
+        dim: int,
+        hidden: int = 16,
+        temperature: float = 1.0,
+        mode: str = "straight_through",
+        noise: bool = True,
+        final_temperature: float | None = None,
     ) -> None:
         super().__init__()
         if mode not in ("straight_through", "soft"):
             raise ValueError(f"mode {mode!r}: needs 'straight_through' or 'soft'")
-        if not temperature > 0:
-            raise ValueError(f"temperature {temperature}: needs to be positive")
+        for name, value in (("temperature", temperature), ("final_temperature", final_temperature)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} {value}: needs to be positive")
         self.hidden = ScoringLinear(dim, hidden)
         self.score = ScoringLinear(hidden, 1, bias=False)
         self.temperature, self.mode, self.noise = temperature, mode, noise
+        self.final_temperature = temperature if final_temperature is None else final_temperature
+        self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def forward(self, candidates: Candidates) -> Choice:
         """Exact in evaluation; weights with a gradient in training."""
@@ -268,7 +281,8 @@ class LearnedScore(Criterion):
             logits = polyphase(self._learned(tokens), candidates.stride).mean((3, 4)).flatten(1)
             if self.noise:
                 logits = logits - torch.empty_like(logits).exponential_().log()
-            weights = (logits / self.temperature).softmax(1)
+            cooling = (self.final_temperature / self.temperature) ** self.progress.float()
+            weights = (logits / (self.temperature * cooling)).softmax(1)
         weights = weights.unflatten(1, candidates.stride)
         chosen = choose((weights.detach(),), None)
         return Choice(chosen.offset, chosen.scores, weights, self.mode != "soft")

@@ -19,6 +19,7 @@ from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_w
 
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
+from trueshift.criteria import LearnedScore
 from trueshift.eval.models.load import load_eval_model
 from trueshift.train import Diverged, checkpoint, task, train
 from trueshift.train import trainer as loop
@@ -183,6 +184,21 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path):
     assert run_here(tmp_path, data__workers=1, evaluate__batch_size=4, max_steps=3) == 0
 
 
+def test_a_learned_criterion_follows_the_run_and_a_resumed_one(tmp_path, monkeypatch):
+    choose, seen = LearnedScore.forward, []
+
+    def noted(self, candidates):
+        if self.training:
+            seen.append(round(float(self.progress) * 12, 3))
+        return choose(self, candidates)
+
+    monkeypatch.setattr(LearnedScore, "forward", noted)
+    learned = {"model__arguments": "{embed_dim: 8, depths: [1], num_heads: [1], criterion: {tokenize: learned}}"}
+    for steps in (2, 3):
+        assert run_here(tmp_path, max_steps=steps, evaluate__limit=4, **learned) == 0
+    assert seen == [0, 1, 2]
+
+
 def test_the_same_command_goes_on_from_where_it_stopped_not_from_where_it_began(tmp_path, monkeypatch, capsys):
     often = {"checkpoint__every_steps": 2, "evaluate__limit": 4}
     run_here(tmp_path / "first", max_steps=4, **often)
@@ -259,7 +275,7 @@ def test_a_run_that_diverges_has_an_exit_code_of_its_own(tmp_path, capsys):
         (IMAGES, {"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
         (IMAGES, {"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single images"),
         (IMAGES, {"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),
-        (IMAGES, {"data__img_size": 33}, "height 33: needs whole windows of"),
+        (IMAGES, {"data__img_size": 33}, r"height 33: needs a multiple of \d+"),
         (IMAGES, {"resume": "somewhere"}, "somewhere is not a whole checkpoint.*: needs auto, never or the folder"),
         (PIXELS, {"data__path": "nowhere"}, "there is no data at nowhere: name where it is with --data.path"),
         (PIXELS, {"data__train_split": "training"}, "split 'training': needs one of train, val, test"),
@@ -268,9 +284,10 @@ def test_a_run_that_diverges_has_an_exit_code_of_its_own(tmp_path, capsys):
         (PIXELS, {"batch_size": 4, "accumulate": 4}, "4 in 4 parts: .* 2 images in each, e.g. --batch_size 8"),
         (
             PIXELS,
-            {"segmentation__augment__crop": "[40, 32]"},
-            "augment.crop, height 40: .*multiple of 16.*or .*fit pad",
+            {"segmentation__augment__crop": "[42, 32]"},
+            "augment.crop, height 42: .*multiple of 4.*or .*fit pad",
         ),
+        (PIXELS, {"segmentation__multiple": "6"}, "segmentation.multiple, height 6: needs a multiple of 4"),
         (PIXELS, {"segmentation__scale": "[32, 64]"}, r"scale \(32, 64\).*needs the longest side first"),
         (PIXELS, {"segmentation__decoder": "{channel: 8}"}, "decoder has channel: needs some of channels, bins"),
         (PIXELS, {"segmentation__decoder": "{num_classes: 8}"}, "segmentation.decoder has num_classes: needs"),

@@ -75,7 +75,7 @@ def test_what_a_run_leaves_behind(learned, scenes):
     assert not subject.assumed
     wanted = subject.preparation
     assert isinstance(wanted, ScenePreparation)
-    assert (wanted.scale, wanted.multiple, wanted.fit) == ((64, 32), (16, 16), "resize")
+    assert (wanted.scale, wanted.multiple, wanted.fit) == ((64, 32), (4, 4), "resize")
     best = max(max(entry["model_mean_iou"], entry["ema_mean_iou"]) for entry in measurements(learned))
     assert json.loads((learned / "best" / "measured.json").read_text())["mean_iou"] == best
     assert json.loads((learned / "summary.json").read_text())["best_mean_iou"] == best

@@ -134,12 +134,14 @@ class SegmentationConfig:
         scale: longest and shortest side, at most, that images are resized to, their ratio kept.
         fit: how whole images reach a size the network takes: resize (for circular shifts, as in the paper) or pad (for
             standard shifts).
+        multiple: what the sides of whole images are multiples of; by default of what the network needs.
         decoder: arguments of UperNet, such as channels or auxiliary.
         augment: random changes.
     """
 
     scale: tuple[int, int] = (2048, 512)
     fit: Literal["resize", "pad"] = "resize"
+    multiple: int | None = None
     decoder: dict[str, Any] = field(default_factory=dict)
     augment: SegmentationAugmentConfig = field(default_factory=SegmentationAugmentConfig)
 
@@ -365,7 +367,7 @@ class TrainConfig:
 
 _AT_LEAST = {
     1: "batch_size accumulate schedule.epochs evaluate.every_epochs evaluate.batch_size checkpoint.keep "
-    "log.every_steps data.img_size",
+    "log.every_steps data.img_size segmentation.multiple",
     0: "schedule.steps schedule.warmup_epochs schedule.warmup_steps schedule.cooldown_epochs schedule.warmup_lr "
     "schedule.min_lr optimizer.lr_batch_size optimizer.lr optimizer.weight_decay optimizer.clip_grad "
     "checkpoint.every_steps data.workers data.limit evaluate.limit augment.pad_crop max_steps",

@@ -27,6 +27,7 @@ from ..eval.protocols.registry import PROTOCOLS, find_protocols
 from ..eval.runner.evaluate import run_evaluation
 from ..eval.runner.segment import labels_at, read_scenes
 from ..layers.tokenize import check_size
+from ..ops.geometry.shift import pair
 from ..report.console import progress_bars
 from ..tasks import UperNet
 from ..tasks.inference import segment_whole
@@ -297,13 +298,18 @@ class Segmentation(Task):
     def build_network(self) -> nn.Module:
         network = build_segmenter(self.config, len(self.data.classes))
         wanted, known = self.config.segmentation, network.pretrained_cfg
+        needed, multiple = network.size_multiple, pair(wanted.multiple or network.size_multiple)
+        try:
+            check_size(multiple, needed)
+        except ValueError as error:
+            raise ValueError(f"segmentation.multiple, {error}") from None
         if wanted.fit == "resize":  # otherwise crops are padded, as whole images are
             try:
-                check_size(wanted.augment.crop, network.size_multiple)
+                check_size(wanted.augment.crop, needed)
             except ValueError as error:
                 raise ValueError(f"segmentation.augment.crop, {error}, or --segmentation.fit pad") from None
         colors: dict[str, Any] = {key: tuple(known[key]) for key in ("mean", "std") if key in known}
-        self.preparation = ScenePreparation(wanted.scale, network.size_multiple, wanted.fit, **colors)
+        self.preparation = ScenePreparation(wanted.scale, multiple, wanted.fit, **colors)
         self.transform = SegmentationTransform(self.preparation, wanted.augment, self.config.seed)
         return network
 

@@ -19,6 +19,7 @@ from rich.markup import escape
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
+from ..criteria import LearnedScore
 from ..eval.options import inference_device
 from ..report.console import print_evaluation
 from ..utils.distributed import broadcast_buffers, joined_processes, sole_run
@@ -110,6 +111,7 @@ class Trainer:
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.compiler_in_use = config.compile
         self.compiler_checked: int | None = None  # step of the last check, which passed
+        self.learned = [part for part in self.network.modules() if isinstance(part, LearnedScore)]
         self.feed = self.task.feed(self.order)
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
@@ -122,10 +124,14 @@ class Trainer:
         self.seconds_before = 0.0  # taken by earlier processes, up to the checkpoint
 
     @property
+    def scheduled_steps(self) -> int:
+        """Of the whole schedule."""
+        return self.config.schedule.steps or self.order.steps * self.config.schedule.epochs
+
+    @property
     def total_steps(self) -> int:
         """Of the whole run."""
-        steps = self.config.schedule.steps or self.order.steps * self.config.schedule.epochs
-        return min(steps, self.config.max_steps or steps)
+        return min(self.scheduled_steps, self.config.max_steps or self.scheduled_steps)
 
     def run(self) -> int:
         """Start or resume, until the end or until asked to stop."""
@@ -184,6 +190,8 @@ class Trainer:
     def _update(self, batches: list[Batch]) -> None:
         """One step: gradients of some passes, clipped, applied."""
         self.schedule.step_update(self.step)
+        for criterion in self.learned:
+            criterion.progress.fill_(self.step / self.scheduled_steps)
         if self.compiler_in_use and (self.compiler_checked is None or self.step in AGAIN_AT):
             self._check_compiler(batches[0])
         seed_everything(self.config.seed, self.step, self.share.rank)  # for stochastic depth, random grids and mixing
