@@ -220,7 +220,12 @@ def test_scenes_without_splits_need_some_that_are_held_out(tmp_path, capsys):
 
 
 def test_padded_crops_and_images_are_learned_from_too(tmp_path, scenes, capsys):
-    changes = {"segmentation__fit": "pad", "segmentation__augment__crop": "[40, 24]", "schedule__steps": 1}
+    changes = {
+        "segmentation__fit": "pad",
+        "segmentation__augment__crop": "[40, 24]",
+        "segmentation__multiple": 16,
+        "schedule__steps": 1,
+    }
     asked = tiny(tmp_path, task="segmentation", data__path=scenes, **changes)
     assert train(asked, Console(width=500)) == 0
     assert "images of 40 x 24 padded to 48 x 32 (0 workers)" in capsys.readouterr().out
