@@ -3,7 +3,6 @@
 from dataclasses import replace
 from itertools import pairwise
 from math import cos, pi
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,6 +46,7 @@ def test_all_rates_grow_with_the_batch(batch, at, scale):
     config = configured(batch, lr_batch_size=at, **given)
     assert rate_scale(config) == scale
     assert rates(config) == pytest.approx([rate * scale for rate in rates(configured(**given))])
+    assert rates(configured(batch, lr_batch_size=at, scale_min_lr=False, **given))[-1] == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize("after", [True, False])
@@ -138,8 +138,9 @@ def test_every_curve_in_steps_is_that_of_epochs_of_one_step(name):
 def test_how_many_steps_a_run_has(schedule, most, total):
     """Epochs of 7 steps; `max_steps` can only make a run shorter."""
     config = TrainConfig(schedule=ScheduleConfig(**schedule), max_steps=most)
-    run = SimpleNamespace(config=config, order=BatchOrder(30, 4))
-    assert Trainer.total_steps.fget(run) == total
+    run = Trainer.__new__(Trainer)
+    run.config, run.order = config, BatchOrder(30, 4)
+    assert run.total_steps == total
 
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini", "swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])

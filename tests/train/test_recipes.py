@@ -145,7 +145,8 @@ def test_an_option_is_added_to_a_recipe(name):
 @pytest.mark.parametrize("model", MODELS)
 def test_the_matrix_is_what_the_names_and_the_appendix_say(model, data, shifts):
     config, imagenet = parsed(f"{data}/{model}_{shifts}"), data == "imagenet"
-    assert (config.model.name, config.data.kind, config.model.arguments) == (model, data, {})
+    more = {"act_layer": "quick_gelu"} if "cvt" in model else {}
+    assert (config.model.name, config.data.kind, config.model.arguments) == (model, data, more)
     assert config.data.crop_pct == 0.875  # 256 to 224, 292 to 256
     assert config.model.padding == ("circular" if shifts == "circular" or model.startswith("a_") else "zeros")
     assert config.schedule.epochs == (300 if imagenet else 100)
@@ -155,7 +156,8 @@ def test_the_matrix_is_what_the_names_and_the_appendix_say(model, data, shifts):
     assert about(f"{data}/{model}_{shifts}").splitlines()[0] == f"{title_of(model)} on {title}, {shifts} shifts."
     assert config.batch_size == ((256 if "mvit" in model else 1024) if imagenet else 48)
     for_one_image = config.optimizer.lr / config.optimizer.lr_batch_size
-    assert for_one_image == pytest.approx(2.5e-4 / 128 if "cvt" in model else 1e-3 / 1024)
+    assert for_one_image == pytest.approx(2.5e-4 / 256 if "cvt" in model else 1e-3 / 1024)
+    assert config.schedule.scale_min_lr != ("cvt" in model)
     assert config.optimizer.weight_decay == 0.05
     augment = config.augment
     assert augment.flip == 0.5

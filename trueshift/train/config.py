@@ -183,6 +183,7 @@ class ScheduleConfig:
         warmup_lr: where it starts, at lr_batch_size.
         curve_after_warmup: start the curve where the warm-up ends; otherwise both start at step 0.
         min_lr: where it ends, at lr_batch_size.
+        scale_min_lr: scale that with the batch size, too.
         cooldown_epochs: at min_lr, at the end.
         decay_rate: of step and poly.
         decay_epochs: between steps.
@@ -196,6 +197,7 @@ class ScheduleConfig:
     warmup_lr: float = 0.0
     curve_after_warmup: bool = True
     min_lr: float = 0.0
+    scale_min_lr: bool = True
     cooldown_epochs: int = 0
     decay_rate: float = 1.0
     decay_epochs: float = 30.0

@@ -38,7 +38,7 @@ def build_schedule(config: TrainConfig, optimizer: Optimizer, steps_per_epoch: i
         warmup_epochs=warmup,  # type: ignore[arg-type]
         warmup_prefix=asked.curve_after_warmup,
         warmup_lr=asked.warmup_lr * scale,
-        min_lr=asked.min_lr * scale,
+        min_lr=asked.min_lr * (scale if asked.scale_min_lr else 1),
         cooldown_epochs=asked.cooldown_epochs,
         decay_rate=asked.decay_rate,
         decay_epochs=asked.decay_epochs,  # type: ignore[arg-type]

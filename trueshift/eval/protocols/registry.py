@@ -96,6 +96,9 @@ class ShiftProtocol:
 CIFAR_SIDE = 32  # the paper counts magnitudes in CIFAR's original pixels, and erased patches at 224
 _PROTOCOLS = (
     ShiftProtocol("circular", "C-Cons.", Circular()),
+    # the ranges of the code of LPS, by the same authors; the paper names none
+    ShiftProtocol("cifar-circular", "C-Cons., ±3 of 32", Circular(3 / 32, both_ways=True)),
+    ShiftProtocol("imagenet-circular", "C-Cons., ±32 of 224", Circular(32 / 224, both_ways=True)),
     ShiftProtocol("cifar-standard", "S-Cons.", ZeroPadded(28 / 224)),
     ShiftProtocol("imagenet-standard", "S-Cons.", Cropped(16 / 224)),
     *(
@@ -115,8 +118,8 @@ _PROTOCOLS = (
 PROTOCOLS = {protocol.name: protocol for protocol in _PROTOCOLS}
 # the paper's tables
 SUITES: dict[str, tuple[str, ...]] = {
-    "cifar": ("circular", "cifar-standard"),
-    "imagenet": ("circular", "imagenet-standard"),
+    "cifar": ("circular", "cifar-circular", "cifar-standard"),
+    "imagenet": ("circular", "imagenet-circular", "imagenet-standard"),
     "magnitude": tuple(name for name in PROTOCOLS if name.startswith("magnitude-")),
     "erased": tuple(name for name in PROTOCOLS if name.startswith("erased-")),
     "flips": ("circular", "flipped"),

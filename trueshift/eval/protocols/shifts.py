@@ -75,15 +75,18 @@ class Circular(Motion):
     """What leaves the image on one side comes in on the other.
 
     Args:
-        largest: the largest shift as a part of the size, from 0 on; without it, every shift of the image.
+        largest: the largest shift as a part of the size; without it, every shift of the image.
+        both_ways: from minus the largest on, not from 0.
     """
 
     largest: float | None = None
+    both_ways: bool = False
 
     def steps(self, size: Pair) -> tuple[range, range]:
         if self.largest is None:
             return range(size[0]), range(size[1])
-        return range(round(size[0] * self.largest) + 1), range(round(size[1] * self.largest) + 1)
+        rows, columns = round(size[0] * self.largest), round(size[1] * self.largest)
+        return range(-rows * self.both_ways, rows + 1), range(-columns * self.both_ways, columns + 1)
 
     def extension(self) -> Hashable:
         return Circular
@@ -101,10 +104,11 @@ class Circular(Motion):
     def describe(self, size: Pair | None) -> str:
         if self.largest is None:
             return f"circular, all {f'{size[0]} x {size[1]} ' if size else ''}shifts"
+        sign, since = ("±", "up to ") if self.both_ways else ("", "0 to ")
         if size is None:
-            return f"circular, 0 to {self.largest:.3g} of the image"
+            return f"circular, {since}{sign}{self.largest:.3g} of the image"
         rows, columns = self.steps(size)
-        return f"circular, 0 to {rows[-1]} x {columns[-1]} pixels of {size[0]} x {size[1]}"
+        return f"circular, {since}{sign}{rows[-1]} x {sign}{columns[-1]} pixels of {size[0]} x {size[1]}"
 
 
 @dataclass(frozen=True)
