@@ -54,7 +54,8 @@ def test_only_distorting_protocols_change_the_image():
 def test_protocols_are_found_by_name_each_once():
     assert find_protocols(list(PROTOCOLS)) == list(PROTOCOLS.values())
     found = [protocol.name for protocol in find_protocols(["flipped", "cifar", "imagenet", "circular"])]
-    assert found == ["flipped", "circular", "cifar-standard", "imagenet-standard"]
+    shifts = ["circular", "cifar-circular", "cifar-standard", "imagenet-circular", "imagenet-standard"]
+    assert found == ["flipped", *shifts]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,8 @@ def test_a_name_like_no_other_is_answered_with_all():
     ("name", "said"),
     [
         ("circular", ["circular, all 224 x 224 shifts", "two different shifts against each other"]),
+        ("cifar-circular", ["circular, up to ±21 x ±21 pixels of 224 x 224"]),
+        ("imagenet-circular", ["circular, up to ±32 x ±32 pixels of 224 x 224"]),
         ("cifar-standard", ["±28 x ±28", "224 x 224", "zero padded", "two different shifts"]),
         ("imagenet-standard", ["resized to at least 256", "crop of 224 x 224", "±16 x ±16", "two different shifts"]),
         ("magnitude-8", ["circular, 0 to 56 x 56", "shifted against unshifted"]),
