@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench, prose
-from benchmarks.common import record, timing
+from benchmarks.common import contestants, record, timing
+from benchmarks.common.contestants import Family
 from benchmarks.manifest import TABLES
+from benchmarks.speed import modules_speed
 from benchmarks.speed import tables as speed_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,6 +55,13 @@ def test_ratios_are_those_of_the_rounds_and_an_error_is_one_line():
     assert timing.spread([7.0]) == (7, [7, 7])
     assert timing.difference([3.0, 5.0], [1.0, 1.0]) == 3
     assert timing.in_words(ValueError("\n  too much\nof it")) == "ValueError: too much"
+
+
+def test_every_module_that_is_measured_is_found_in_its_network(monkeypatch):
+    minis = {name: Family(f"{name}_mini", 32) for name in ("swin", "cvt", "mvitv2")}
+    monkeypatch.setattr(contestants, "FAMILIES", minis)
+    cases, errors = modules_speed.collect(list(minis), modules_speed.Setting("cpu", 1, 32, "float32"))
+    assert (len(cases), errors) == (18, [])
 
 
 def test_tables_of_nothing_say_so(tables):

@@ -144,34 +144,19 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
     return {"model": FAMILIES[setting.family].name, **setting._asdict(), "rows": list(rows.values())}
 
 
-def parse() -> argparse.Namespace:
-    cuda = torch.cuda.is_available()
-    parser = record.options(
+def main() -> None:
+    began = time.monotonic()
+    given = timing.arguments(
         __doc__,
+        ("eager", "compiled", "graph"),
         part={"choices": tuple(CLASSES), "default": "network"},
         models={"choices": tuple(FAMILIES), "default": list(FAMILIES)},
-        batch={"default": [], "type": int, "help": "128 on CUDA, 8 on a CPU"},
         size={"default": [], "type": int, "help": "height and width; the model's own"},
         same_area={"default": False, "help": "fewer images where they are larger"},
         work={"choices": ("inference", "training"), "default": ["inference"]},
-        precision={"choices": ("bf16", "tf32", "float32"), "default": [], "help": "bf16; on a CPU float32"},
-        mode={"choices": ("eager", "compiled", "graph"), "default": ["eager"]},
-        device={"choices": ("cuda", "cpu"), "default": "cuda" if cuda else "cpu"},
-        rounds={"default": 7, "help": "0: memory alone"},
         deadline={"default": float("inf"), "help": "seconds after which nothing new is begun"},
-        name={"help": "results/NAME.json"},
     )
-    given = parser.parse_args()
-    given.batch = given.batch or [128 if given.device == "cuda" else 8]
-    given.precision = given.precision or ["bf16" if given.device == "cuda" else "float32"]
-    if "graph" in given.mode and (given.device == "cpu" or "training" in given.work):
-        parser.error("graphs are of inference on CUDA")
-    given.name = given.name or f"{'segmentation' if given.part == 'decoder' else 'model'}_speed_{given.device}"
-    return given
-
-
-def main() -> None:
-    given, began = parse(), time.monotonic()
+    name = given.name or f"{'segmentation' if given.part == 'decoder' else 'model'}_speed_{given.device}"
     found: list[dict[str, Any]] = []
     for setting in settings(given):
         print(*setting, flush=True)
@@ -181,7 +166,7 @@ def main() -> None:
         found.append(measure(setting, given.rounds))
         for row in found[-1]["rows"]:
             print(" ", {key: value for key, value in row.items() if key != "seconds"}, flush=True)
-        record.write(given.name, {"results": found}, SEED)
+        record.write(name, {"results": found}, SEED)
 
 
 if __name__ == "__main__":
