@@ -8,7 +8,7 @@
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, a number in a sentence between
 ``<!-- number EXPRESSION -->`` and ``<!-- end -->``; an expression is Python with the names of
-``benchmarks/prose.py``. In the pages of results, a decimal number, percentage or time without it is an error.
+``benchmarks/prose.py``. A decimal number, percentage or time without it is an error.
 """
 
 import argparse
@@ -28,7 +28,6 @@ from benchmarks.manifest import TABLES
 
 DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 TABLE = re.compile(r"(<!-- table (\w+) -->\n)(.*?\n)(<!-- end -->)", re.DOTALL)
-RESULT_PAGES = ("README.md", *(f"docs/{name}.md" for name in ("results", "speed", "exactness", "models")))
 NUMBER = re.compile(r"(<!-- number (.*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
 NOT_PROSE = re.compile(
@@ -59,7 +58,7 @@ def update(check: bool, only: str | None) -> int:
         text = (ROOT / name).read_text()
         if re.search(r"^<!-- number", text, re.MULTILINE):  # Markdown ends a paragraph there
             raise SystemExit(f"{name}: a line begins with the comment of a number; move a word before it")
-        if name in RESULT_PAGES and (found := unmarked(text)):
+        if found := unmarked(text):
             raise SystemExit(
                 f"{name}: {', '.join(found)}: needs <!-- number EXPRESSION --> before and <!-- end --> behind"
             )

@@ -29,7 +29,8 @@ PAPER_SIZE = (
 )
 SMALL_RESULTS = "cifar10_small.csv cifar10_small/*.json"
 BIT_IDENTITY = "exactness/bit_identity.py"
-SEGMENTATION, EXACT_SEGMENTATION = "segmentation_speed_cuda.json", "segmentation_exactness_cuda.json"
+EXACT_SEGMENTATION = "segmentation_exactness_cuda.json"
+DECODER = "speed/model_speed.py --part decoder --models swin swinv2 --batch 16 --work inference training"
 TABLES = {
     "speed_summary": Table(f"{MODEL_SPEED}compiled --mode compiled", SPEED_RESULTS, speed.summary),
     "speed_inference": Table(f"{MODEL_SPEED}eager --precision bf16 tf32", SPEED_RESULTS, speed.inference),
@@ -42,7 +43,7 @@ TABLES = {
     "speed_modules_cpu": Table(f"{MODULES_SPEED} --device cpu", MODULES_RESULTS, partial(speed.modules, "cpu")),
     "speed_resolution": Table(RESOLUTION, SPEED_RESULTS, speed.resolution),
     "speed_cpu": Table(f"{MODEL_SPEED}cpu --device cpu", SPEED_RESULTS, speed.cpu),
-    "segmentation_speed": Table("speed/segmentation_speed.py --rounds 5", SEGMENTATION, speed.segmentation),
+    "segmentation_speed": Table(DECODER, "segmentation_speed_*.json", speed.segmentation),
     "training_speed": Table(
         "speed/training_speed.py --data data/cifar10 --evaluate", "training_speed_*.json", speed.trainer
     ),

@@ -20,7 +20,7 @@ SIZES = {family.name: family.size for family in speed.FAMILIES.values()}
 
 def rate(column: tuple[str, str], recipe: str, part: str = "") -> float:
     """Mean over the seeds, at the end of training or in a part that was measured later."""
-    return mean(cifar.asked(recipe, part, *column) if part else cifar.trained(recipe, *column))
+    return mean(cifar.rates(recipe, column, part))
 
 
 top1, c_cons, s_cons = (partial(rate, column) for column in (TOP1, C_CONS, S_CONS))
@@ -30,7 +30,7 @@ canonical_top1 = partial(top1, part="canonical")  # in the frame that the anchor
 
 def deviation(recipe: str) -> float:
     """Of Top-1 over the seeds."""
-    return stdev(cifar.trained(recipe, *TOP1))
+    return stdev(cifar.rates(recipe, TOP1))
 
 
 def gaps(recipe: str, other: str, column: tuple[str, str] = TOP1) -> list[float]:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench, prose
-from benchmarks.common import record, timing
+from benchmarks.common import contestants, record, timing
+from benchmarks.common.contestants import Family
 from benchmarks.manifest import TABLES
+from benchmarks.speed import modules_speed
 from benchmarks.speed import tables as speed_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,11 +25,10 @@ def tables(monkeypatch, tmp_path):
     return speed_tables
 
 
-def save(name, results, date="2026-01-01", gpu="a GPU"):
-    machine = {"processor": "a processor", "threads": 4, "gpu": gpu}
+def save(name, results, date="2026-01-01"):
+    machine = {"processor": "a processor", "threads": 4, "gpu": "a GPU"}
     recorded = {"date": date, "machine": machine, "versions": {"torch": "2"}, "commit": "0123456789abcdef"}
-    recorded["result"] = {"results": results}
-    (record.RESULTS / f"{name}.json").write_text(json.dumps(recorded))
+    (record.RESULTS / f"{name}.json").write_text(json.dumps({**recorded, "result": {"results": results}}))
 
 
 def speeds(adaptive=0.5, **other):
@@ -48,15 +49,19 @@ def test_everything_runs_in_every_round_and_half_of_them_backwards():
     assert [len(taken) for taken in times.values()] == [4, 4, 4]
 
 
-def test_ratios_are_those_of_the_rounds():
+def test_ratios_are_those_of_the_rounds_and_an_error_is_one_line():
     middle, quartiles = timing.ratio([1.0, 2.0, 30.0, 4.0, 5.0], [1.0, 1.0, 10.0, 1.0, 1.0])
     assert (middle, quartiles) == (3, [2, 4])
     assert timing.spread([7.0]) == (7, [7, 7])
     assert timing.difference([3.0, 5.0], [1.0, 1.0]) == 3
-
-
-def test_an_error_is_one_line():
     assert timing.in_words(ValueError("\n  too much\nof it")) == "ValueError: too much"
+
+
+def test_every_module_that_is_measured_is_found_in_its_network(monkeypatch):
+    minis = {name: Family(f"{name}_mini", 32) for name in ("swin", "cvt", "mvitv2")}
+    monkeypatch.setattr(contestants, "FAMILIES", minis)
+    cases, errors = modules_speed.collect(list(minis), modules_speed.Setting("cpu", 1, 32, "float32"))
+    assert (len(cases), errors) == (18, [])
 
 
 def test_tables_of_nothing_say_so(tables):
@@ -74,23 +79,25 @@ def test_the_latest_measurement_of_a_setting_counts(tables):
     assert "| Swin-T | 0.50 | not measured yet |" in tables.summary()
 
 
-def test_what_failed_is_reported(tables):
-    result = speeds()
-    result["rows"][1] = {"name": "ours, adaptive", "error": "Oops: no"}
-    save("model_speed_a", [result])
-    assert "failed: Oops: no" in tables.inference()
-    assert "| Swin-T | failed |" in tables.summary()
+FAILED = {"name": "ours, adaptive", "error": "Oops: no"}
+ON_CPU = {"batch": 8, "mode": "eager", "precision": "float32", "device": "cpu"}
 
 
-def test_latency_is_in_times_not_in_throughputs(tables):
-    save("model_speed_a", [speeds(adaptive=0.5, batch=1, mode="graph")])
-    assert "| Swin-T | bf16, CUDA graph, batch 1 | 1.00 ms |" in tables.latency()
-    assert "2.000 (1.667 to 2.500)" in tables.latency()
-
-
-def test_memory_stands_beside_the_papers(tables):
-    save("model_speed_a", [speeds(batch=64, mode="eager")])
-    assert "| Swin-T | inference | 10 MiB | 0.500 |  | 1.000 | 1.022 |" in tables.memory()
+@pytest.mark.parametrize(
+    ("table", "measured", "date", "shown"),
+    [
+        ("latency", {"batch": 1, "mode": "graph"}, "2026", "CUDA graph, batch 1 | 1.00 ms | 2.000 (1.667 to 2.500) |"),
+        ("memory", {"batch": 64, "mode": "eager"}, "2026", "inference | 10 MiB | 0.500 |  | 1.000 | 1.022 |"),
+        ("cpu", ON_CPU, "2027", "On a processor, 4 threads, torch 2. "),
+        ("cpu", ON_CPU, "2026-11-16", "torch 2 (at commit 0123456789, when merges on a CPU used Winograd's products)"),
+        ("inference", {"rows": [{"name": "reference"}, FAILED]}, "2026", "failed: Oops: no"),
+        ("summary", {"rows": [{"name": "reference"}, FAILED]}, "2026", "| Swin-T | failed |"),
+    ],
+)
+def test_what_tables_show(tables, table, measured, date, shown):
+    """Latency as times, memory beside the paper's, the processor that did the work, and what failed."""
+    save("model_speed_a", [speeds(**measured)], date)
+    assert shown in getattr(tables, table)()
 
 
 def test_larger_images_follow_the_models_own_size(tables):
@@ -99,16 +106,6 @@ def test_larger_images_follow_the_models_own_size(tables):
     own, other = tables.resolution().splitlines()[2:4]
     assert "224 x 224, bf16, eager, batch 128" in own
     assert "448 x 448, bf16, eager, batch 32" in other
-
-
-def test_a_processor_is_named_where_it_did_the_work(tables):
-    save("model_speed_a", [speeds(batch=8, mode="eager", precision="float32", device="cpu")], "2027")
-    assert "On a processor, 4 threads, torch 2. " in tables.cpu()
-
-
-def test_old_cpu_results_name_their_commit(tables):
-    save("model_speed_a", [speeds(batch=8, mode="eager", precision="float32", device="cpu")], "2026-11-16")
-    assert "torch 2 (at commit 0123456789, when merges on a CPU used Winograd's products)" in tables.cpu()
 
 
 def test_modules_stand_beside_the_papers(tables):
@@ -146,12 +143,8 @@ def test_a_wrong_number_and_a_wrong_cell_are_found():
 
 
 def test_a_number_without_a_file_behind_it_is_found():
-    text = (
-        "took 1.4 times as long, 12 % more\n`0.5`\n| 3.2 |\n<!-- number 1.26 -->1.3<!-- end -->, torch 2.11, in 3 seeds"
-    )
+    marked = "<!-- number 1.26 -->1.3<!-- end -->"
+    text = f"took 1.4 times as long, 12 % more\n`0.5`\n| 3.2 |\n{marked}, torch 2.11, in 3 seeds"
     assert bench.unmarked(text) == ["1.4", "12 %"]
-
-
-def test_a_number_that_has_no_file_is_an_error():
     with pytest.raises(SystemExit, match=r'top1\("swim"\) -->: StatisticsError'):
         prose.number('top1("swim")')

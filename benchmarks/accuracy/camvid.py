@@ -7,7 +7,6 @@ measured on the test split: mIoU, mASCC under circular and mASSC under standard 
 """
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 
@@ -33,8 +32,7 @@ def main() -> None:
             words += ["--seed", str(given.seed), "--log.tensorboard", "false", *more]
             if train(parse_arguments(words).config, Console()):
                 raise SystemExit("training did not end well")
-            summary = json.loads((folder / "summary.json").read_text())
-            log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+            summary, log = record.training_run(folder)
         del summary["config"]["output"]  # where it was written says nothing elsewhere
         kept = ("config", "data", "steps", "seconds", "best_mean_iou", "evaluation")
         record.write(f"camvid_{name}", {"model": name, **{key: summary[key] for key in kept}, "log": log}, given.seed)

@@ -17,6 +17,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -62,11 +63,12 @@ def _train(given: argparse.Namespace, runs: list[Run], threads: int) -> int:
 
     def finished(job: Job) -> None:
         run = waiting[job.name]
-        if given.keep_weights:
-            about = {"recipe": run.recipe, "seed": str(run.seed)}
-            keep_weights(run.folder / "final", given.keep_weights / f"{run.name}.safetensors", **about)
         secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
-        _take_in(given, write_result(run.work / f"{run.name}.json", run.result(more), secrets))
+        result = write_result(run.work / f"{run.name}.json", run.result(more), secrets)
+        if given.keep_weights:
+            keep_weights(run.folder / "final", given.keep_weights / f"{run.name}.safetensors")
+            shutil.copy(result, given.keep_weights)
+        _take_in(given, result)
 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(record.ROOT), os.environ.get("PYTHONPATH", "")])}
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
@@ -135,7 +137,7 @@ def _arguments() -> argparse.Namespace:
         override={"default": [], "metavar": "KEY=VALUE", "help": "of all runs, and recorded"},
         work={"default": record.ROOT / "runs" / "tables", "type": Path, "help": "folder of all runs"},
         results={"default": record.RESULTS, "type": Path, "help": "folder of the CSV files"},
-        keep_weights={"type": Path, "help": "folder for the final weights, float16, one file each"},
+        keep_weights={"type": Path, "help": "folder for the final weights, float16, and results"},
         weights={"type": Path, "help": "folder of weights that were kept, to start from or measure"},
         measure_only=False,
         parts={"nargs": "+", "choices": list(PARTS), "help": "what to measure; all by default"},

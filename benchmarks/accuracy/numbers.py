@@ -43,16 +43,11 @@ def runs(recipe: str) -> list[dict[str, Any]]:
     return store.about(recipe)["trained"]
 
 
-def trained(recipe: str, protocol: str, metric: str) -> list[float]:
-    """As evaluated when the training ended."""
-    return [100 * value for value in store.numbers(recipe, store.FINAL, protocol, metric).values()]
-
-
-def asked(recipe: str, part: str, protocol: str, metric: str) -> list[float]:
-    """As measured later, on a GPU or else on a CPU."""
-    found: dict[int, float] = {}
-    for device in ("cpu", "cuda"):
-        found |= store.numbers(recipe, part, protocol, metric, device)
+def rates(recipe: str, column: Column, part: str = "") -> list[float]:
+    """As evaluated when the training ended, or as a part that was measured later, on a GPU or else on a CPU."""
+    found = {} if part else store.numbers(recipe, store.FINAL, *column)
+    for device in ("cpu", "cuda") if part else ():
+        found |= store.numbers(recipe, part, *column, device)
     return [100 * found[seed] for seed in sorted(found)]
 
 

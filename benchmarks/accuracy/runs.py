@@ -1,6 +1,5 @@
 """The runs on CIFAR-10: which recipes there are, where each run lies, and what is kept of a finished one."""
 
-import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from benchmarks.accuracy.store import SMALL, collection_of
 from benchmarks.common.package import TrainConfig, list_recipes, parse_arguments
+from benchmarks.common.record import training_run
 from benchmarks.release.weights import restore_weights
 from trueshift.utils.files import json_text, write_whole
 
@@ -85,19 +85,13 @@ class Run:
             words += ["--model.start_from", str(found[0] if found else self.first.folder / "final")]
         return [*words, *more]
 
-    def _entries(self, kind: str) -> list[dict[str, Any]]:
-        file = self.folder / "log.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        entries = (json.loads(line) for line in lines if line.endswith("\n"))
-        return [entry for entry in entries if entry["kind"] == kind]
-
     def result(self, more: list[str]) -> dict[str, Any]:
         """All that is worth keeping of a finished run, and nothing of the machine's folders."""
-        summary = json.loads((self.folder / "summary.json").read_text())
+        summary, log = training_run(self.folder)
         config = summary["config"]
         del config["output"], config["data"]["path"]
         config["model"]["start_from"] = needed_by(self.recipe)
-        train, tests = (self._entries(kind) for kind in ("train", "test"))
+        train, tests = ([entry for entry in log if entry["kind"] == kind] for kind in ("train", "test"))
         command = ["trueshift", "train", "--config", self.recipe, "--seed", str(self.seed), *more]
         return {
             "command": shlex.join(command),

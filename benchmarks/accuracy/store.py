@@ -97,21 +97,6 @@ def take_in(found: Iterable[Recorded], results: Path | None = None) -> None:
         write_whole(path, text.getvalue())
 
 
-def result_of(recipe: str, seed: int) -> Recorded | None:
-    """What is known of a training, as the run itself said it; none if it was not run."""
-    words = about(recipe)
-    entry = next((entry for entry in words["trained"] if entry["seed"] == seed), None)
-    if entry is None:
-        return None
-    collection, name = collection_of(recipe)
-    evaluation: dict[str, dict[str, Any]] = defaultdict(dict)
-    for key, found in _table(collection).items():
-        for row in found:
-            if key[:3] == (name, "", FINAL) and row.seed == seed:
-                evaluation[row.protocol][row.metric] = {"rate": row.value, "images": row.images}
-    return {**entry, "recipe": words["recipe"], "config": words["config"], "evaluation": dict(evaluation)}
-
-
 def _words(recipe: str, results: Path) -> Path:
     collection, name = collection_of(recipe)
     return results / collection / f"{name.replace('/', '_')}.json"
@@ -174,11 +159,10 @@ def _with_words(words: Recorded, result: Recorded) -> Recorded:
             _replace(words["measured"], {**own, **of, "protocols": described})
         return words
     config = {**kept["config"], "seed": None}
-    flat, first = _flat(config), _flat(words.setdefault("config", config))
-    changes = {key: value for key, value in flat.items() if first.get(key) != value}
+    differing = {} if config == words.setdefault("config", config) else {"config": config}
     words.setdefault("data", kept["data"])
     words.setdefault("command", result["command"].replace(f"--seed {seed}", "--seed SEED"))
-    _replace(words["trained"], {**said, "overrides": kept["overrides"], **({"changes": changes} if changes else {})})
+    _replace(words["trained"], {**said, "overrides": kept["overrides"], **differing})
     return words
 
 
@@ -187,10 +171,3 @@ def _replace(entries: list[Recorded], new: Recorded) -> None:
         return entry.get("device", ""), entry.get("part", ""), entry["seed"]
 
     entries[:] = sorted([*(entry for entry in entries if key(entry) != key(new)), new], key=key)
-
-
-def _flat(config: Recorded, prefix: str = "") -> Recorded:
-    found = {}
-    for key, value in config.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return found

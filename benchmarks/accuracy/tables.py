@@ -5,7 +5,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from benchmarks.accuracy import numbers, plots, store
-from benchmarks.accuracy.numbers import C_CONS, EXACT, NETWORKS, NOT_YET, S_CONS, TOP1, asked, cell, trained
+from benchmarks.accuracy.numbers import C_CONS, EXACT, NETWORKS, NOT_YET, S_CONS, TOP1, cell, rates
 from benchmarks.common import record
 from benchmarks.common.record import machine, table
 
@@ -23,7 +23,7 @@ class Line(NamedTuple):
     part: str = ""
 
     def values(self, column: numbers.Column) -> list[float]:
-        return asked(self.recipe, self.part, *column) if self.part else trained(self.recipe, *column)
+        return rates(self.recipe, column, self.part)
 
     def seeds(self) -> str:
         entries = store.about(self.recipe)["measured" if self.part else "trained"]
@@ -58,7 +58,7 @@ def above_the_papers(source: str, part: str, networks: list[Line], columns: dict
     rows = []
     for line in networks:
         printed = iter(_printed(source, line.theirs))
-        own = [[cell(asked(line.recipe, part, *each)) for each in group] for group in columns.values()]
+        own = [[cell(rates(line.recipe, each, part)) for each in group] for group in columns.values()]
         rows.append([line.title, *(" / ".join(group) for group in own)])
         beside = [" / ".join(next(printed) for _ in group) for group in columns.values()]
         rows.append([f"the paper's {line.theirs.removesuffix(' (Default)')}", *beside])
@@ -131,7 +131,7 @@ def summary() -> str:
     for family in numbers.FAMILIES:
         plain, adaptive = numbers.recipe_of(family, False), numbers.recipe_of(family, True)
         recipes = (plain, f"{family}_mini_da_circular", adaptive, f"{adaptive}_random_grids")
-        means = [[trained(recipe, *column) for column in ALL] for recipe in recipes]
+        means = [[rates(recipe, column) for column in ALL] for recipe in recipes]
         cells = [" / ".join(f"{mean(values):.1f}" for values in each) if all(each) else NOT_YET for each in means]
         rows.append([numbers.title_of(family, False), *cells[:3], f"**{cells[3]}**"])
     head = ["32 pixels, 2 to 3 M parameters", "ordinary", "ordinary, trained on circular shifts"]

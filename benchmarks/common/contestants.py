@@ -9,7 +9,6 @@ import trueshift as ts  # before timm, which needs torchvision to be importable
 import timm  # isort: skip
 
 REFERENCE, FIXED, ADAPTIVE = "reference", "ours, fixed", "ours, adaptive"
-LABELS = (REFERENCE, FIXED, ADAPTIVE)
 
 
 class Family(NamedTuple):
@@ -41,12 +40,9 @@ class CvtReference(nn.Module):
 
 
 def contestant(family: str, label: str, size: int | None = None) -> nn.Module:
-    """One of those that are compared, by its label, with random weights; ADAPTIVE may be followed by (CRITERION)."""
+    """One of those that are compared, by its label, with random weights."""
     name, own_size = FAMILIES[family]
     size = size or own_size
     if label == REFERENCE:  # a CvT takes images of any size
         return CvtReference() if family == "cvt" else timm.create_model(name, img_size=size)
-    if label == FIXED:
-        return ts.create_model(name, img_size=size)
-    criterion = label.removeprefix(ADAPTIVE).strip(" ()")
-    return ts.create_model(f"a_{name}", img_size=size, criterion=criterion or None)
+    return ts.create_model(f"{'a_' * (label == ADAPTIVE)}{name}", img_size=size)

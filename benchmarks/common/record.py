@@ -10,7 +10,7 @@ from typing import Any
 
 from trueshift.utils.provenance import circumstances, processor
 
-__all__ = ["RESULTS", "ROOT", "load", "load_all", "machine", "options", "processor", "table", "write"]
+__all__ = ["RESULTS", "ROOT", "load", "load_all", "machine", "options", "processor", "table", "training_run", "write"]
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -43,6 +43,12 @@ def write(name: str, result: Recorded, seed: int) -> Path:
     about = {**circumstances(seed, ("torch", "timm", "transformers", "triton")), "command": command}
     path.write_text(json.dumps({**about, "result": result}, indent=2) + "\n")
     return path
+
+
+def training_run(folder: Path) -> tuple[Recorded, list[Recorded]]:
+    """The summary and the log of a finished ``trueshift train``."""
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return json.loads((folder / "summary.json").read_text()), [json.loads(line) for line in lines]
 
 
 def load(name: str) -> Recorded:

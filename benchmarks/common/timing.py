@@ -1,5 +1,6 @@
 """Fair clocks: what is compared runs interleaved in one process, and what counts is the ratio within each round."""
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -8,7 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.common import record
+
 Run = Callable[[], Any]
+
+
+def arguments(about: str | None, modes: tuple[str, ...], **more: Any) -> argparse.Namespace:
+    """The options of a program that measures speed: those of all of them, and its own."""
+    parser = record.options(
+        about,
+        batch={"default": [], "type": int, "help": "128 on CUDA, 8 on a CPU"},
+        precision={"choices": ("bf16", "tf32", "float32"), "default": [], "help": "bf16; on a CPU float32"},
+        mode={"choices": modes, "default": ["eager"]},
+        device={"choices": ("cuda", "cpu"), "default": "cuda" if torch.cuda.is_available() else "cpu"},
+        rounds=7,
+        name={"help": "results/NAME.json"},
+        **more,
+    )
+    given = parser.parse_args()
+    given.batch = given.batch or [128 if given.device == "cuda" else 8]
+    given.precision = given.precision or ["bf16" if given.device == "cuda" else "float32"]
+    if "graph" in given.mode and (given.device == "cpu" or "training" in getattr(given, "work", ())):
+        parser.error("graphs are of inference on CUDA")
+    return given
 
 
 def settle(cuda: bool) -> None:

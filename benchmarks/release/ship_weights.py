@@ -3,8 +3,8 @@
 python -m benchmarks.release.ship_weights RUN ...
 
 A run is its folder, the ``final`` folder in it, or the file that ``accuracy/cifar.py --keep-weights`` made of it. Its
-result is --result FILE, or looked for in ``results/`` by the run's name (RECIPE_seedN), or its own ``summary.json``.
-Nothing is written unless the rounded weights, loaded as users load them, pass every check.
+result is --result FILE, or the JSON file of its name beside it, or its own ``summary.json``. Nothing is written unless
+the rounded weights, loaded as users load them, pass every check.
 """
 
 import json
@@ -21,7 +21,6 @@ from safetensors.torch import save
 from torch import Tensor
 
 import trueshift
-from benchmarks.accuracy import store
 from benchmarks.common import record
 from benchmarks.common.package import EmbeddedSample, Preparation
 from benchmarks.release.model_card import card
@@ -30,6 +29,7 @@ from trueshift.models import Backbone, from_pretrained
 from trueshift.models import bundled_weights as shipped
 from trueshift.models.hub import read_json
 from trueshift.models.registry import name_of
+from trueshift.testing import assert_invariant
 from trueshift.utils.files import json_text, write_whole
 
 LIMIT = 6_000_000  # bytes
@@ -65,59 +65,37 @@ def training_of(result: dict[str, Any], recipe: str) -> dict[str, Any]:
     }
 
 
-def check_values(state: dict[str, Tensor]) -> None:
-    largest = torch.finfo(torch.float16).max
-    for key, value in state.items():
-        if not value.isfinite().all():
-            raise Refused(f"{key} holds values that are not numbers")
-        if value.is_floating_point() and "running" not in key and value.abs().max() > largest:
-            raise Refused(f"{key} holds {value.abs().max():.3g}: half precision ends at {largest:.0f}")
-
-
-def sample(cfg: dict[str, Any], count: int) -> tuple[Tensor, Tensor]:
-    """Images that come with the package, all of CIFAR-10's test set, evenly spread over it; and their labels."""
-    source, preparation = EmbeddedSample(), Preparation.from_config(cfg)
-    taken = [index * len(source) // count for index in range(count)]
-    images = [preparation.normalise(preparation.canvas(source[index].image)) for index in taken]
-    return torch.stack(images), torch.from_numpy(source.labels[taken])
-
-
 def logits_of(model: torch.nn.Module, images: Tensor) -> Tensor:
-    """In batches of one size: a smaller one may be rounded differently."""
-    batch = min(BATCH, len(images))
-    missing = -len(images) % batch
-    padded = torch.cat([images, images[:missing]])
-    return torch.cat([model(part) for part in padded.split(batch)])[: len(images)]
+    return torch.cat([model(part) for part in images.split(BATCH)])
 
 
 @torch.inference_mode()
 def compare(kept: Backbone, loaded: Backbone, count: int, shifts: int, allowed: int) -> dict[str, Any]:
-    """What rounding does to the answers, and shifts to those of an adaptive network."""
-    images, labels = sample(loaded.pretrained_cfg, count)
+    """What rounding does to the answers, and shifts to those of an adaptive network.
+
+    The images are those of the package, of CIFAR-10's test set, evenly spread over all of them.
+    """
+    source, preparation = EmbeddedSample(), Preparation.from_config(loaded.pretrained_cfg)
+    taken = [index * len(source) // count for index in range(count)]
+    images = torch.stack([preparation.normalise(preparation.canvas(source[index].image)) for index in taken])
     before, after = logits_of(kept, images), logits_of(loaded, images)
-    same = int((before.argmax(1) == after.argmax(1)).sum())
+    answers = after.argmax(1)
+    same = int((before.argmax(1) == answers).sum())
     if count - same > allowed:
         raise Refused(f"rounded, it answers {count - same} of {count} images differently: allowed are {allowed}")
-    found: dict[str, Any] = {
+    moved = images[: 2 * BATCH] if name_of(loaded).startswith("a_") else images[:0]
+    if len(moved):
+        try:
+            assert_invariant(loaded, moved, shifts=shifts)
+        except AssertionError as error:
+            raise Refused(f"rounded, it changes its logits under shifts: {error}") from error
+    return {
         "images": count,
         "same_answers": same,
-        "top1": int((after.argmax(1) == labels).sum()) / count,
+        "top1": int((answers == torch.from_numpy(source.labels[taken])).sum()) / count,
         "largest_logit_change": (before - after).abs().max().item(),
-        "shifted_views": 0,
+        "shifted_views": shifts * len(moved),
     }
-    if name_of(loaded).startswith("a_"):
-        moving, fixed = images[: 2 * BATCH], after[: 2 * BATCH]
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(shifts):
-            offsets = torch.randint(0, images.shape[-1], (len(moving), 2), generator=generator)
-            moved = torch.stack(
-                [torch.roll(x, tuple(by), (1, 2)) for x, by in zip(moving, offsets.tolist(), strict=True)]
-            )
-            changed = int((logits_of(loaded, moved) != fixed).any(1).sum())
-            if changed:
-                raise Refused(f"rounded, it changes its logits for {changed} of {len(moving)} shifted images")
-            found["shifted_views"] += len(moving)
-    return found
 
 
 def _free(argument: str) -> bool:
@@ -139,11 +117,13 @@ def ship(
 ) -> Path:
     """Check a trained model, read from weights ``kept_in`` some precision; write its files, return the JSON's path."""
     model = model.eval()
-    state = model.state_dict()
-    check_values(state)
-    stored, stored_numbers = shipped.packed(state), Counter[str]()
-    for value in stored.values():
-        stored_numbers[str(value.dtype).removeprefix("torch.")] += value.numel()
+    stored, stored_numbers = shipped.packed(model.state_dict()), Counter[str]()
+    for key, value in model.state_dict().items():
+        if not value.isfinite().all():
+            raise Refused(f"{key} holds values that are not numbers")
+        if not stored[key].isfinite().all():
+            raise Refused(f"{key} holds {value.abs().max():.3g}: half precision ends at 65504")
+        stored_numbers[str(stored[key].dtype).removeprefix("torch.")] += value.numel()
     data = save(stored, metadata={"format": "pt"})
     if len(data) > LIMIT:
         raise Refused(f"{len(data):,} bytes: needs {LIMIT:,} at most, which half precision of 3 million parameters has")
@@ -189,11 +169,13 @@ def open_run(source: Path) -> tuple[Backbone, str]:
 
 
 def find_result(source: Path) -> dict[str, Any]:
-    """What was measured of a run, by its name."""
+    """What was measured of a run."""
     run = source.resolve().parent if source.name == "final" else source.resolve()
-    recipe, _, seed = run.stem.rpartition("_seed")
-    known = store.result_of(recipe.replace("shipped_", "shipped/"), int(seed)) if recipe and seed.isdigit() else None
-    return known or read_json(run.with_suffix(".json") if run.suffix == ".safetensors" else run / "summary.json")
+    beside = run.with_name(f"{run.name.removesuffix('.safetensors')}.json")
+    own = run / "summary.json"
+    if not beside.exists() and not own.exists():
+        raise Refused(f"no result: needs {beside.name} beside it, or --result FILE")
+    return read_json(beside if beside.exists() else own)
 
 
 def main() -> int:

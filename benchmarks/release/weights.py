@@ -10,15 +10,15 @@ from safetensors.torch import load_file, save_file
 from trueshift.models.hub import CONFIG, WEIGHTS
 
 
-def keep_weights(folder: Path, file: Path, **about: str) -> Path:
-    """Copy what ``save_pretrained`` wrote to one file, with metadata such as the recipe."""
+def keep_weights(folder: Path, file: Path) -> Path:
+    """Copy what ``save_pretrained`` wrote to one file."""
     tensors = load_file(folder / WEIGHTS)
     halved = {key: value.half() if value.is_floating_point() else value for key, value in tensors.items()}
     if too_large := [key for key, value in halved.items() if not bool(torch.isfinite(value.float()).all())]:
         raise ValueError(f"{too_large[0]} of {folder} does not fit into float16")
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".draft")
-    save_file(halved, draft, metadata={"format": "pt", "config": (folder / CONFIG).read_text(), **about})
+    save_file(halved, draft, metadata={"format": "pt", "config": (folder / CONFIG).read_text()})
     draft.replace(file)
     return file
 

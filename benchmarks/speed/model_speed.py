@@ -3,10 +3,14 @@
     python -m benchmarks.speed.model_speed --models swin --batch 128 --work inference training
     python -m benchmarks.speed.model_speed --mode graph --batch 1                              # latency
     python -m benchmarks.speed.model_speed --models swin --size 224 448 896 --same-area        # against resolution
+    python -m benchmarks.speed.model_speed --part decoder --models swin swinv2 --batch 16      # UperNet's
 
 The reference and the adaptive network side by side in one process, round by round. Inputs are noise. A training step is
 forward, cross entropy, backward and SGD. `bf16` is autocast. `graph` replays one CUDA graph of the eager network. What
 fails is recorded with its error, and the rest goes on; every result is saved as soon as it is there.
+
+`decoder` is UperNet on features that were computed before: all that comes behind the backbone. The reference is ours on
+an ordinary backbone. A training step ends at the features; memory counts the weights that it updates.
 """
 
 import argparse
@@ -18,13 +22,16 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+import trueshift as ts
 from benchmarks.common import record, timing
 from benchmarks.common.contestants import ADAPTIVE, FAMILIES, REFERENCE, contestant
 from benchmarks.common.package import SAFE
+from trueshift.ops.geometry.grid import Tokens
 
 SEED = 0
+CLASSES = {"network": 1000, "decoder": 150}
 
 
 class Setting(NamedTuple):
@@ -37,6 +44,7 @@ class Setting(NamedTuple):
     precision: str
     mode: str
     device: str
+    part: str
 
 
 def settings(given: argparse.Namespace) -> list[Setting]:
@@ -44,9 +52,9 @@ def settings(given: argparse.Namespace) -> list[Setting]:
     found = []
     asked = (given.mode, given.work, given.batch, given.precision, given.size or [None], given.models)
     for mode, work, batch, precision, size, family in itertools.product(*asked):
-        own = FAMILIES[family].size
+        own = FAMILIES[family].size * (2 if given.part == "decoder" else 1)
         count = max(1, batch * own**2 // (size or own) ** 2) if given.same_area else batch
-        found.append(Setting(family, size or own, count, work, precision, mode, given.device))
+        found.append(Setting(family, size or own, count, work, precision, mode, given.device, given.part))
     return found
 
 
@@ -57,31 +65,56 @@ def made(family: str, label: str, size: int, device: str) -> nn.Module:
     return contestant(family, label, size).to(device)
 
 
+def decoder_alone(label: str, setting: Setting, images: Tensor) -> nn.Module:
+    """UperNet on a backbone that gives its features of these images, whatever it is asked."""
+    torch.manual_seed(SEED)
+    name = "a_" * (label == ADAPTIVE) + FAMILIES[setting.family].name
+    net = ts.UperNet(name, CLASSES["decoder"], img_size=setting.size, padding=None).to(setting.device)
+    with torch.no_grad(), torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "bf16"):
+        features = net.encoder.eval().features(images)
+
+    def before(x: Tensor) -> tuple[Tokens, ...]:
+        return tuple(Tokens(tokens.values.detach().requires_grad_(net.training), tokens.grid) for tokens in features)
+
+    net.encoder.features = before  # type: ignore[method-assign]
+    return net
+
+
 def prepare(label: str, setting: Setting) -> tuple[timing.Run, dict[str, Any]]:
     """A warm network, for forward passes or training steps, and what is known of it already."""
-    begin, cuda = time.perf_counter(), setting.device == "cuda"
-    generator = torch.Generator(setting.device).manual_seed(
-        SEED
-    )  # a failed capture may leave the device's own unusable
+    begin, cuda, decoder = time.perf_counter(), setting.device == "cuda", setting.part == "decoder"
+    # a failed capture may leave the device's own generator unusable
+    generator = torch.Generator(setting.device).manual_seed(SEED)
     shape = (setting.batch, 3, setting.size, setting.size)
     images = torch.randn(shape, device=setting.device, generator=generator)
-    labels = torch.randint(1000, shape[:1], device=setting.device, generator=generator)
-    model = made(setting.family, label, setting.size, setting.device)
+    targets = (setting.batch, *shape[2:]) if decoder else shape[:1]
+    labels = torch.randint(CLASSES[setting.part], targets, device=setting.device, generator=generator)
+    if decoder:
+        model = decoder_alone(label, setting, images)
+        weights = [weight for name, weight in model.named_parameters() if not name.startswith("encoder.")]
+        held: list[Tensor] = [*weights]
+    else:
+        model = made(setting.family, label, setting.size, setting.device)
+        weights = list(model.parameters())
+        held = [*weights, *model.buffers(), images]
     training, bf16 = setting.work == "training", setting.precision == "bf16"
     net = model.train(training)
     if setting.mode == "compiled":
         net = torch.compile(model, dynamic=False, options=dict(SAFE) if training else None)  # type: ignore[assignment]
+
+    def loss() -> Tensor:
+        return net(images, labels) if decoder else F.cross_entropy(net(images).float(), labels)
+
     run = timing.inference(lambda: net(images), setting.device, bf16)
     if training:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-        run = timing.training(lambda: F.cross_entropy(net(images).float(), labels), optimizer, setting.device, bf16)
+        run = timing.training(loss, torch.optim.SGD(weights, lr=1e-4), setting.device, bf16)
     for _ in range(3 if cuda else 1):
         run()
     known: dict[str, Any] = {"name": label}
     if setting.mode == "graph":
         run = timing.graphed(run)
     elif cuda:
-        known |= timing.peak_memory(run, [*model.parameters(), *model.buffers(), images])
+        known |= timing.peak_memory(run, held)
     timing.settle(cuda)
     known["warm_up_s"] = time.perf_counter() - begin
     return run, known
@@ -111,32 +144,19 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
     return {"model": FAMILIES[setting.family].name, **setting._asdict(), "rows": list(rows.values())}
 
 
-def parse() -> argparse.Namespace:
-    cuda = torch.cuda.is_available()
-    parser = record.options(
+def main() -> None:
+    began = time.monotonic()
+    given = timing.arguments(
         __doc__,
+        ("eager", "compiled", "graph"),
+        part={"choices": tuple(CLASSES), "default": "network"},
         models={"choices": tuple(FAMILIES), "default": list(FAMILIES)},
-        batch={"default": [], "type": int, "help": "128 on CUDA, 8 on a CPU"},
         size={"default": [], "type": int, "help": "height and width; the model's own"},
         same_area={"default": False, "help": "fewer images where they are larger"},
         work={"choices": ("inference", "training"), "default": ["inference"]},
-        precision={"choices": ("bf16", "tf32", "float32"), "default": [], "help": "bf16; on a CPU float32"},
-        mode={"choices": ("eager", "compiled", "graph"), "default": ["eager"]},
-        device={"choices": ("cuda", "cpu"), "default": "cuda" if cuda else "cpu"},
-        rounds={"default": 7, "help": "0: memory alone"},
         deadline={"default": float("inf"), "help": "seconds after which nothing new is begun"},
-        name={"help": "results/NAME.json"},
     )
-    given = parser.parse_args()
-    given.batch = given.batch or [128 if given.device == "cuda" else 8]
-    given.precision = given.precision or ["bf16" if given.device == "cuda" else "float32"]
-    if "graph" in given.mode and (given.device == "cpu" or "training" in given.work):
-        parser.error("graphs are of inference on CUDA")
-    return given
-
-
-def main() -> None:
-    given, began = parse(), time.monotonic()
+    name = given.name or f"{'segmentation' if given.part == 'decoder' else 'model'}_speed_{given.device}"
     found: list[dict[str, Any]] = []
     for setting in settings(given):
         print(*setting, flush=True)
@@ -146,7 +166,7 @@ def main() -> None:
         found.append(measure(setting, given.rounds))
         for row in found[-1]["rows"]:
             print(" ", {key: value for key, value in row.items() if key != "seconds"}, flush=True)
-        record.write(given.name or f"model_speed_{given.device}", {"results": found}, SEED)
+        record.write(name, {"results": found}, SEED)
 
 
 if __name__ == "__main__":

@@ -246,11 +246,12 @@ def audit() -> str:
 
 
 def segmentation() -> str:
-    rows, recorded = [], load("segmentation_speed_cuda")
-    for row in recorded["result"]["rows"]:
-        work = f"{row['work']}, bf16, eager, {row['batch']} x {row['size']} x {row['size']}, {row['classes']} classes"
-        times = [f"{row['milliseconds'][kind]:.1f} ms" for kind in ("ordinary", "equivariant")]
-        ratio = ratio_cell({"ratio": row["time_ratio"], "quartiles": row["quartiles"]})
-        rows.append([row["backbone"], work, *times, ratio, f"{row['memory_ratio']:.3f}"])
-    head = ["decoder on", "work", "ordinary", "equivariant", "time", "memory"]
-    return table(head, rows, f"`{recorded['command']}` on {machine(recorded)}; medians and quartiles.")
+    """The decoder alone; what was measured first stands first."""
+    results = measured("segmentation_speed_*")
+    columns = {**LATENCY, "memory": memory_ratio}
+    rows = []
+    for result in results:
+        size = f"{result['size']} x {result['size']}"
+        work = f"{result['work']}, {setting_words(result)}, {size}"
+        rows.append([MODELS[result["model"]], work, *(show(result) for show in columns.values())])
+    return _noted(["decoder on", "work", *columns], rows, results, f"{{}} 150 classes. {TIMES}")

@@ -8,7 +8,6 @@ optimizer in the same process, on one random batch that lies on the device: forw
 """
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -38,9 +37,8 @@ def train_and_measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         if trainer.run():
             raise SystemExit("training did not end well")
         bare = bare_rounds(trainer, given.rounds)
-        lines = [json.loads(line) for line in (Path(folder) / "log.jsonl").read_text().splitlines()]
-        summary = json.loads((Path(folder) / "summary.json").read_text())
-    known = {"seconds": summary["seconds"], "evaluation": summary.get("evaluation"), "log": lines}
+        summary, log = record.training_run(Path(folder))
+    known = {"seconds": summary["seconds"], "evaluation": summary.get("evaluation"), "log": log}
     return {"model": name, "bare": [round(speed, 1) for speed in bare], "bare_median": round(median(bare), 1), **known}
 
 
