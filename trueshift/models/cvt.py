@@ -185,7 +185,7 @@ class Cvt(Backbone):
                     norm_layer=nn.LayerNorm,
                 )
             last = index == len(dims) - 1
-            rates = calculate_drop_path_rates(config.drop_path_rate if last else 0, depth)
+            rates: Any = calculate_drop_path_rates(config.drop_path_rate if last else 0, depth)
             hidden, act_layer = int(dim * config.mlp_ratio), ACTIVATIONS[config.act_layer]
             blocks = [
                 Block(dim, CvtAttention(dim, heads, config), Mlp(dim, hidden, act_layer=act_layer), rate)

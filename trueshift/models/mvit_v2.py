@@ -187,7 +187,7 @@ class MvitV2(Backbone):
         token = nn.init.trunc_normal_(torch.empty(1, 1, dims[0]), std=0.02) if config.use_cls_token else None
         self.cls_token = None if token is None else nn.Parameter(token)
         shapes = block_shapes(config)
-        rates = calculate_drop_path_rates(config.drop_path_rate, list(config.depths), stagewise=True)
+        rates: Any = calculate_drop_path_rates(config.drop_path_rate, list(config.depths), stagewise=True)
         self.stages = nn.ModuleList(
             Stage([MvitV2Block(shape, config, choices, rate) for shape, rate in zip(*stage, strict=True)])
             for stage in zip(shapes, rates, strict=True)

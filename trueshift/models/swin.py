@@ -140,7 +140,7 @@ class Swin(Backbone):
         dims = [config.embed_dim * 2**index for index in range(len(config.depths))]
         self._make_tokenizer(dims[0], config.patch_size, norm_layer=nn.LayerNorm)
         stages = []
-        drop_rates = calculate_drop_path_rates(config.drop_path_rate, list(config.depths), stagewise=True)
+        drop_rates: Any = calculate_drop_path_rates(config.drop_path_rate, list(config.depths), stagewise=True)
         for index, (dim, window) in enumerate(zip(dims, config.windows(), strict=True)):
             merge = AdaptiveMerge(dim // 2, dim, norm=self.merge_norm, criterion=choices.at("merge", dim))
             blocks = [
