@@ -59,7 +59,7 @@ def test_energies_and_seams_of_narrow_types(both_ways):
 
 
 def test_seams_of_hostile_images_by_shared_or_own_integers(both_ways):
-    pixels = pictures().permute(0, 2, 3, 1)
+    pixels = pictures((8, 12)).permute(0, 2, 3, 1)
     plain, fused = both_ways(seam_scores, pixels)
     shared = Pixels(pixels)
     with kernels.switched(True):
@@ -100,7 +100,7 @@ def test_starts_on_seams_that_tie(stride, both_ways):
 
 @pytest.mark.parametrize(("kernel", "padding"), [pytest.param(4, 0, marks=pytest.mark.slow), (7, 2)])
 def test_the_tokenizer_moves_with_every_image(kernel, padding, both_ways):
-    images = pictures()
+    images = pictures((8, 12))
     layer = ts.AdaptiveTokenize(1, 8, 4, kernel, padding).eval().to(DEVICE)
     with torch.no_grad():
         plain, fused = both_ways(layer.choose, images)

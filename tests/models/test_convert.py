@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from model_checks import broken_pairs, everything, random_shifts
 from references import TransformersCvt
+from test_model_shift_laws import narrow
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
@@ -54,7 +55,7 @@ def trained_a_little(make) -> torch.nn.Module:
     model = make().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     images, labels = image_for(model, 6), torch.arange(6)
-    for _ in range(4):
+    for _ in range(2):
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -130,9 +131,9 @@ def test_pooling_that_ours_does_not_have_is_refused():
 @torch.no_grad()
 def test_ours_can_be_adapted_and_reverted_too(name):
     """With the classifier that it has now."""
-    ordinary = ts.create_model(name).eval()
+    ordinary = ts.create_model(name, **narrow(name)).eval()
     image = photographs(32)["rocket"][None]
-    for changed in ((10,), (3,), (0, "")):
+    for changed in ((3,), (0, "")):
         ordinary.reset_classifier(*changed)
         adapted = ts.adapt(ordinary)
         assert adapted(image).shape == ordinary(image).shape

@@ -7,7 +7,7 @@ import torch
 from model_checks import all_shifts, broken_pairs, everything, perturb_norms, random_shifts
 
 import trueshift as ts
-from trueshift.testing import assert_equivariant, hostile_images, photographs
+from trueshift.testing import hostile_images, photographs
 
 MINI = ts.list_models("a_*mini*")
 PAPER = {
@@ -44,9 +44,9 @@ def assert_unmoved(model: ts.models.Backbone, images: torch.Tensor, shifts: int)
     assert not broken
 
 
-# two families here, all in the slow run; random shifts of all of them are tested below
+# one family here, all in the slow run; random shifts of all of them are tested below
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if "v2" in name else []) for name in MINI]
+    "name", [pytest.param(name, marks=() if "a_swin_mini" in name else pytest.mark.slow) for name in MINI]
 )
 def test_every_shift_of_a_photograph(name):
     """Of narrow networks; the slow tests have them as they are."""
@@ -75,25 +75,13 @@ def test_hostile_images(name, perturbed):
     assert_unmoved(small(name, perturbed), some_images((32, 32)), 3)
 
 
-@pytest.mark.parametrize(("name", "size"), list(PAPER.items())[:4])
-def test_the_papers_sizes(name, size):
-    assert_unmoved(perturb_norms(ts.create_model(name, img_size=size)).eval(), some_images(size, every=20), 1)
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # test_same_as_reference moves one image of each
 @pytest.mark.parametrize(("name", "size"), PAPER.items())
 @pytest.mark.parametrize("perturbed", [False, True])
 def test_the_papers_sizes_over_200_pairs(name, size, perturbed):
     model, images = ts.create_model(name, img_size=size).eval(), some_images(size)
     assert 5 * len(images) >= 200
     assert_unmoved(perturb_norms(model) if perturbed else model, images, 5)
-
-
-@pytest.mark.parametrize("name", MINI)
-@torch.no_grad()
-def test_features_move_by_the_pixels_at_which_they_stand(name):
-    """The same law through ``place``, as one would state it."""
-    assert_equivariant(small(name).features, some_images((32, 32), every=6), shifts=3)
 
 
 @pytest.mark.parametrize("name", MINI)
@@ -133,12 +121,12 @@ def test_training_mode_and_gradients(name):
 def test_without_the_anchor_choices_agree_where_they_are_clear(name):
     """Then logits agree to rounding. Where a choice was closer than 1e-5 it may differ."""
     model = small(name, anchor=False)
-    images = some_images((32, 32))
+    images = some_images((32, 32), every=2)
     before = ts.explain(model, images)
     clear = torch.stack([(d.margin > 1e-5) & ~d.tied for d in before.decisions]).all(0)
-    assert clear.sum() >= 8
+    assert clear.sum() >= 4
     logits = model(images)
-    for shift in random_shifts(images, 3):
+    for shift in random_shifts(images, 2):
         moved = ts.circular_shift(images, shift, (2, 3))
         after = ts.explain(model, moved)
         # without an anchor any token, and any window, may come first
@@ -155,10 +143,9 @@ def test_without_the_anchor_choices_agree_where_they_are_clear(name):
 def test_the_ordinary_network_fails_the_same_checks(name):
     model = small(name.removeprefix("a_"))
     image = photographs(32)["coffee"][None]
-    broken, _pairs = broken_pairs(everything(model), image, random_shifts(image, 16))
-    assert len({pair.shift for pair in broken if pair.what == "logits"}) >= 15
-    with pytest.raises(AssertionError):
-        assert_equivariant(model.features, image, shifts=4)
+    broken, _ = broken_pairs(everything(model), image, random_shifts(image, 4))
+    assert len({pair.shift for pair in broken if pair.what == "logits"}) == 4
+    assert {pair.what for pair in broken} >= {"logits", "values of stage 0", "origins"}
 
 
 # -- in one compiled graph --------------------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ import trueshift as ts
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 LARGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
 NAME = "mvitv2_mini_32"
+NARROW = {"embed_dim": (16, 32, 64)}
 SMALL = MultiScaleVitCfg(depths=(1, 2), embed_dim=(32, 64), num_heads=(1, 2))
 
 
 def with_strong_positions(name: str, **arguments) -> ts.models.MvitV2:
     """A network in which positions count, as they do once it is trained."""
     torch.manual_seed(0)
-    model = ts.create_model(name, num_classes=7, **arguments).eval()
+    model = ts.create_model(name, num_classes=7, **{**NARROW, **arguments}).eval()
     with torch.no_grad():
         for key, value in model.named_parameters():
             if "rel_pos" in key:
@@ -28,7 +29,7 @@ def from_file(model: torch.nn.Module, name: str, path, **arguments) -> ts.models
     """Its weights through timm's ``pretrained_cfg``."""
     torch.save(model.state_dict(), path / "weights.pth")
     cfg = {"file": str(path / "weights.pth"), "num_classes": 7, "input_size": (3, 32, 32), "classifier": "head.fc"}
-    return timm.create_model(name, pretrained=True, pretrained_cfg=cfg, num_classes=7, **arguments).eval()
+    return timm.create_model(name, pretrained=True, pretrained_cfg=cfg, num_classes=7, **{**NARROW, **arguments}).eval()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_facebooks_names_are_read(tmp_path):
         published[key] = value
     torch.save({"model_state": published}, tmp_path / "published.pyth")
     cfg = {"file": str(tmp_path / "published.pyth"), "num_classes": 7, "classifier": "head.fc"}
-    again = ts.create_model(NAME, pretrained=True, pretrained_cfg=cfg, num_classes=7)
+    again = ts.create_model(NAME, pretrained=True, pretrained_cfg=cfg, num_classes=7, **NARROW)
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
 
 

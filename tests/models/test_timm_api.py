@@ -50,11 +50,11 @@ def test_intermediates_are_timms(name):
 
 
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "mvitv2_tiny"])
-@torch.no_grad()
 def test_features_only_gives_what_timms_gives(name):
-    theirs = timm.create_model(name, features_only=True, out_indices=(1, 3))
-    ours = timm.create_model(f"a_{name}", features_only=True, out_indices=(1, 3))
-    image = torch.randn(1, 3, 224, 224)
+    with torch.device("meta"):
+        theirs = timm.create_model(name, features_only=True, out_indices=(1, 3))
+        ours = timm.create_model(f"a_{name}", features_only=True, out_indices=(1, 3))
+        image = torch.randn(1, 3, 224, 224)
     assert [f.shape for f in ours(image)] == [f.shape for f in theirs(image)]
     assert ours.feature_info.channels() == theirs.feature_info.channels()
     assert ours.feature_info.reduction() == theirs.feature_info.reduction()

@@ -42,16 +42,17 @@ def moved_wrongly(net, images, shifts):
 
 @pytest.mark.parametrize("name", MINI)
 def test_logits_move_with_the_image(name):
-    images = some_images((32, 32))
-    assert 3 * len(images) > 100
-    assert moved_wrongly(small(name), images, 3) == 0
-    assert moved_wrongly(small(name, img_size=(32, 64)), some_images((32, 64), every=6), 2) == 0
+    assert moved_wrongly(small(name), some_images((32, 32)), 2) == 0
 
 
-@pytest.mark.parametrize("name", ["a_swin_tiny", "a_mvitv2_tiny"])
-def test_two_of_the_papers_backbones(name):
-    """All of them at all their sizes: the slow test below."""
-    net = perturb_norms(UperNet(name, 11, channels=16)).eval()
+def test_logits_of_wide_images_move_with_them():
+    assert moved_wrongly(small("a_swin_mini", img_size=(32, 64)), some_images((32, 64), every=6), 2) == 0
+
+
+@pytest.mark.parametrize(("name", "dims"), [("a_swin_tiny", 24), ("a_mvitv2_tiny", (24, 48, 96, 192))])
+def test_two_of_the_papers_backbones(name, dims):
+    """A quarter of their channels; as they are at all their sizes in the slow test below."""
+    net = perturb_norms(UperNet(name, 11, channels=16, embed_dim=dims)).eval()
     assert moved_wrongly(net, some_images((224, 224), every=30), 1) == 0
 
 
@@ -116,7 +117,7 @@ def test_bf16_autocast(name):
 
 def test_logits_with_and_without_gradient_are_the_same_numbers():
     """Without one, logits are moved some classes at a time."""
-    for classes in (1, 3, 8, 21):
+    for classes in (1, 21):
         net, images = small("a_swin_mini", classes), torch.rand(2, 3, 32, 32)
         with torch.no_grad():
             plain = net(images)

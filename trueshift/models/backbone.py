@@ -1,11 +1,12 @@
 """What the four backbones share: timm's interface, and features that know where they stand."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
+from timm.layers import Format, nhwc_to
 from timm.models._features import FeatureGetterNet, feature_take_indices
 from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor, nn
@@ -18,11 +19,7 @@ from .config import PLACES, BackboneConfig, describe
 from .hub import HubModel
 from .stage import init_linear
 
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "NCHW": lambda values: values.permute(0, 3, 1, 2),
-    "NHWC": lambda values: values,
-    "NLC": lambda values: values.flatten(1, 2),
-}
+LAYOUTS = ("NCHW", "NHWC", "NLC")
 
 
 class Head(nn.Module):
@@ -196,11 +193,10 @@ class Backbone(HubModel):
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
         """Maps of the requested stages, in the frame of the image; and ``forward_features``, as in timm."""
-        layout = LAYOUTS.get(str(getattr(output_fmt, "value", output_fmt)))
-        if layout is None:
-            raise ValueError(f"output_fmt {output_fmt!r}: needs one of {tuple(LAYOUTS)}")
+        if output_fmt not in LAYOUTS:
+            raise ValueError(f"output_fmt {output_fmt!r}: needs one of {LAYOUTS}")
         found, last = self._intermediates(x, indices, norm, stop_early or intermediates_only)
-        maps = [layout(tokens.values) for tokens in found]
+        maps = [nhwc_to(tokens.values, Format(output_fmt)) for tokens in found]
         return maps if intermediates_only else (self.finish(last), maps)
 
     def _set_image_size(self, img_size: int | Pair) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
+from timm.layers import calculate_drop_path_rates
 from timm.layers.activations import QuickGELU
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from ..ops.nn.attention import attention
 from ..ops.nn.autocast import network_precision
 from .backbone import Backbone
 from .config import BackboneConfig, check_stages
-from .stage import Block, Mlp, Stage, stage_drop_rates
+from .stage import Block, Mlp, Stage
 
 # Microsoft's checkpoints were trained with an approximation
 ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "quick_gelu": QuickGELU}
@@ -184,7 +185,7 @@ class Cvt(Backbone):
                     norm_layer=nn.LayerNorm,
                 )
             last = index == len(dims) - 1
-            (rates,) = stage_drop_rates(config.drop_path_rate if last else 0, [depth])
+            rates: Any = calculate_drop_path_rates(config.drop_path_rate if last else 0, depth)
             hidden, act_layer = int(dim * config.mlp_ratio), ACTIVATIONS[config.act_layer]
             blocks = [
                 Block(dim, CvtAttention(dim, heads, config), Mlp(dim, hidden, act_layer=act_layer), rate)

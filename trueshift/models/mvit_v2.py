@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from timm.layers import DropPath
+from timm.layers import DropPath, calculate_drop_path_rates
 from timm.models.mvitv2 import checkpoint_filter_fn
 from torch import Tensor, nn
 
@@ -25,7 +25,7 @@ from .backbone import Backbone
 from .config import PLACES, SelectionConfig
 from .mvit_v2_config import VARIANTS, BlockShape, MvitV2Config, block_shapes
 from .position_tables import POSITIONS, TablePlace, find_tables, fit_table
-from .stage import Mlp, Stage, stage_drop_rates
+from .stage import Mlp, Stage
 
 TABLES = ("rel_pos_h", "rel_pos_w")
 
@@ -187,7 +187,7 @@ class MvitV2(Backbone):
         token = nn.init.trunc_normal_(torch.empty(1, 1, dims[0]), std=0.02) if config.use_cls_token else None
         self.cls_token = None if token is None else nn.Parameter(token)
         shapes = block_shapes(config)
-        rates = stage_drop_rates(config.drop_path_rate, config.depths)
+        rates: Any = calculate_drop_path_rates(config.drop_path_rate, list(config.depths), stagewise=True)
         self.stages = nn.ModuleList(
             Stage([MvitV2Block(shape, config, choices, rate) for shape, rate in zip(*stage, strict=True)])
             for stage in zip(shapes, rates, strict=True)

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from difflib import get_close_matches
-from fnmatch import fnmatch
 from functools import partial
 from typing import Any
 
@@ -187,18 +186,13 @@ def list_models(
     if pretrained not in (False, True, "own", "converted"):
         raise ValueError(f"pretrained {pretrained!r}: needs True, False, 'own' or 'converted'")
 
-    def matches(name: str, patterns: str | Sequence[str]) -> bool:
-        return any(fnmatch(name, each) for each in ([patterns] if isinstance(patterns, str) else patterns))
-
     def has_weights(name: str) -> bool:
         found = bool(tags_of(name)) or any(cfg.has_weights for cfg in get_arch_pretrained_cfgs(name).values())
         own = not name.startswith("a_") or has_own_weights(name)
         return found and (pretrained is True or own == (pretrained == "own"))
 
-    listed = [name for name in ENTRYPOINTS if not filter or matches(name, filter)]
-    return sorted(
-        name for name in listed if not matches(name, exclude_filters) and (not pretrained or has_weights(name))
-    )
+    listed = timm.list_models(filter, exclude_filters=exclude_filters)  # type: ignore[arg-type]
+    return sorted(name for name in listed if name in ENTRYPOINTS and (not pretrained or has_weights(name)))
 
 
 def resolve_name(name: str) -> str:

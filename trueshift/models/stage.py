@@ -1,6 +1,6 @@
 """Parts that the families share: perceptron, block, stage."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -118,13 +118,6 @@ def statistics_at_rest(module: nn.Module) -> Iterator[None]:
     finally:
         for norm, name, buffer in kept:
             setattr(norm, name, buffer)
-
-
-def stage_drop_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
-    """Stochastic depth that grows from 0 at the first block to ``rate`` at the last, by stage."""
-    last = max(sum(depths) - 1, 1)
-    rates = iter([rate * number / last for number in range(sum(depths))])
-    return [[next(rates) for _ in range(depth)] for depth in depths]
 
 
 def init_linear(module: nn.Module) -> None:

@@ -7,7 +7,7 @@ from math import lcm
 from typing import Any, ClassVar
 
 from jaxtyping import Float
-from timm.layers import gen_relative_position_index, resize_rel_pos_bias_table
+from timm.layers import calculate_drop_path_rates, gen_relative_position_index, resize_rel_pos_bias_table
 from timm.models.swin_transformer import checkpoint_filter_fn
 from timm.models.swin_transformer_v2 import checkpoint_filter_fn as v2_checkpoint_filter_fn
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
 from .backbone import Backbone
 from .config import BackboneConfig, check_stages
-from .stage import Block, Mlp, Stage, stage_drop_rates
+from .stage import Block, Mlp, Stage
 
 Attention = WindowAttention | CosineWindowAttention
 
@@ -140,7 +140,7 @@ class Swin(Backbone):
         dims = [config.embed_dim * 2**index for index in range(len(config.depths))]
         self._make_tokenizer(dims[0], config.patch_size, norm_layer=nn.LayerNorm)
         stages = []
-        drop_rates = stage_drop_rates(config.drop_path_rate, config.depths)
+        drop_rates: Any = calculate_drop_path_rates(config.drop_path_rate, list(config.depths), stagewise=True)
         for index, (dim, window) in enumerate(zip(dims, config.windows(), strict=True)):
             merge = AdaptiveMerge(dim // 2, dim, norm=self.merge_norm, criterion=choices.at("merge", dim))
             blocks = [
