@@ -11,7 +11,7 @@ import trueshift as ts
 
 @pytest.mark.parametrize(("way", "size"), [("resize", (32, 64)), ("crop", (32, 32)), ("pad", (64, 64))])
 def test_sizes(way, size):
-    model = ts.create_model("a_swin_mini").eval()
+    model = ts.create_model("swin_mini").eval()  # whole windows
     image = torch.rand(1, 3, 40, 50)
     fitted = ts.fit(image, model, way)
     assert tuple(fitted.shape[2:]) == size
