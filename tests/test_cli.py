@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+import trueshift
 from trueshift.cli import main
 from trueshift.commands import command_line
 from trueshift.data.arrays import SAMPLE_FOLDER
@@ -22,6 +23,12 @@ def _offline(monkeypatch, tmp_path):
 
 QUICK = ["--limit", "3", "--shifts", "2", "--examples", "1", "--plane", "3", "--batch-size", "16"]
 BRIEF = [*QUICK, "--examples", "0", "--protocols", "circular"]
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.split() == ["trueshift", trueshift.__version__]
 
 
 def test_an_audit_beside_its_twin(tmp_path, capsys):

@@ -21,6 +21,7 @@ import trueshift
 after = time.perf_counter()
 print(f"{(after - start) / (between - start):.2f} times the import of torch and timm", file=sys.stderr)
 print(*sorted(set(sys.modules) - before))
+assert trueshift.eval.run_audit and trueshift.data.open_data and trueshift.testing.assert_equivariant
 """
 
 

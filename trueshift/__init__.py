@@ -1,5 +1,8 @@
 """Vision Transformers whose output does not change when the image moves."""
 
+from importlib import import_module
+from typing import Any
+
 from . import _old_paths, _torchvision
 
 _torchvision.make_importable()
@@ -30,6 +33,14 @@ from .ops.selection.choose import Choice  # noqa: E402
 from .tasks import UperNet, adapt, from_pretrained, revert  # noqa: E402
 
 __version__ = "0.1.0.dev0"
+_ON_DEMAND = ("data", "eval", "report", "testing", "train")  # imported when first used
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DEMAND:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AdaptiveConvMerge",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from . import __version__
 from .commands import command_line
 from .data import download as download_data
 from .eval.audit.run import run_audit
@@ -243,7 +244,9 @@ def main(arguments: list[str] | None = None) -> int:
     }
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for screens that lack a letter
-    given = command_line("trueshift", about, commands).parse_args(arguments)
+    parser = command_line("trueshift", about, commands)
+    parser.add_argument("--version", action="version", version=f"trueshift {__version__}")
+    given = parser.parse_args(arguments)
     try:
         return given.run(given)
     except (ValueError, TypeError, OSError, ImportError, WeightsUnavailable) as error:

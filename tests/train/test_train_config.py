@@ -108,6 +108,11 @@ def test_small_numbers_are_numbers(recipe, written):
     assert read_recipe(recipe(f"optimizer:\n  lr: {written}")) == {"optimizer": {"lr": 1e-4}}
 
 
+def test_no_is_a_word_and_false_is_not(recipe):
+    assert read_recipe(recipe("a: no\nb: off\nc: false")) == {"a": "no", "b": "off", "c": False}
+    assert parsed("--config", recipe("data: {on_device: no}")).data.on_device == "no"
+
+
 def test_words_stay_words(recipe):
     text = "a: rand-m9-mstd0.5-inc1\nb: e5\nc: 1e\nd: '1e-4'\ne: 12\nf: runs/1e-4"
     words = ["rand-m9-mstd0.5-inc1", "e5", "1e", "1e-4", 12, "runs/1e-4"]

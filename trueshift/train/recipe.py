@@ -69,10 +69,15 @@ def about(name: str | Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-4 as a number; in YAML 1.1 it is a string."""
+    """As YAML 1.2: 1e-4 is a number, and of the words only true and false are not; in YAML 1.1 no and off are, too."""
 
 
-_Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    key: [(tag, pattern) for tag, pattern in value if tag != _BOOL]
+    for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
