@@ -87,3 +87,13 @@ def test_the_model_is_left_as_it_was():
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_model_that_chooses_nothing_is_refused():
+    with pytest.raises(TypeError, match=r"a Conv2d chooses nothing: needs .*adapt\(model\)"):
+        ts.explain(torch.nn.Conv2d(3, 4, 3), torch.rand(3, 8, 8))
+
+
+def test_its_text_holds_no_pixels():
+    found = ts.explain(ts.create_model("a_swin_mini").eval(), torch.full((3, 32, 32), 0.12345))
+    assert "0.123" not in repr(found)

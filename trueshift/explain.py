@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class Decision:
 class Explanation:
     """All choices of one forward pass, in order, and where the tokens and attention windows of each stage stand."""
 
-    image: Float[Tensor, "B C H W"]
+    image: Float[Tensor, "B C H W"] = field(repr=False)
     decisions: tuple[Decision, ...]
     grids: tuple[TokenGrid, ...]
     windows: tuple[TokenGrid | None, ...]
@@ -124,6 +124,10 @@ def _recorded(model: nn.Module) -> Iterator[list[Decision]]:
     """The choices of every criterion of the model."""
     decisions: list[Decision] = []
     criteria = {part: name for name, part in model.named_modules() if isinstance(part, Criterion)}
+    if not criteria:
+        raise TypeError(
+            f"a {type(model).__name__} chooses nothing: needs a model or layers of trueshift, e.g. adapt(model)"
+        )
 
     def note(criterion: nn.Module, arguments: tuple[Candidates], choice: Choice) -> None:
         # layers.1.downsample.criterion is the choice of layers.1.downsample; query_criterion keeps its role
