@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from . import __version__
 from .commands import command_line
 from .data import download as download_data
 from .eval.audit.run import run_audit
@@ -245,7 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for screens that lack a letter
     parser = command_line("trueshift", about, commands)
-    parser.add_argument("--version", action="version", version=f"trueshift {__version__}")
+    parser.add_argument("--version", action="version", version=f"trueshift {version('trueshift')}")
     given = parser.parse_args(arguments)
     try:
         return given.run(given)
