@@ -281,8 +281,9 @@ class LearnedScore(Criterion):
             logits = polyphase(self._learned(tokens), candidates.stride).mean((3, 4)).flatten(1)
             if self.noise:
                 logits = logits - torch.empty_like(logits).exponential_().log()
-            cooling = (self.final_temperature / self.temperature) ** self.progress.float()
-            weights = (logits / (self.temperature * cooling)).softmax(1)
+            if self.final_temperature != self.temperature:
+                logits = logits / (self.final_temperature / self.temperature) ** self.progress.float()
+            weights = (logits / self.temperature).softmax(1)
         weights = weights.unflatten(1, candidates.stride)
         chosen = choose((weights.detach(),), None)
         return Choice(chosen.offset, chosen.scores, weights, self.mode != "soft")

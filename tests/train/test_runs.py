@@ -193,7 +193,8 @@ def test_a_learned_criterion_follows_the_run_and_a_resumed_one(tmp_path, monkeyp
         return choose(self, candidates)
 
     monkeypatch.setattr(LearnedScore, "forward", noted)
-    learned = {"model__arguments": "{embed_dim: 8, depths: [1], num_heads: [1], criterion: {tokenize: learned}}"}
+    cooling = "{tokenize: {name: learned, final_temperature: 0.01}}"
+    learned = {"model__arguments": f"{{embed_dim: 8, depths: [1], num_heads: [1], criterion: {cooling}}}"}
     for steps in (2, 3):
         assert run_here(tmp_path, max_steps=steps, evaluate__limit=4, **learned) == 0
     assert seen == [0, 1, 2]

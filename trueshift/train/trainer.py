@@ -111,7 +111,8 @@ class Trainer:
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
         self.compiler_in_use = config.compile
         self.compiler_checked: int | None = None  # step of the last check, which passed
-        self.learned = [part for part in self.network.modules() if isinstance(part, LearnedScore)]
+        learned = [part for part in self.network.modules() if isinstance(part, LearnedScore)]
+        self.cooling = [part for part in learned if part.final_temperature != part.temperature]
         self.feed = self.task.feed(self.order)
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
@@ -190,7 +191,7 @@ class Trainer:
     def _update(self, batches: list[Batch]) -> None:
         """One step: gradients of some passes, clipped, applied."""
         self.schedule.step_update(self.step)
-        for criterion in self.learned:
+        for criterion in self.cooling:
             criterion.progress.fill_(self.step / self.scheduled_steps)
         if self.compiler_in_use and (self.compiler_checked is None or self.step in AGAIN_AT):
             self._check_compiler(batches[0])
