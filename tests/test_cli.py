@@ -270,7 +270,7 @@ class Roller(Brush):
 
 
 def test_a_dataclass_stands_for_one_option_per_field(capsys):
-    def paint(image: str, *, tool: Brush = Roller(colour=(0.0, 0.5, 1.0))) -> str:  # noqa: B008
+    def paint(image: str, *, tool: Brush = Roller(colour=(0.0, 0.5, 1.0))) -> str:
         """Paint.
 
         Args:
