@@ -25,6 +25,7 @@ from .layers import (  # noqa: E402
     WindowAttention,
 )
 from .models import create_model, list_models  # noqa: E402
+from .motion import steady  # noqa: E402
 from .onnx_export import export_onnx  # noqa: E402
 from .ops.geometry.grid import TokenGrid, Tokens, place  # noqa: E402
 from .ops.geometry.resample import resample  # noqa: E402
@@ -75,4 +76,5 @@ __all__ = [
     "place",
     "resample",
     "revert",
+    "steady",
 ]

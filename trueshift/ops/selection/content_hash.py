@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
+from ..geometry.shift import Pair
 from ..kernels import kernel_for, usable
 from .exact import exporting
 
@@ -90,12 +91,24 @@ def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None 
     """
     if max(x.shape[1:3]) > 2**15:
         raise ValueError(f"size {tuple(x.shape[1:3])}: needs at most {2**15} rows and columns; cut the image in tiles")
-    words = fingerprint(x)
+    return _keys(x, _circulant(x.shape[1], 0, x.device), _circulant(x.shape[2], HASHES, x.device))
+
+
+def window_keys(x: Shaped[Tensor, "B H W C"], window: Pair) -> Int64[Tensor, "B h w"]:
+    """The key of the window that starts at each position and does not leave the image, as in :func:`origin_keys`.
+
+    Shift law: the key depends on the content of the window and on nothing else; equal keys mean equal content.
+    """
+    return _keys(x, _band(x.shape[1], window[0], 0, x.device), _band(x.shape[2], window[1], HASHES, x.device))
+
+
+def _keys(
+    x: Shaped[Tensor, "B H W C"], rows: Float[Tensor, "HASHES h H"], columns: Float[Tensor, "HASHES w W"]
+) -> Int64[Tensor, "B h w"]:
+    """Hashes of all positions, multiplied and summed."""
     salts = _salts(1, HASHES, x.device).view(HASHES, 1, 1, 1)
-    residues = (_mix(words ^ salts) % PRIME).to(torch.float64)  # HASHES B H W
-    rows = _circulant(x.shape[1], 0, x.device)[:, None]
-    columns = _circulant(x.shape[2], HASHES, x.device)[:, None]
-    hashes = ((rows @ residues) % PRIME) @ columns.mT % PRIME
+    residues = (_mix(fingerprint(x) ^ salts) % PRIME).to(torch.float64)  # HASHES B H W
+    hashes = ((rows[:, None] @ residues) % PRIME) @ columns[:, None].mT % PRIME
     first, second, third = hashes.to(torch.int64)
     return (first << 38) | (second << 19) | third
 
@@ -114,6 +127,13 @@ def _circulant(size: int, seed: int, device: torch.device) -> Tensor:
     """``[HASHES, size, size]`` with entry ``(n, k)`` the multiplier of position ``k`` as seen from ``n``."""
     index = torch.arange(size, device=device)
     return _multipliers(size, seed, device).to(torch.float64)[:, (index[None, :] - index[:, None]) % size]
+
+
+def _band(size: int, window: int, seed: int, device: torch.device) -> Tensor:
+    """The same for windows: entry ``(n, k)`` is 0 where the window that starts at ``n`` does not reach ``k``."""
+    distance = torch.arange(size, device=device) - torch.arange(size - window + 1, device=device)[:, None]
+    inside = (distance >= 0) & (distance < window)
+    return _multipliers(window, seed, device).to(torch.float64)[:, distance.clamp(0, window - 1)] * inside
 
 
 def all_multipliers(x: Tensor) -> Int64[Tensor, " all"]:

@@ -1,0 +1,164 @@
+"""The crop moves with the content, and its score depends on nothing else."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import trueshift
+from trueshift import motion
+from trueshift.ops.selection.content_hash import window_keys
+from trueshift.testing import hostile_images
+
+CROP, VIEW, WHOLE = 20, 28, 40
+
+
+class Everything(nn.Module):
+    """Shows what the model saw."""
+
+    def forward(self, image):
+        return image
+
+
+MODEL = trueshift.steady(Everything(), CROP)
+HOSTILE = hostile_images(WHOLE)
+
+
+def photo(name: str) -> torch.Tensor:
+    if name == "random":
+        return torch.rand(1, 3, WHOLE, WHOLE)
+    return HOSTILE[name][None]
+
+
+def view(image: torch.Tensor, top: int, left: int) -> torch.Tensor:
+    return image[:, :, top : top + VIEW, left : left + VIEW]
+
+
+def contains(corner: tuple[int, int], crop: torch.Tensor) -> bool:
+    return all(at <= start <= at + VIEW - CROP for at, start in zip(corner, crop.tolist(), strict=True))
+
+
+corners = st.tuples(st.integers(0, WHOLE - VIEW), st.integers(0, WHOLE - VIEW))
+
+
+def pairs_that_share(image: torch.Tensor, model: motion.Steady) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What the model saw in all pairs of views along a path that contain each other's crop."""
+    seen = []
+    for step in range(WHOLE - VIEW + 1):
+        corner = (step, step // 2)
+        offset = model.choose(view(image, *corner)).offset[0] + torch.tensor(corner)
+        seen.append((corner, offset, model(view(image, *corner))))
+    return [
+        (first[2], second[2])
+        for first in seen
+        for second in seen
+        if contains(first[0], second[1]) and contains(second[0], first[1])
+    ]
+
+
+@pytest.mark.parametrize("name", ["random", *HOSTILE])
+def test_views_that_contain_each_others_crop_give_the_same_bits(name):
+    torch.manual_seed(0)
+    image = photo(name)
+    pairs = pairs_that_share(image, MODEL)
+    repeats = window_keys(image.permute(0, 2, 3, 1), (CROP, CROP)).unique().numel() < (WHOLE - CROP + 1) ** 2
+    assert repeats or len(pairs) > WHOLE - VIEW + 1  # more than each with itself
+    assert all(torch.equal(first, second) for first, second in pairs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), first=corners, second=corners, levels=st.sampled_from([2, 3, 256]))
+def test_the_law_holds_for_any_two_views(seed, first, second, levels):
+    image = torch.randint(levels, (1, 3, WHOLE, WHOLE), generator=torch.Generator().manual_seed(seed)) / 255
+    chosen = [MODEL.choose(view(image, *corner)).offset[0] + torch.tensor(corner) for corner in (first, second)]
+    if contains(first, chosen[1]) and contains(second, chosen[0]):
+        assert torch.equal(MODEL(view(image, *first)), MODEL(view(image, *second)))
+
+
+def test_a_score_that_depends_on_the_position_breaks_the_law(monkeypatch):
+    honest = motion.crop_scores
+
+    def leaning(image, size):
+        stands_out, spots = honest(image, size)
+        return stands_out, spots - (torch.arange(spots.shape[2]) - spots.shape[2] // 2).abs()  # the middle of the view
+
+    monkeypatch.setattr(motion, "crop_scores", leaning)
+    dots = torch.zeros(1, 3, WHOLE, WHOLE)
+    dots[:, :, ::7, ::5] = 1.0
+    dots[:, :, 14, 15:20] = torch.tensor([0.2, 0, 0, 0, 0])  # so that no two crops are the same
+    pairs = pairs_that_share(dots, MODEL)
+    assert not all(torch.equal(first, second) for first, second in pairs)
+
+
+@pytest.mark.parametrize("name", ["random", *HOSTILE])
+def test_scores_and_keys_are_those_of_the_crop_alone(name):
+    image = photo(name)
+    scores, keys = motion.crop_scores(image, (CROP, CROP)), window_keys(image.permute(0, 2, 3, 1), (CROP, CROP))
+    for top, left in ((0, 0), (7, 3), (WHOLE - CROP, WHOLE - CROP)):
+        crop = image[:, :, top : top + CROP, left : left + CROP]
+        alone = motion.crop_scores(crop, (CROP, CROP))
+        assert all(float(one) == float(all_[0, top, left]) for one, all_ in zip(alone, scores, strict=True))
+        assert int(window_keys(crop.permute(0, 2, 3, 1), (CROP, CROP))) == int(keys[0, top, left])
+
+
+def test_what_stands_out_is_chosen():
+    image = torch.zeros(1, 3, WHOLE, WHOLE)
+    image[:, :, 17, 22] = 1.0
+    chosen = MODEL.choose(image)
+    assert chosen.offset.tolist() == [[17 - CROP // 2, 22 - CROP // 2]]
+    assert chosen.margin.tolist() == [[7, 12, WHOLE - CROP - 7, WHOLE - CROP - 12]]
+
+
+def test_spots_are_the_difference_of_two_triangles():
+    """A known answer: one bright pixel of 4 units, seen at its own place and beside it."""
+    image = torch.zeros(1, 1, 17, 18)
+    image[0, 0, 8, 8] = 4 * motion.UNIT
+    _, spots = motion.crop_scores(image, (17, 17))
+    assert spots.tolist() == [[[4 * (625 * 9 - 81 * 25), 4 * (625 * 6 - 81 * 20)]]]
+
+
+def test_any_model_and_arguments_pass_through():
+    class Scaled(nn.Module):
+        def forward(self, image, factor, *, plus=0):
+            return {"logits": image.mean((2, 3)) * factor + plus}
+
+    image = torch.rand(2, 3, 24, 30)
+    wrapped = trueshift.steady(Scaled(), (20, 22))
+    crop = motion.crop_at(image, wrapped.choose(image).offset, (20, 22))
+    assert torch.equal(wrapped(image, 2.0, plus=1)["logits"], crop.mean((2, 3)) * 2 + 1)
+
+
+def test_images_of_a_batch_do_not_see_each_other():
+    image = torch.rand(4, 3, VIEW, VIEW)
+    together = MODEL(image)
+    assert all(torch.equal(MODEL(one[None])[0], seen) for one, seen in zip(image, together, strict=True))
+
+
+def test_gradients_reach_the_crop_alone():
+    image = torch.rand(1, 3, VIEW, VIEW, requires_grad=True)
+    MODEL(image).sum().backward()
+    top, left = MODEL.choose(image).offset[0].tolist()
+    expected = torch.zeros_like(image)
+    expected[:, :, top : top + CROP, left : left + CROP] = 1
+    assert torch.equal(image.grad, expected)
+
+
+def test_under_the_compiler_and_exported(run_unchecked):
+    assert "ok" in run_unchecked(f"""
+import torch, trueshift
+model = trueshift.steady(torch.nn.Conv2d(3, 4, 3), {CROP}).eval()
+image = torch.rand(2, 3, {VIEW}, {VIEW})
+compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+exported = torch.export.export(model, (image,)).module()
+print("ok" if all(torch.equal(other(image), model(image)) for other in (compiled, exported)) else "differ")
+""")
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="at least 17"):
+        trueshift.steady(Everything(), 16)
+    with pytest.raises(ValueError, match=r"18 x 40 pixels: needs at least the crop's 20 x 20"):
+        MODEL(torch.rand(1, 3, 18, 40))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        MODEL(torch.full((1, 3, VIEW, VIEW), float("nan")))
