@@ -17,6 +17,7 @@ FLOORS = (
     "criteria",
     "layers",
     "canonical",
+    "motion",
     "models",
     "tasks",
     "fit",

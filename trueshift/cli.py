@@ -104,7 +104,8 @@ def evaluate(
         model: as for audit.
         data: a folder of images with a folder for each class, CIFAR files, tar shards, parquet files, a compact
             archive, or 'sample'; for a segmentation model images with masks, as for audit.
-        protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips; ade20k for segmentation.
+        protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips, motion; ade20k for
+            segmentation.
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
         split: test or train, where the data has both.
     """

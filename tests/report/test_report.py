@@ -119,7 +119,18 @@ def test_the_verdict_names_the_kind_of_shift_it_is_about(protocol, kind):
     protocols = find_protocols([protocol])
     settings = AuditOptions(limit=3, examples=0)
     found = run_audit([subject(Constant(), "constant")], EmbeddedSample(), settings, protocols)
-    assert verdict(found) == f"constant gives all 3 images the same answer under every {kind} shift tried, bit for bit."
+    assert verdict(found) == f"constant gives each of 3 images one answer under every {kind} shift tried, bit for bit."
+
+
+def test_real_motion_comes_first(written):
+    found, path = written
+    sentence, rows = verdict(found), table_rows(found)
+    assert sentence.startswith("While a crop moves over the image, the answer changes from frame to frame: ")
+    assert rows[0][0] == "path of 32 px, answer changes"
+    rates = [model["measured"]["path-32"]["flicker"] for model in found["models"]]
+    assert all(percent(rate) in sentence for rate in rates)
+    assert [row[0] for row in rows[3:5]] == ["crops, 1 px", "crops, 4 px"]
+    assert percent(rates[0]) in path.read_text()
 
 
 def test_the_verdict_on_pixels(written_scenes):

@@ -7,6 +7,7 @@ from .metrics.consistency import (
     BitExactFraction,
     FlickerRate,
     LargestLogitChange,
+    LongestRun,
     MeanIoU,
     SegmentationConsistency,
     ShiftConsistency,
@@ -20,6 +21,7 @@ from .models.feature_maps import token_errors
 from .models.foreign import WeightsUnavailable
 from .models.load import load_eval_model
 from .options import AuditOptions, EvalOptions
+from .protocols.real_motion import CropsApart, Jitter, Path, SubPixel
 from .protocols.registry import PROTOCOLS, SUITES, ShiftProtocol, find_protocols
 from .protocols.shifts import Circular, Cropped, ZeroPadded
 from .runner.classify import measure
@@ -44,10 +46,10 @@ __getattr__ = renamed_attributes(
 )
 
 __all__ = [
-    "PROTOCOLS", "SUITES", "AuditOptions", "BitExactFraction", "Circular", "Cropped", "EvalModel", "EvalOptions",
-    "FlickerRate", "LabelAnswers", "LabelTally", "LargestLogitChange", "MeanIoU", "PixelAnswers", "PixelTally",
-    "Record", "SegmentationConsistency", "ShiftConsistency", "ShiftProtocol", "TopOne", "WeightsUnavailable",
-    "WorstCaseAccuracy", "WorstCaseConsistency", "ZeroPadded", "adapted_twin", "canonical_twin", "find_protocols",
-    "load_eval_model", "make_eval_model", "margin_of", "measure", "measure_segmentation", "read_scenes", "run_audit",
-    "run_evaluation", "token_errors", "wilson_interval",
+    "PROTOCOLS", "SUITES", "AuditOptions", "BitExactFraction", "Circular", "Cropped", "CropsApart", "EvalModel",
+    "EvalOptions", "FlickerRate", "Jitter", "LabelAnswers", "LabelTally", "LargestLogitChange", "LongestRun", "MeanIoU",
+    "Path", "PixelAnswers", "PixelTally", "Record", "SegmentationConsistency", "ShiftConsistency", "ShiftProtocol",
+    "SubPixel", "TopOne", "WeightsUnavailable", "WorstCaseAccuracy", "WorstCaseConsistency", "ZeroPadded",
+    "adapted_twin", "canonical_twin", "find_protocols", "load_eval_model", "make_eval_model", "margin_of", "measure",
+    "measure_segmentation", "read_scenes", "run_audit", "run_evaluation", "token_errors", "wilson_interval",
 ]  # fmt: skip

@@ -10,7 +10,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ..eval.options import Progress as Report
-from .wording import PIXEL_ROWS, ROWS, SEGMENTATION, audit_remarks, cell, percent, remarks, table_rows, verdict
+from .wording import (
+    MOTION_ROWS,
+    PIXEL_ROWS,
+    ROWS,
+    SEGMENTATION,
+    audit_remarks,
+    cell,
+    percent,
+    remarks,
+    table_rows,
+    verdict,
+)
 
 
 @contextmanager
@@ -62,6 +73,10 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
         ]
         table.add_row(f"{escape(result['protocols'][name]['title'])}\n[dim]{name}[/]", *shown)
     console.print(table)
+    for name, measured in result["measured"].items():
+        if "flicker" in measured:
+            said = [f"{title} {cell(key, measured[key])[0]}" for key, title, _ in MOTION_ROWS]
+            console.print(f"{name}: {', '.join(said)}", highlight=False)
     for name, protocol in result["protocols"].items():
         console.print(f"[dim]{name}: {escape(protocol['description'])}[/]", highlight=False)
     _print_classes(console, result)

@@ -12,6 +12,11 @@ ROWS = (
     ("bit_exact", "bit-identical", "shifted images whose logits have the very same bits"),
     ("largest_logit_change", "largest change of a logit", "over all images and shifts, against the unshifted image"),
 )
+MOTION_ROWS = (
+    ("flicker", "answer changes", "frames with another answer than the one before"),
+    ("worst_case", "answer never changes", "images with one answer in all frames"),
+    ("longest_run", "longest run of one answer", "as a part of all frames"),
+)
 PIXEL_ROWS = (
     ("mean_iou", "mIoU", "intersection over union on the unshifted images, the mean over the classes that occur"),
     ("pixel_accuracy", "pixel accuracy", "pixels with the right label on the unshifted images"),
@@ -49,19 +54,27 @@ def cell(key: str, value: Any) -> tuple[str, str]:
 
 
 def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Title, explanation, and a cell with its interval for each model; circular shifts in full, others briefly."""
+    """Title, explanation, and a cell with its interval for each model: real motion, circular shifts in full, others."""
     models, protocols = audit["models"], audit["protocols"]
-    names = [name for name in protocols if not protocols[name]["against_unshifted"]]
+    compared = [name for name in protocols if not protocols[name]["against_unshifted"]]
+    real = [name for name in compared if protocols[name].get("real_motion")]
+    names = [name for name in compared if name not in real]
     rows = []
-    for name in names:
-        for key, title, meaning in PIXEL_ROWS if audit["task"] == SEGMENTATION else ROWS:
-            values, first = ([model["measured"][each][key] for model in models] for each in (name, names[0]))
+    for name in [*real, *names]:
+        title, described = protocols[name]["title"], protocols[name]["description"]
+        if "flicker" in models[0]["measured"][name]:
+            for key, what, meaning in MOTION_ROWS:
+                cells = [cell(key, model["measured"][name][key]) for model in models]
+                rows.append((f"{title}, {what}", f"{meaning}; {described}" if key == "flicker" else meaning, cells))
+            continue
+        for key, what, meaning in PIXEL_ROWS if audit["task"] == SEGMENTATION else ROWS:
+            values, first = ([model["measured"][each][key] for model in models] for each in (name, compared[0]))
             # images padded for standard shifts differ from those that fill their frame for circular ones
             other_input = key == "mean_iou" and values != first
-            wanted = name == names[0] or key == "consistency" or other_input
+            wanted = name in names[:1] or key == "consistency" or other_input
             if wanted and any(value is not None for value in values):
-                shown = title + (f", input of {protocols[name]['title']}" if other_input else "")
-                texts = (shown, meaning) if title else (protocols[name]["title"], protocols[name]["description"])
+                shown = what + (f", input of {title}" if other_input else "")
+                texts = (shown, meaning) if what else (title, described)
                 rows.append((*texts, [cell(key, value) for value in values]))
     return rows
 
@@ -78,16 +91,23 @@ def assumption(model: dict[str, Any]) -> str:
 
 
 def verdict(audit: dict[str, Any]) -> str:
-    """One sentence on the first protocol alone; it says which kind of shift that is."""
-    if not audit["data"]["images"]:
+    """A sentence on the first protocol alone, which says what kind of shift that is, after one on moving crops."""
+    images, protocols, models = audit["data"]["images"], audit["protocols"], audit["models"]
+    if not images:
         return "Nothing was measured."
-    kind = next(iter(audit["protocols"].values()))["description"].partition(",")[0]  # circular or standard
+    first = next(iter(protocols))
+    kind = protocols[first]["description"].partition(",")[0]  # circular or standard
     dense = audit["task"] == SEGMENTATION
-    return "; ".join(_steadiness(model, audit["data"]["images"], kind, dense) for model in audit["models"]) + "."
+    said = "; ".join(_steadiness(model, first, images, kind, dense) for model in models) + "."
+    path = next((name for name in protocols if "flicker" in models[0]["measured"][name]), first)
+    if path == first:
+        return said
+    flicker = [f"{model['name']} in {percent(model['measured'][path]['flicker'])}" for model in models]
+    return f"While a crop moves over the image, the answer changes from frame to frame: {', '.join(flicker)}. {said}"
 
 
-def _steadiness(model: dict[str, Any], images: int, kind: str, dense: bool) -> str:
-    first = next(iter(model["measured"].values()))
+def _steadiness(model: dict[str, Any], protocol: str, images: int, kind: str, dense: bool) -> str:
+    first = model["measured"][protocol]
     if dense:
         changed = 100 * (1 - first["consistency"]["rate"])
         moved = f"changes the label of {changed:.2g} % of the pixels"
@@ -95,9 +115,9 @@ def _steadiness(model: dict[str, Any], images: int, kind: str, dense: bool) -> s
     else:
         changed = round((1 - first["worst_case"]["rate"]) * images)
         moved = f"changes its answer for {changed} of {images} images"
-        kept = f"gives all {images} images the same answer"
+        kept = f"gives each of {images} images one answer"
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
-    said = f"{moved} when the image moves" if changed else f"{kept} under every {kind} shift tried{exact}"
+    said = f"{moved} under {kind} shifts" if changed else f"{kept} under every {kind} shift tried{exact}"
     return f"{model['name']} {said}"
 
 

@@ -36,7 +36,11 @@ def found():
 @pytest.mark.parametrize(
     ("audited", "protocols"),
     [
-        (of_classifiers, ["circular", "cifar-standard", *(f"magnitude-{pixels}" for pixels in (8, 16, 24, 32))]),
+        (
+            of_classifiers,
+            ["circular", "cifar-standard", "path-8", "crop-1", "crop-4"]
+            + [f"magnitude-{pixels}" for pixels in (8, 16, 24, 32)],
+        ),
         (of_segmenters, ["ade20k-circular", "ade20k-standard"]),
     ],
 )
@@ -173,7 +177,7 @@ class Interrupted(torch.nn.Module):
     num_classes, calls = 10, 0
     def forward(self, images):
         self.calls += 1
-        if self.calls == 5:
+        if self.calls == 60:
             signal.raise_signal(signal.SIGINT)
         return images.mean((2, 3)).repeat(1, 4)[:, :10]
 """

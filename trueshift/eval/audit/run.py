@@ -98,9 +98,9 @@ def _look_closer(findings: list[Findings], options: AuditOptions, progress: Prog
 
 
 def usual_protocols(model: EvalModel, source: Source) -> list[ShiftProtocol]:
-    """ADE20K's for segmentation; else circular and standard shifts and magnitudes.
+    """ADE20K's for segmentation; else circular and standard shifts and magnitudes, and a crop that moves.
 
-    Small images move against zeros, others under a crop.
+    Small images move against zeros, others under a crop; a crop of a small image moves less far.
     """
     if model.dense:
         return find_protocols(["ade20k"])
@@ -108,7 +108,8 @@ def usual_protocols(model: EvalModel, source: Source) -> list[ShiftProtocol]:
     size = model.preparation.size
     needed = max(size) + 2 * max(cropped.motion.margin(size))
     small = any(min(sample.image.size) < needed for sample in _first_samples(source))
-    return find_protocols(["circular", "cifar-standard" if small else cropped.name, "magnitude"])
+    standard = ["cifar-standard", "path-8"] if small else [cropped.name, "path-32"]
+    return find_protocols(["circular", *standard, "crop-1", "crop-4", "magnitude"])
 
 
 def _first_samples(source: Source, count: int = 8) -> Iterator[Sample]:

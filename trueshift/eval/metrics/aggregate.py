@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...data.source import IGNORED
+from ..protocols.real_motion import Path
 from ..protocols.registry import ShiftProtocol
 from ..runner.records import LabelAnswers, PixelAnswers, Record
 from . import consistency as metrics
@@ -80,8 +81,12 @@ class LabelTally(Tally):
     """
 
     def __init__(self, protocol: ShiftProtocol, labelled: bool, numbers: list[int] | None = None) -> None:
+        self.of_frames: dict[str, Any] = {}
+        if isinstance(protocol.motion, Path):
+            self.of_frames = {"flicker": metrics.FlickerRate(), "longest_run": metrics.LongestRun()}
         super().__init__(
             protocol,
+            **self.of_frames,
             top1=metrics.TopOne(),
             worst_case=metrics.WorstCaseConsistency(),
             worst_case_accuracy=metrics.WorstCaseAccuracy(),
@@ -93,6 +98,8 @@ class LabelTally(Tally):
         views = torch.cat([_labels(each, self.protocol) for each in answers])
         self.rates["consistency"].update(views)
         self.rates["worst_case"].update(views)
+        for metric in self.of_frames.values():
+            metric.update(views)
         known = [at for at, label in enumerate(labels) if self.labelled and label is not None]
         if known:
             target = torch.tensor([model_label(labels[at], self.numbers) for at in known])

@@ -183,6 +183,18 @@ class FlickerRate(_Rate):
         self._add((labels[:, 1:] != labels[:, :-1]).double().mean(1))
 
 
+class LongestRun(_Rate):
+    """The longest run of frames with one answer, as a part of the clip: 1 is a steady answer."""
+
+    def update(self, predictions: Shaped[Tensor, "N T *classes"]) -> None:
+        """Add clips of T frames."""
+        labels = _labels(predictions, 2, least=2)
+        frames = torch.arange(labels.shape[1], device=labels.device)
+        changed = torch.cat([torch.ones_like(labels[:, :1], dtype=torch.bool), labels[:, 1:] != labels[:, :-1]], 1)
+        started = torch.where(changed, frames, 0).cummax(1).values
+        self._add((frames + 1 - started).amax(1).double() / labels.shape[1])
+
+
 class MeanIoU(_Measure):
     """Intersection over union of each class over all pixels of all images, and the mean over the classes that occur.
 

@@ -1,4 +1,4 @@
-"""The paper's evaluations by name: what is done to an image, how it moves, and what is compared with what.
+"""Evaluations by name, the paper's and those of real motion: how an image moves, and what is compared with what.
 
 Shifts are drawn anew for each image from its index and the seed, so two models see the same ones, whatever the batch
 size, the order or the number of processes.
@@ -10,10 +10,11 @@ from difflib import get_close_matches
 from zlib import crc32
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ...ops.geometry.shift import Pair
+from .real_motion import CropsApart, Jitter, Path, SubPixel
 from .shifts import Circular, Cropped, Motion, Shifts, ZeroPadded
 
 
@@ -75,6 +76,11 @@ class ShiftProtocol:
             return image
         return self.distortion(image, self._generator("distortion", index, seed))
 
+    def repaint(self, canvas: UInt8[Tensor, "3 H W"], index: int, seed: int) -> UInt8[Tensor, "3 H all_versions"]:
+        """The image beside its versions, where these are what is compared."""
+        assert isinstance(self.motion, Jitter)
+        return self.motion.repaint(canvas, self._generator("pixels", index, seed))
+
     def unshifted(self) -> Hashable:
         """A key of the image before it moves: protocols with equal keys show the same one."""
         return self.distortion, self.name if isinstance(self.distortion, EraseSquare) else None
@@ -87,7 +93,12 @@ class ShiftProtocol:
         parts = [self.motion.describe(size)]
         if self.distortion is not None and size is not None:
             parts.append(self.distortion.describe(size))
-        compared = "shifted against unshifted" if self.against_unshifted else "two different shifts against each other"
+        if isinstance(self.motion, Path):
+            return "; ".join([*parts, "each frame against the next"])
+        views = "versions" if isinstance(self.motion, Jitter) else "shifts"
+        compared = (
+            "shifted against unshifted" if self.against_unshifted else f"two different {views} against each other"
+        )
         if self.dense and isinstance(self.motion, ZeroPadded):
             compared += ", without the bands that either leaves uncovered"
         return "; ".join([*parts, compared])
@@ -112,17 +123,24 @@ _PROTOCOLS = (
         for pixels in (0, 28, 42, 56, 70)
     ),
     ShiftProtocol("flipped", "upside down", Circular(), VerticalFlip()),
+    *(ShiftProtocol(f"crop-{pixels}", f"crops, {pixels} px", CropsApart(pixels)) for pixels in (1, 2, 4, 8)),
+    *(ShiftProtocol(f"path-{pixels}", f"path of {pixels} px", Path(pixels)) for pixels in (8, 32)),
+    ShiftProtocol("subpixel", "crops, parts of a pixel", SubPixel(4)),
+    ShiftProtocol("subpixel-bilinear", "the same, bilinear", SubPixel(4, band_limited=False)),
+    ShiftProtocol("jpeg", "JPEG 90", Jitter(jpeg=90)),
+    ShiftProtocol("noise", "noise of a grey level", Jitter(noise=1, versions=8)),
     ShiftProtocol("ade20k-circular", "mASCC", Circular(), dense=True),
     ShiftProtocol("ade20k-standard", "mASSC", ZeroPadded(1 / 8), dense=True),
 )
 PROTOCOLS = {protocol.name: protocol for protocol in _PROTOCOLS}
-# the paper's tables
+# the paper's tables, and real motion
 SUITES: dict[str, tuple[str, ...]] = {
     "cifar": ("circular", "cifar-circular", "cifar-standard"),
     "imagenet": ("circular", "imagenet-circular", "imagenet-standard"),
     "magnitude": tuple(name for name in PROTOCOLS if name.startswith("magnitude-")),
     "erased": tuple(name for name in PROTOCOLS if name.startswith("erased-")),
     "flips": ("circular", "flipped"),
+    "motion": (*(f"crop-{p}" for p in (1, 2, 4, 8)), "path-32", "subpixel", "subpixel-bilinear", "jpeg", "noise"),
     "ade20k": ("ade20k-circular", "ade20k-standard"),
 }
 

@@ -6,6 +6,8 @@ image beyond its border, then look at windows of the extension.
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +26,8 @@ class Motion:
 
     Shift law: ``view(image, shifts)[k]`` shows at (u, v) what the image has at (u, v) - shifts[k].
     """
+
+    step: ClassVar[int] = 1  # pixels of the extended image from one pixel of a view to the next
 
     def margin(self, size: Pair) -> Pair:
         """How many pixels beyond the input, on each side, the image must have."""
@@ -49,19 +53,24 @@ class Motion:
         """The image after each shift."""
         origin = self.origin(shifts, size)
         where = torch.cat([torch.zeros_like(origin[:, :1]), origin], 1)
-        return windows(self.extend(image[None], size), where, size)
+        return windows(self.extend(image[None], size), where, size, self.step)
 
     def undo(self, seen: Shaped[Tensor, "K *channels H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
         """Maps of shifted images (labels or logits of pixels) moved back, and where they speak of the image."""
         raise NotImplementedError
 
-    def draw(self, generator: np.random.Generator, count: int | None, size: Pair) -> Shifts:
-        """``count`` different shifts, each as likely as any other; all of them, in order, without a count."""
+    def count(self, asked: int | None, size: Pair) -> int:
+        """How many shifts are drawn where so many are asked for; all of them without a number."""
+        total = prod(map(len, self.steps(size)))
+        if asked is not None and asked > total:
+            raise ValueError(f"{asked} shifts: {self} has only {total} different ones at {size[0]} x {size[1]} pixels")
+        return total if asked is None else asked
+
+    def draw(self, generator: np.random.Generator, asked: int | None, size: Pair) -> Shifts:
+        """Different shifts, each as likely as any other; all of them, in order, without a number."""
         rows, columns = self.steps(size)
-        total = len(rows) * len(columns)
-        if count is not None and count > total:
-            raise ValueError(f"{count} shifts: {self} has only {total} different ones at {size[0]} x {size[1]} pixels")
-        chosen = np.arange(total) if count is None else generator.choice(total, count, replace=False)
+        total, count = len(rows) * len(columns), self.count(asked, size)
+        chosen = np.arange(total) if asked is None else generator.choice(total, count, replace=False)
         down, right = np.divmod(chosen, len(columns))
         return torch.from_numpy(np.stack([down + rows.start, right + columns.start], 1)).long()
 
@@ -187,8 +196,15 @@ class Cropped(_Bounded):
         return f"standard, resized to at least {size[0] + 2 * rows}, {crop}"
 
 
-def windows(images: Shaped[Tensor, "B C XH XW"], where: Int64[Tensor, "K 3"], size: Pair) -> Shaped[Tensor, "K C H W"]:
-    """Windows of ``size``, each given by the number of its image and the row and column where it begins."""
-    every = images.unfold(2, size[0], 1).unfold(3, size[1], 1)  # a view: B, C, rows, columns, H, W
+def windows(
+    images: Shaped[Tensor, "B C XH XW"], where: Int64[Tensor, "K 3"], size: Pair, step: int = 1
+) -> Shaped[Tensor, "K C H W"]:
+    """Windows of ``size``, each given by the number of its image and the row and column where it begins.
+
+    Args:
+        step: take every so many-th pixel.
+    """
+    high, wide = ((length - 1) * step + 1 for length in size)
+    every = images.unfold(2, high, 1).unfold(3, wide, 1)[..., ::step, ::step]  # a view: B, C, rows, columns, H, W
     which, rows, columns = where.to(images.device, non_blocking=True).unbind(1)
     return every[which, :, rows, columns]

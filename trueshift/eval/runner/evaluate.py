@@ -12,6 +12,7 @@ from ...data import Source
 from ...utils.provenance import circumstances
 from ..models.eval_model import EvalModel
 from ..options import EvalOptions, Progress
+from ..protocols.real_motion import CropsApart, Jitter
 from ..protocols.registry import ShiftProtocol
 from .fingerprint import identity_of, is_identified
 from .records import Journal, Record
@@ -96,6 +97,7 @@ def result_header(task: Task, images: int, skipped: list[dict[str, str]]) -> dic
                 "title": protocol.title,
                 "description": task.describe(protocol),
                 "against_unshifted": protocol.against_unshifted,
+                "real_motion": isinstance(protocol.motion, CropsApart | Jitter),
             }
             for protocol in task.protocols
         },

@@ -6,7 +6,7 @@ Views are cut on the device, for several images at once, from extended images th
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, prod
+from math import ceil
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...data import Preparation, Prepared
 from ...ops.geometry.shift import Pair
+from ..protocols.real_motion import Jitter
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import windows
 
@@ -89,8 +90,7 @@ class ViewMaker:
         margins = canvas_margins(self.protocols, self.preparation)
         views = len({(each.unshifted(), margins[each.name]) for each in self.protocols})
         for each in self.protocols:
-            count = self.shifts[each.name]
-            views += prod(map(len, each.motion.steps(self.preparation.size))) if count is None else count
+            views += each.motion.count(self.shifts[each.name], self.preparation.size)
         few = range(1, max(1, _MOST * self.batch_size // views) + 1)
         full = {images: images * views / ceil(images * views / self.batch_size) / self.batch_size for images in few}
         return next((images for images in few if full[images] >= _WELL), max(few, key=full.__getitem__))
@@ -142,7 +142,7 @@ class ViewMaker:
             numbers = torch.arange(len(images)).repeat_interleave(shifts.shape[1])
             where = torch.cat([numbers[:, None], protocol.motion.origin(shifts.flatten(0, 1), size)], 1)
             for part in where.split(self.batch_size):
-                yield windows(extended, part, size)
+                yield windows(extended, part, size, protocol.motion.step)
 
     def _pixels(self, images: list[Prepared]) -> dict[Pair, Tensor]:
         """All images on the device, by their margin."""
@@ -160,7 +160,11 @@ class ViewMaker:
         """Images as a protocol distorts them, beyond their border."""
         needed = protocol.motion.margin(self.preparation.size)
         rows, columns = margin[0] - needed[0], margin[1] - needed[1]
-        middle = pixels[..., rows : pixels.shape[-2] - rows, columns : pixels.shape[-1] - columns]
+        inside = (..., slice(rows, pixels.shape[-2] - rows), slice(columns, pixels.shape[-1] - columns))
+        middle = pixels[inside]
+        if isinstance(protocol.motion, Jitter):
+            versions = [protocol.repaint(one.canvases[margin][inside], one.index, self.seed) for one in images]
+            middle = self._normalise(torch.stack(versions).to(self.device, non_blocking=True))
         if protocol.distortion is not None:
             pairs = zip(middle, images, strict=True)
             middle = torch.stack([protocol.distort(one, image.index, self.seed) for one, image in pairs])
