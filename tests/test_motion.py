@@ -9,7 +9,7 @@ from torch import nn
 import trueshift
 from trueshift import motion
 from trueshift.ops.selection.content_hash import window_keys
-from trueshift.testing import hostile_images
+from trueshift.testing import hostile_images, photographs
 
 CROP, VIEW, WHOLE = 20, 28, 40
 
@@ -162,3 +162,88 @@ def test_bad_input():
         MODEL(torch.rand(1, 3, 18, 40))
     with pytest.raises(ValueError, match="NaN or infinity"):
         MODEL(torch.full((1, 3, VIEW, VIEW), float("nan")))
+
+
+def pan(image: torch.Tensor, frames: int, step: tuple[int, int] = (0, 1)) -> list[torch.Tensor]:
+    return [view(image, step[0] * frame, step[1] * frame) for frame in range(frames)]
+
+
+@pytest.mark.parametrize("step", [(0, 1), (1, 0), (1, 1), (2, 1)])
+def test_phase_correlation_finds_how_far_the_camera_moved(step):
+    photo = next(iter(photographs(80).values()))[None]
+    first, second = photo[:, :, 8:72, 8:72], photo[:, :, 8 + step[0] : 72 + step[0], 8 + step[1] : 72 + step[1]]
+    assert motion.image_motion(first, second).tolist() == [[-step[0], -step[1]]]
+    assert motion.image_motion(second, first).tolist() == [list(step)]
+
+
+def test_a_video_keeps_its_crop_where_steady_jumps():
+    """Frames are bit-identical unless the crop jumped, and it jumps less often."""
+    frames = 40
+    jumps = {"steady": 0, "video": 0}
+    for photo in photographs(96).values():
+        model = trueshift.video(Everything(), 32)
+        last = None
+        for frame in range(frames):
+            shown = photo[None, :, 20:68, frame : frame + 48]
+            seen = model(shown)
+            if last is not None:
+                assert torch.equal(seen, last[0]) != bool(model.jumped)
+                jumps["video"] += int(model.jumped)
+                jumps["steady"] += int(not torch.equal(model.steady(shown), model.steady(last[1])))
+            last = (seen, shown)
+    assert 0 < jumps["video"] < 0.85 * jumps["steady"]
+
+
+def test_the_clips_of_a_batch_do_not_see_each_other():
+    clips = torch.rand(3, 3, WHOLE, WHOLE)
+    together = trueshift.video(Everything(), CROP)
+    alone = [trueshift.video(Everything(), CROP) for _ in clips]
+    for frames in zip(*(pan(clip[None], 6) for clip in clips), strict=True):
+        seen = together(torch.cat(frames))
+        assert all(torch.equal(one(frame)[0], s) for one, frame, s in zip(alone, frames, seen, strict=True))
+
+
+def test_a_clip_begins_anew_after_reset():
+    model = trueshift.video(Everything(), CROP)
+    image = torch.rand(1, 3, WHOLE, WHOLE)
+    model(view(image, 0, 0))
+    with pytest.raises(ValueError, match=r"needs frames of one shape, or reset\(\)"):
+        model(image)
+    model.reset()
+    assert torch.equal(model(image), MODEL(image))
+    with pytest.raises(ValueError, match="needs 0 or more"):
+        trueshift.video(Everything(), CROP, lead=-1)
+
+
+FAMILIES = ("swin", "swinv2", "cvt", "mvitv2")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_mean_over_grids_is_exact_and_is_the_mean(family):
+    torch.manual_seed(0)
+    network = trueshift.create_model(f"a_{family}_mini").eval()
+    model = trueshift.mean_over_grids(network, 4)
+    image = torch.cat([torch.rand(1, 3, 32, 32), hostile_images(32)["one bright pixel"][None]])
+    with torch.no_grad():
+        logits = model(image)
+        shifted = model(torch.stack([image[0].roll((5, 2), (1, 2)), image[1].roll((31, 1), (1, 2))]))
+        assert torch.equal(shifted, logits)
+        chosen = network.patch_embed.choose(image).offset
+        each = [network(image, start=chosen + torch.tensor(away)) for away in motion.displacements(4, model.stride)]
+        torch.testing.assert_close(logits, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(each[0], network(image), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(each[0], each[1])
+
+
+def test_a_mean_over_the_grids_of_any_model():
+    class Corner(nn.Module):
+        def forward(self, image):
+            return {"logits": image[:, :, 0, 0]}
+
+    image = torch.rand(2, 3, 8, 8)
+    found = trueshift.mean_over_grids(Corner(), 4, stride=4)(image)["logits"]
+    torch.testing.assert_close(found, image[:, :, :4:2, :4:2].mean((2, 3)))
+    with pytest.raises(ValueError, match="needs stride"):
+        trueshift.mean_over_grids(Corner(), 4)
+    with pytest.raises(ValueError, match="3 grids: needs one of 1, 2, 4, 8, 16"):
+        trueshift.mean_over_grids(Corner(), 3, stride=4)

@@ -25,7 +25,7 @@ from .layers import (  # noqa: E402
     WindowAttention,
 )
 from .models import create_model, list_models  # noqa: E402
-from .motion import steady  # noqa: E402
+from .motion import mean_over_grids, steady, video  # noqa: E402
 from .onnx_export import export_onnx  # noqa: E402
 from .ops.geometry.grid import TokenGrid, Tokens, place  # noqa: E402
 from .ops.geometry.resample import resample  # noqa: E402
@@ -73,8 +73,10 @@ __all__ = [
     "fit",
     "from_pretrained",
     "list_models",
+    "mean_over_grids",
     "place",
     "resample",
     "revert",
     "steady",
+    "video",
 ]

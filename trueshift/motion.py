@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float64, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from .layers.tokenize import check_image
-from .ops.geometry.shift import Pair, pair
+from .layers.tokenize import AdaptiveTokenize, check_image
+from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from .ops.nn.autocast import without_autocast
 from .ops.selection.choose import choose
 from .ops.selection.content_hash import window_keys
@@ -89,11 +90,14 @@ class Steady(nn.Module):
         return f"size={self.size}"
 
     @torch.no_grad()
-    def choose(self, image: Float[Tensor, "B C H W"]) -> SteadyCrop:
+    def choose(self, image: Float[Tensor, "B C H W"], allowed: Bool[Tensor, "B h w"] | None = None) -> SteadyCrop:
         """The crop that the content chooses.
 
         Shift law: if each of two views of a larger image contains the crop chosen in the other, both chose the same
         content.
+
+        Args:
+            allowed: where the crop may start, if not everywhere.
         """
         check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
         room = [whole - length for whole, length in zip(image.shape[2:], self.size, strict=True)]
@@ -104,6 +108,8 @@ class Steady(nn.Module):
             )
         with without_autocast(image):
             scores = crop_scores(image, self.size)
+            if allowed is not None:
+                scores = (scores[0].masked_fill(~allowed, -1), scores[1])
             offset = choose(scores, lambda _: window_keys(image.permute(0, 2, 3, 1), self.size)).offset
         return SteadyCrop(offset, torch.cat([offset, offset.new_tensor(room) - offset], 1))
 
@@ -144,3 +150,167 @@ def steady(model: nn.Module, size: int | Pair) -> Steady:
     True
     """
     return Steady(model, size)
+
+
+class Video(nn.Module):
+    """See :func:`video`.
+
+    Attributes:
+        offset: where the crop of each clip was in the last frame; None before the first.
+        jumped: whether it left its content there.
+    """
+
+    def __init__(self, model: nn.Module, size: int | Pair, lead: float) -> None:
+        super().__init__()
+        if not lead >= 0:
+            raise ValueError(f"lead {lead}: needs 0 or more")
+        self.steady = Steady(model, size)
+        self.lead = lead
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the last frame: another clip begins."""
+        self.last: Tensor | None = None
+        self.offset: Tensor | None = None
+        self.jumped: Tensor | None = None
+
+    @torch.no_grad()
+    def follow(self, frame: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
+        """Where the crop of each clip is in the next frame."""
+        if self.last is None or self.offset is None:
+            offset = self.steady.choose(frame).offset
+            self.jumped = torch.zeros_like(offset[:, 0], dtype=torch.bool)
+        elif self.last.shape != frame.shape:
+            shapes = f"{tuple(frame.shape)} after {tuple(self.last.shape)}"
+            raise ValueError(f"a frame of shape {shapes}: needs frames of one shape, or reset() before another clip")
+        else:
+            step, size = image_motion(self.last, frame), self.steady.size
+            moved = self.offset + step
+            room = [whole - length for whole, length in zip(frame.shape[2:], size, strict=True)]
+            best = self.steady.choose(frame, _stays_long(step, room)).offset
+            kept = torch.stack([moved[:, axis].clamp(0, room[axis]) for axis in (0, 1)], 1)
+            with without_autocast(frame):
+                spots = crop_scores(frame, size)[1].flatten(1)
+            rival, own = (spots.gather(1, at[:, :1] * (room[1] + 1) + at[:, 1:])[:, 0] for at in (best, kept))
+            self.jumped = (kept != moved).any(1) | (rival > (1 + self.lead) * own)
+            offset = torch.where(self.jumped[:, None], best, kept)
+        self.last, self.offset = frame, offset
+        return offset
+
+    def forward(self, frame: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
+        """The model's output on the crop that goes with the content."""
+        return self.steady.model(crop_at(frame, self.follow(frame), self.steady.size), *args, **kwargs)
+
+
+def _stays_long(step: Int64[Tensor, "B 2"], room: list[int]) -> Bool[Tensor, "B h w"]:
+    """Whether a crop that starts at each position stays in view for most of the time that any can."""
+    rows, columns = (
+        torch.arange(length + 1, device=step.device) * direction <= torch.where(direction > 0, 0.25, -0.75) * length
+        for length, direction in zip(room, step.sign().T[:, :, None], strict=True)
+    )
+    return (rows | (step[:, :1] == 0))[:, :, None] & (columns | (step[:, 1:] == 0))[:, None]
+
+
+def image_motion(before: Float[Tensor, "B C H W"], after: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
+    """How many whole pixels the content moved down and right, by phase correlation: at most half the image."""
+    size = before.shape[2:]
+    windows = [torch.hann_window(length, periodic=False, device=before.device)[:, None] for length in size]
+    flat = [(each.float() - each.float().mean((2, 3), keepdim=True)).sum(1) for each in (before, after)]
+    faded = [each * windows[0] * windows[1].T for each in flat]  # the border would correlate with itself
+    first, second = torch.fft.rfft2(faded[0]), torch.fft.rfft2(faded[1])
+    cross = second * first.conj()
+    peak = torch.fft.irfft2(cross / cross.abs().clamp_min(1e-12), size).flatten(1).argmax(1)
+    moved = [peak // size[1], peak % size[1]]
+    return torch.stack([(at + length // 2) % length - length // 2 for at, length in zip(moved, size, strict=True)], 1)
+
+
+def video(model: nn.Module, size: int | Pair, lead: float = 1.0) -> Video:
+    """Wrap any image model for a video: one crop, chosen as by :func:`steady`, that goes with the content.
+
+    From frame to frame the motion is found by phase correlation, and the crop moves along. It jumps to another only
+    when it leaves the frame, or the other is better by ``lead``, and then to one that stays in view for long. It has a
+    memory: show it the frames of a clip in their
+    order, and call ``reset()`` before the next. The clips of a batch go in step.
+
+    Shift law: where content only moves, by whole pixels, and the crop stays in view and none is better by ``lead``, the
+    output is bit-identical from frame to frame.
+
+    Args:
+        model: takes images ``[B, C, H, W]`` first; further arguments are passed on.
+        size: height and width of the crop, the model's input.
+        lead: by what part the score of another crop must be larger.
+
+    >>> from torchvision.models import resnet18
+    >>> model, scene = trueshift.video(resnet18(), 64).eval(), torch.rand(1, 3, 96, 160)
+    >>> first, second = model(scene[..., :96]), model(scene[..., 2:98])  # the camera moves to the right
+    >>> torch.equal(first, second) or model.jumped.item()
+    True
+    """
+    return Video(model, size, lead)
+
+
+class MeanOverGrids(nn.Module):
+    """See :func:`mean_over_grids`."""
+
+    def __init__(self, model: nn.Module, grids: int, stride: Pair) -> None:
+        super().__init__()
+        self.model, self.stride = model, stride
+        self.displacements = displacements(grids, stride)
+
+    def extra_repr(self) -> str:
+        """Show the number of grids."""
+        return f"grids={len(self.displacements)}"
+
+    def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
+        """The mean of the model's outputs on all grids, in one batch."""
+        away = torch.tensor(self.displacements, device=image.device)
+        count, images = len(away), image.repeat_interleave(len(away), 0)
+        tokenizer = adaptive_tokenizer(self.model)
+        if tokenizer is None:
+            output = self.model(circular_shift(images, away.repeat(len(image), 1), IMAGE_DIMS), *args, **kwargs)
+        else:
+            start = (tokenizer.choose(image).offset[:, None] + away).flatten(0, 1)
+            output = self.model(images, *args, start=start, **kwargs)
+        return tree_map(lambda part: part.unflatten(0, (-1, count)).mean(1), output)
+
+
+def adaptive_tokenizer(model: nn.Module) -> AdaptiveTokenize | None:
+    """The layer in which one of our adaptive networks chooses its first grid."""
+    layer = getattr(model, "patch_embed", None)
+    return layer if isinstance(layer, AdaptiveTokenize) and layer.anchor and layer.criterion.adaptive else None
+
+
+def displacements(grids: int, stride: Pair) -> list[Pair]:
+    """So many offsets within one patch, evenly spread."""
+    divisors = [[part for part in range(1, step + 1) if step % part == 0] for step in stride]
+    splits = {rows * columns: (rows, columns) for rows in divisors[0] for columns in divisors[1] if rows <= columns}
+    if grids not in splits:
+        known = ", ".join(map(str, sorted(splits)))
+        raise ValueError(f"{grids} grids: needs one of {known} for patches of {stride[0]} x {stride[1]} pixels")
+    rows, columns = splits[grids]
+    return [(i * stride[0] // rows, j * stride[1] // columns) for i in range(rows) for j in range(columns)]
+
+
+def mean_over_grids(model: nn.Module, grids: int = 4, stride: int | Pair | None = None) -> MeanOverGrids:
+    """Wrap a model so that its output is the mean over several grids of patches, in one batch of ``grids`` passes.
+
+    One of our adaptive networks keeps the grid that it chooses and adds others at fixed distances from it: the output
+    stays bit-identical under circular shifts. Any other model is shown the image rolled by so many pixels, which is a
+    mean over its grids and no guarantee; ``canonicalize`` around it gives that.
+
+    Shift law: for adaptive networks ``f(S x) == f(x)``, bit for bit.
+
+    Args:
+        model: a classifier; outputs are averaged as they are, logits in general.
+        grids: how many; for patches of 4 x 4 pixels 1, 2, 4, 8 or 16.
+        stride: of the patches, where the model has no ``patch_embed``.
+
+    >>> model = trueshift.mean_over_grids(trueshift.create_model("a_swin_mini"), 4).eval()
+    >>> image = torch.rand(1, 3, 32, 32)
+    >>> torch.equal(model(image), model(image.roll((5, 3), (2, 3))))
+    True
+    """
+    found = stride or getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    if found is None:
+        raise ValueError(f"a {type(model).__name__} does not say how large its patches are: needs stride")
+    return MeanOverGrids(model, grids, pair(found))

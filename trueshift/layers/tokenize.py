@@ -95,10 +95,10 @@ class PatchLayer(nn.Module):
         token = choose((norms,), lambda needed: on_grid(candidates.keys(needed))).offset
         return torch.stack([offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
 
-    def forward(self, tokens: Any) -> Tokens:
-        """Tokens on a grid of ``factor`` times the stride."""
+    def forward(self, tokens: Any, start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
+        """Tokens on a grid of ``factor`` times the stride: the chosen one, or the one that starts at ``start``."""
         check_size(tokens.grid.shape, self.factor)
-        candidates, choice = self._chosen(tokens)
+        candidates, choice = self._chosen(tokens) if start is None else (self.grids(self, tokens), Choice(start))
         merged = candidates.merged_at(choice)
         finished = self.norm(merged) if self.norm_position == "after" else merged
         grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)
@@ -258,10 +258,15 @@ class AdaptiveTokenize(PatchLayer):
         """Where the grid of tokens starts, in pixels."""
         return super().choose(Tokens.of_image(image))
 
-    def forward(self, image: Float[Tensor, "B C H W"]) -> Tokens:
-        """Tokens ``[B, H / patch, W / patch, embed_dim]`` and their grid."""
+    def forward(self, image: Float[Tensor, "B C H W"], start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
+        """Tokens ``[B, H / patch, W / patch, embed_dim]`` and their grid.
+
+        Args:
+            start: the pixel at which the grid starts, where it is not to be chosen. For the shift law it must move
+                with the image, as what :meth:`choose` gives does.
+        """
         check_image(image, self.dim, self.factor)
-        return super().forward(Tokens.of_image(image))
+        return super().forward(Tokens.of_image(image), start)
 
 
 def strided_conv(

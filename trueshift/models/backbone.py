@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from timm.layers import Format, nhwc_to
 from timm.models._features import FeatureGetterNet, feature_take_indices
 from timm.models._pretrained import filter_pretrained_cfg
@@ -121,16 +121,16 @@ class Backbone(HubModel):
 
     # -- forward --------------------------------------------------------------------------------------------------
 
-    def _stages(self, image: Tensor, last: int | None = None) -> Iterator[Tokens]:
+    def _stages(self, image: Tensor, last: int | None = None, start: Tensor | None = None) -> Iterator[Tokens]:
         check_image(image, self.in_chans, self.size_multiple)
-        tokens = self.tokenize(image)
+        tokens = self.tokenize(image, start)
         for stage in self.stage_list[:last]:
             tokens = stage(tokens)
             yield tokens
 
-    def tokenize(self, image: Float[Tensor, "B C H W"]) -> Tokens:
-        """The image as tokens."""
-        return self.patch_embed(image)
+    def tokenize(self, image: Float[Tensor, "B C H W"], start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
+        """The image as tokens, on the chosen grid or on the one that starts at ``start``."""
+        return self.patch_embed(image, start)
 
     def features(self, x: Float[Tensor, "B C H W"]) -> tuple[Tokens, ...]:
         """The tokens of every stage, and where they stand.
@@ -140,9 +140,9 @@ class Backbone(HubModel):
         """
         return tuple(self._stages(x))
 
-    def forward_features(self, x: Float[Tensor, "B C H W"]) -> Tensor:
+    def forward_features(self, x: Float[Tensor, "B C H W"], start: Int64[Tensor, "B 2"] | None = None) -> Tensor:
         """The normed tokens of the last stage, in the network's own frame."""
-        *_, tokens = self._stages(x)
+        *_, tokens = self._stages(x, start=start)
         return self.finish(tokens)
 
     def finish(self, tokens: Tokens) -> Tensor:
@@ -156,9 +156,14 @@ class Backbone(HubModel):
         """Pool and classify what ``forward_features`` gave."""
         return self.head(x, pre_logits)
 
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Tensor:
-        """Logits."""
-        return self.forward_head(self.forward_features(x))
+    def forward(self, x: Float[Tensor, "B C H W"], start: Int64[Tensor, "B 2"] | None = None) -> Tensor:
+        """Logits.
+
+        Args:
+            start: the pixel at which the first grid starts, where it is not to be chosen; see
+                :class:`~trueshift.AdaptiveTokenize`.
+        """
+        return self.forward_head(self.forward_features(x, start))
 
     def _intermediates(
         self, x: Tensor, indices: int | Sequence[int] | None, norm: bool, stop_early: bool

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from timm.layers import DropPath, calculate_drop_path_rates
 from timm.models.mvitv2 import checkpoint_filter_fn
 from torch import Tensor, nn
@@ -197,9 +197,9 @@ class MvitV2(Backbone):
         pool, has_token = config.global_pool, config.use_cls_token
         self._make_head([shape.out_dim for shape in last], strides, pool, has_token, config.norm_eps)
 
-    def tokenize(self, image: Float[Tensor, "B C H W"]) -> Tokens:
+    def tokenize(self, image: Float[Tensor, "B C H W"], start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
         """Patches, and the class token."""
-        tokens = self.patch_embed(image)
+        tokens = super().tokenize(image, start)
         joined = None if self.cls_token is None else self.cls_token.expand(image.shape[0], -1, -1)
         return Tokens(tokens.values, tokens.grid, joined)
 
