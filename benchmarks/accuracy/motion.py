@@ -22,18 +22,9 @@ from trueshift.eval.runner.tasks import open_source
 from trueshift.motion import crop_at
 
 SIZE = (32, 32)
-ON_CIFAR = (
-    "circular",
-    "crop-1",
-    "crop-2",
-    "crop-4",
-    "crop-8",
-    "path-8",
-    "subpixel",
-    "subpixel-bilinear",
-    "jpeg",
-    "noise",
-)
+CROPS = ("crop-1", "crop-2", "crop-4", "crop-8")
+ON_CIFAR = (*CROPS, "path-8", "subpixel", "subpixel-bilinear", "jpeg", "noise")
+ON_PHOTOS = (*CROPS, "path-32")
 METHODS: dict[str, tuple[int, Callable[[Any, Any], nn.Module]]] = {  # passes, and the wrapper of ordinary and adaptive
     "ordinary": (1, lambda ordinary, adaptive: CentreCrop(ordinary)),
     "adaptive": (1, lambda ordinary, adaptive: CentreCrop(adaptive)),
@@ -65,9 +56,8 @@ def frame_by_frame(model: Any, source: Any, preparation: Preparation, name: str,
         canvas = preparation.normalise(preparation.canvas(source[index].image, margin))
         shifts = protocol.shifts(index, None, preparation.size, 0)
         model.reset()
-        answers = torch.stack(
-            [model(view[None])[0].argmax() for view in protocol.motion.view(canvas, shifts, preparation.size)]
-        )
+        views = protocol.motion.view(canvas, shifts, preparation.size)
+        answers = torch.stack([model(view[None])[0].argmax() for view in views])
         for metric in (flicker, longest):
             metric.update(answers[None])
     return {name: {"flicker": rate(flicker), "longest_run": rate(longest)}}
@@ -87,15 +77,13 @@ def main() -> None:
     if given.data:
         preparation, protocols = replace(usual, size=(40, 40), crop_pct=1.0), ON_CIFAR
     else:
-        preparation, protocols = (
-            replace(usual, size=(48, 48), crop_pct=0.6),
-            ("crop-1", "crop-2", "crop-4", "crop-8", "path-32"),
-        )
+        preparation, protocols = replace(usual, size=(48, 48), crop_pct=0.6), ON_PHOTOS
     limit, methods = min(given.limit, len(source)), {}
     for name, (passes, wrap) in METHODS.items():
         model = wrap(*networks).eval()
         if isinstance(model, trueshift.motion.Video):
-            measured = frame_by_frame(model, source, preparation, protocols[-1] if given.photos else "path-8", limit)
+            path = next(each for each in protocols if each.startswith("path"))
+            measured = frame_by_frame(model, source, preparation, path, limit)
         else:
             subject = replace(make_eval_model(model, name, "bundled"), preparation=preparation, num_classes=10)
             measured = run_evaluation(subject, source, find_protocols(protocols), EvalOptions(limit=limit))["measured"]
