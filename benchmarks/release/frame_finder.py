@@ -1,10 +1,12 @@
 """Train the network that finds a photograph's border (`trueshift/layers/frame.py`), and write its integers.
 
     python -m benchmarks.release.frame_finder --images CIFAR.npz TINY.npz PHOTOS.npz --steps 5000
+    python -m benchmarks.release.frame_finder --images ... --steps 1500 --rate 0.15 --resume  # goes on
 
-Each file holds ``train`` and ``test``, uint8 images ``[N, H, W, 3]`` of one size. Images are cropped and made smaller
-at random, a third of them get a black or grey band at one end, which belongs behind the photograph, and the network is
-asked for its first line. Weights are rounded while training, so what is trained is what runs.
+Each file holds ``train`` and ``test``, uint8 images ``[N, H, W, 3]`` of one size, the largest last: it has one step in
+five. Images are cropped and made smaller at random, a third of them get a black or grey band at one end, which belongs
+behind the photograph, and the network is asked for its first line. Weights are rounded while training, so what is
+trained is what runs.
 """
 
 import json
@@ -16,12 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import record
-from trueshift.layers.frame import LARGEST, REACH, UNIT, WEIGHTS, FrameFinder
+from trueshift.layers.frame import COARSER, COLUMNS, DEPTH, HALF, LARGEST, LINES, REACH, UNIT, WEIGHTS, FrameFinder
 from trueshift.ops.selection.quantised_image import Pixels
 from trueshift.utils.provenance import circumstances
 
-FILTERS, HIDDEN = 8, 16
-LIMITS = {"filters": 31, "mixing": 127, "bias": 127, "output": 127}
+HIDDEN, LIMIT = 32, 127
+SIZES = {"filters": (DEPTH, LINES, 3 * COLUMNS), "pointwise": (DEPTH, DEPTH), "offset": (DEPTH,)}
+SIZES |= {"mixing": (HIDDEN, DEPTH * (2 * REACH + 1)), "bias": (HIDDEN,), "output": (HIDDEN,)}
+SPREADS = {"filters": 10.0, "pointwise": 8.0, "mixing": 1.8, "output": 10.0}
+OFFSETS = 8  # steps in which the offset is rounded
 
 
 class Trained(nn.Module):
@@ -29,25 +34,34 @@ class Trained(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        taps = FILTERS * (2 * REACH + 1)
-        self.filters = nn.Parameter(8 * torch.randn(FILTERS, 3))
-        self.mixing = nn.Parameter(20 * torch.randn(HIDDEN, taps) / taps**0.5)
-        self.bias, self.output = nn.Parameter(torch.zeros(HIDDEN)), nn.Parameter(10 * torch.randn(HIDDEN))
+        for name, size in SIZES.items():
+            setattr(self, name, nn.Parameter(SPREADS.get(name, 0.0) * torch.randn(size)))
+
+    def load(self, weights: dict[str, Any]) -> None:
+        for name in SIZES:
+            getattr(self, name).data = torch.tensor(weights[name]).float() / (OFFSETS if name == "offset" else 1)
 
     def rounded(self, name: str) -> Tensor:
         """Integers, with the gradient of what was rounded."""
         value: Tensor = getattr(self, name)
-        return value + (value.round().clamp(-LIMITS[name], LIMITS[name]) - value).detach()
+        whole = value + (value.round().clamp(-LIMIT, LIMIT) - value).detach()
+        return whole * OFFSETS if name == "offset" else whole
 
     def forward(self, images: Tensor) -> Tensor:
         """Scores of the rows of ``[B, H, W, C]``."""
-        step = images - images.roll(1, 1)
-        taps = torch.stack([step.roll(1, 1), step, step.roll(-1, 1)], -1)
-        lines = (taps @ self.rounded("filters").T).relu().sum((2, 3))
+        low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+        unit = 2 ** ((high - low).clamp(min=1).log2().ceil() - HALF - 1)
+        values = ((images - (low + high) / 2) / unit).floor()
+        near = torch.cat([values.roll(-column, 2) for column in range(-(COLUMNS // 2), COLUMNS // 2 + 1)], 3)
+        filters = self.rounded("filters")
+        first = sum((near @ filters[:, line].T).roll(LINES // 2 - line, 1) for line in range(LINES))
+        first = torch.relu(first) / COARSER
+        first = first + (first.floor() - first).detach()
+        lines = (first @ self.rounded("pointwise").T + self.rounded("offset")).relu().sum(2)
         share = lines / (lines.mean(1, keepdim=True) + 1e-6)
         level = (share + 1e-6).sqrt().clamp(max=LARGEST / UNIT)
-        near = torch.cat([level.roll(-line, 1) for line in range(-REACH, REACH + 1)], 2)
-        return ((near @ self.rounded("mixing").T + self.rounded("bias")) / 32).relu() @ self.rounded("output") / 32
+        around = torch.cat([level.roll(-line, 1) for line in range(-REACH, REACH + 1)], 2)
+        return ((around @ self.rounded("mixing").T + self.rounded("bias")) / 32).relu() @ self.rounded("output") / 32
 
 
 def draw(images: Tensor, batch: int, random: np.random.RandomState) -> tuple[Tensor, Tensor]:
@@ -83,28 +97,40 @@ def found(finder: FrameFinder, images: Tensor) -> dict[str, float]:
 
 
 def main() -> None:
-    given = record.options(__doc__, images=[""], steps=5000, seed=0, device="cuda").parse_args()
+    defaults = {"images": [""], "steps": 5000, "rate": 0.5, "resume": False, "seed": 0, "device": "cuda"}
+    given = record.options(__doc__, **defaults).parse_args()
     torch.manual_seed(given.seed)
     random = np.random.RandomState(given.seed)
     files: dict[str, Any] = {path.rpartition("/")[2].removesuffix(".npz"): np.load(path) for path in given.images}
     train = [torch.from_numpy(file["train"]).to(given.device) for file in files.values()]
-    batches = [max(32, min(384, 400_000 // images[0].numel() * 3)) for images in train]
-    network = Trained().to(given.device)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.3)
+    batches = [max(24, min(256, 300_000 // images[0].numel() * 3)) for images in train]
+    order = [*range(len(train) - 1), *range(len(train) - 1), len(train) - 1]
+    network, before = Trained(), json.loads(WEIGHTS.read_text())
+    if given.resume:
+        network.load(before)
+    network.to(given.device)
+    optimizer = torch.optim.Adam(network.parameters(), lr=given.rate)
     for step in range(given.steps):
-        optimizer.param_groups[0]["lr"] = 0.3 * min(1, step / 100) * (1 - step / given.steps) + 1e-4
-        which = step % len(train)
+        optimizer.param_groups[0]["lr"] = given.rate * min(1, step / 100) * (1 - step / given.steps) + 1e-4
+        which = order[step % len(order)]
         x, first = draw(train[which], batches[which], random)
         loss = F.cross_entropy(network(x), first)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    weights = {name: network.rounded(name).detach().round().int().tolist() for name in LIMITS}
-    WEIGHTS.write_text(json.dumps({**weights, "trained": {"steps": given.steps, **circumstances(given.seed)}}) + "\n")
-    finder = FrameFinder().to(given.device)
-    result = {name: found(finder, torch.from_numpy(file["test"]).to(given.device)) for name, file in files.items()}
+    weights = {name: network.rounded(name).detach().round().int().tolist() for name in SIZES}
+    earlier = before.get("trained", []) if given.resume else []
+    run = {"steps": given.steps, "rate": given.rate, **circumstances(given.seed)}
+    WEIGHTS.write_text(json.dumps({**weights, "trained": [*earlier, run]}) + "\n")
+    measure(files, given.device, given.seed)
+
+
+def measure(files: dict[str, Any], device: str, seed: int) -> None:
+    """How often the weights there are find the first line of test images."""
+    finder = FrameFinder().to(device)
+    result = {name: found(finder, torch.from_numpy(file["test"]).to(device)) for name, file in files.items()}
     print(result)
-    record.write("frame_finder", {"steps": given.steps, "found_percent": result}, given.seed)
+    record.write("frame_finder", {"found_percent": result}, seed)
 
 
 if __name__ == "__main__":

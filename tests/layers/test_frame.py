@@ -1,5 +1,6 @@
 """The border of a photograph that was shifted around a circle."""
 
+import itertools
 import math
 
 import pytest
@@ -44,24 +45,51 @@ def test_brightness_and_contrast_do_not_matter():
 
 
 def test_known_answer():
-    """The definition, line by line, of an image with one column."""
-    finder, values = FrameFinder(), torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
-    image = values.view(1, 8, 1, 1)
-    q = Pixels(image).integers().values.flatten().tolist()
-    step = [q[n] - q[n - 1] for n in range(8)]
-    lines = [
-        [max(0, a * step[n - 1] + b * step[n] + c * step[(n + 1) % 8]) for n in range(8)] for a, b, c in finder.filters
-    ]
-    level = [[min(4095, math.floor(256 * math.sqrt(h * 8 / max(sum(line), 1)))) for h in line] for line in lines]
+    """The definition, pixel by pixel, of a small image."""
+    finder, (high, wide) = FrameFinder(), (8, 5)
+    image = torch.randint(256, (1, high, wide, 3), generator=torch.Generator().manual_seed(0)) / 255
+    q = [[[math.floor(v / 128) for v in pixel] for pixel in row] for row in Pixels(image).integers().values[0].tolist()]
+    filters, pointwise, offset = (part.tolist() for part in (finder.filters, finder.pointwise, finder.offset))
+    depth = len(filters)
+    lines = [[0] * depth for _ in range(high)]
+    for n, m in itertools.product(range(high), range(wide)):
+        first = []
+        for k in range(depth):
+            total = 0
+            for line, column, colour in itertools.product(range(4), range(3), range(3)):
+                weight = filters[k][line][3 * column + colour]
+                total += weight * q[(n + line - 2) % high][(m + column - 1) % wide][colour]
+            first.append(max(0, total) // 1024)
+        for k in range(depth):
+            lines[n][k] += max(0, sum(w * h for w, h in zip(pointwise[k], first, strict=True)) + offset[k])
+    sums = [sum(line[k] for line in lines) for k in range(depth)]
+    level = [[min(4095, math.floor(256 * math.sqrt(line[k] * high / max(sums[k], 1)))) for k in range(depth)]
+             for line in lines]  # fmt: skip
     score = []
-    for n in range(8):
-        near = [level[k][(n + t) % 8] for t in range(-2, 3) for k in range(len(lines))]
+    for n in range(high):
+        near = [level[(n + t) % high][k] for t in range(-2, 3) for k in range(depth)]
         hidden = [
             max(0, sum(w * v for w, v in zip(row, near, strict=True)) + 256 * bias)
             for row, bias in zip(finder.mixing.tolist(), finder.bias.tolist(), strict=True)
         ]
         score.append(sum(w * h for w, h in zip(finder.output.tolist(), hidden, strict=True)))
     assert find(image)[0][0].tolist() == score
+
+
+def test_all_sums_are_exact_in_float32():
+    finder = FrameFinder()
+    first = finder.filters.abs().sum((1, 2)) * 2**7
+    second = finder.pointwise.abs() @ (first // 1024) + finder.offset.abs()
+    assert int(torch.cat([first, second]).max()) < 2**24
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_images_of_other_channels(channels):
+    x = torch.rand(2, 24, 20, channels)
+    rows, columns = find(x)
+    moved = find(x.roll((5, 3), (1, 2)))
+    assert torch.equal(moved[0], rows.roll(5, 1))
+    assert torch.equal(moved[1], columns.roll(3, 1))
 
 
 def test_other_precisions_of_the_network_leave_it_alone():
