@@ -1,6 +1,7 @@
-"""The command line: ``trueshift audit``, ``eval``, ``segment``, ``train``, ``recipes`` and ``download``."""
+"""The command line: ``trueshift audit``, ``eval``, ``playground``, ``segment``, ``train``, ``recipes``, ..."""
 
 import sys
+import webbrowser
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -22,6 +23,7 @@ from .eval.options import AuditOptions, EvalOptions, inference_device
 from .eval.protocols.registry import find_protocols
 from .eval.runner.evaluate import run_evaluation
 from .eval.runner.tasks import open_source
+from .playground import write_playground
 from .report.console import print_audit, print_evaluation, progress_bars
 from .report.page import write_audit
 from .segment_command import PixelLabels, Segmented, check_free, find_images, segment_files, usual_sliding
@@ -175,6 +177,21 @@ def segment(
     return INCOMPLETE if unreadable else 0
 
 
+def playground(*, family: str = "swin", output: Path = Path("playground.html"), no_open: bool = False) -> int:
+    """Drag an image, and an ordinary and an adaptive network answer live: a page for the browser, without a server.
+
+    Args:
+        family: swin, swinv2, cvt or mvitv2.
+        output: one file that ends in .html; or a folder, for a site in which visitors choose among the families.
+        no_open: only write it.
+    """
+    page = write_playground(output, family).resolve()
+    Console().print(f"Playground: {page}", markup=False, highlight=False, soft_wrap=True)
+    if not no_open:
+        webbrowser.open(page.as_uri())
+    return 0
+
+
 def train(*arguments: str) -> int:
     """Train a network by a recipe, from one GPU to many nodes; started again, it resumes."""
     training = _training()
@@ -237,6 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands: dict[str, Callable[..., int]] = {
         "audit": audit,
         "eval": evaluate,
+        "playground": playground,
         "segment": segment,
         "train": train,
         "recipes": recipes,
