@@ -6,6 +6,7 @@ import pytest
 from browser import assert_readable, needs_browser, open_browser
 
 pytestmark = needs_browser
+NARROWEST = "Math.min(...[...document.querySelectorAll('dd, th')].map(e => e.getBoundingClientRect().width))"
 
 
 @pytest.mark.parametrize("which", ["written", pytest.param("written_scenes", marks=pytest.mark.slow)])
@@ -18,6 +19,7 @@ def test_the_page_can_be_read(request, which):
         page.goto(request.getfixturevalue(which)[1].as_uri())
         for scheme, width in itertools.product(("light", "dark"), (1280, 390)):
             assert_readable(page, scheme, width)
+            assert page.evaluate(NARROWEST) > 100  # long names leave room for words
             page.wait_for_function("[...document.images].every(image => image.complete)")
             assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
     assert problems == []

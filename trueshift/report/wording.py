@@ -95,7 +95,7 @@ def _steadiness(model: dict[str, Any], images: int, kind: str, dense: bool) -> s
     else:
         changed = round((1 - first["worst_case"]["rate"]) * images)
         moved = f"changes its answer for {changed} of {images} images"
-        kept = f"gives all {images} images the same answer"
+        kept = f"keeps its answer for all {images} images"
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
     said = f"{moved} when the image moves" if changed else f"{kept} under every {kind} shift tried{exact}"
     return f"{model['name']} {said}"
