@@ -50,9 +50,9 @@ def audit(
     Args:
         model: a name of trueshift's or timm's, a transformers repository or folder, a folder of save_pretrained, a
             checkpoint (with --architecture), an .onnx file, or package.module:factory.
-        data: 'sample' (real images that come with the package), a folder of images, CIFAR files, tar shards, parquet
-            files or a compact archive; for a segmentation model also images with masks (ADE20K, Cityscapes, CamVid,
-            or a folder with images, masks and classes.txt).
+        data: 'sample' (real images that come with the package), an image, a folder of images, CIFAR files, tar shards,
+            parquet files or a compact archive; for a segmentation model also images with masks (ADE20K, Cityscapes,
+            CamVid, or a folder with images, masks and classes.txt).
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, or another model.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
         output: folder for audit.json, images.csv, figures and report.html.
