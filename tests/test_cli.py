@@ -291,7 +291,8 @@ def test_a_dataclass_stands_for_one_option_per_field(capsys):
     assert "in degrees. (default: 0)" in shown
 
 
-def test_recipes_are_listed_and_shown(capsys):
+def test_recipes_are_listed_and_shown_without_what_training_needs(monkeypatch, capsys):
+    monkeypatch.setattr("trueshift.cli._training", lambda: pytest.fail("needs trueshift[train]"))
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
     assert "cifar10/a_swin_tiny_circular" in listed

@@ -28,6 +28,7 @@ FLOORS = (
     "report",
     "playground",
     "segment_command",
+    "recipes",
     "train",
     "cli",
     "__main__",

@@ -24,6 +24,7 @@ from .eval.protocols.registry import find_protocols
 from .eval.runner.evaluate import run_evaluation
 from .eval.runner.tasks import open_source
 from .playground import write_playground
+from .recipes import about, find_recipe, list_recipes
 from .report.console import print_audit, print_evaluation, progress_bars
 from .report.page import write_audit
 from .segment_command import PixelLabels, Segmented, check_free, find_images, segment_files, usual_sliding
@@ -223,16 +224,15 @@ def recipes(name: str = "") -> int:
     Args:
         name: a recipe, or a part of the names to list.
     """
-    recipe = _training().recipe
     console = Console()
-    if name in recipe.list_recipes():
-        console.print(recipe.find_recipe(name).read_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    if name in list_recipes():
+        console.print(find_recipe(name).read_text(), markup=False, highlight=False, soft_wrap=True, end="")
         return 0
-    found = [each for each in recipe.list_recipes() if name in each]
+    found = [each for each in list_recipes() if name in each]
     if not found:
-        recipe.find_recipe(name)  # suggests a name
+        find_recipe(name)  # suggests a name
     for each in found:
-        console.print(f"{each:44} {recipe.about(each).splitlines()[0]}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{each:44} {about(each).splitlines()[0]}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -250,7 +250,7 @@ def download(name: str, *, folder: Path) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; errors that a user can fix are reported in one line, without a traceback."""
-    about = "Vision Transformers whose output does not change when the image moves, and how much that of others does."
+    purpose = "Vision Transformers whose output does not change when the image moves, and how much that of others does."
     commands: dict[str, Callable[..., int]] = {
         "audit": audit,
         "eval": evaluate,
@@ -262,7 +262,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for screens that lack a letter
-    parser = command_line("trueshift", about, commands)
+    parser = command_line("trueshift", purpose, commands)
     parser.add_argument("--version", action="version", version=f"trueshift {version('trueshift')}")
     given = parser.parse_args(arguments)
     try:
