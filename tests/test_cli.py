@@ -252,10 +252,12 @@ class Brush:
     Args:
         width: in pixels.
         colour: of its paint.
+        angle: in degrees.
     """
 
     width: int = 3
     colour: tuple[float, float, float] | None = None
+    angle: int = 0
 
 
 @dataclass(frozen=True)
@@ -280,15 +282,17 @@ def test_a_dataclass_stands_for_one_option_per_field(capsys):
 
     parser = command_line("p", "about", {"paint": paint})
     given = parser.parse_args(["paint", "cat", "--width", "5"])
-    assert given.run(given) == "cat Roller(width=5, colour=(0.0, 0.5, 1.0))"
+    assert given.run(given) == "cat Roller(width=5, colour=(0.0, 0.5, 1.0), angle=0)"
     with pytest.raises(SystemExit):
         parser.parse_args(["paint", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "in hands. (default: 9)" in shown
     assert "of its paint." in shown
+    assert "in degrees. (default: 0)" in shown
 
 
-def test_recipes_are_listed_and_shown(capsys):
+def test_recipes_are_listed_and_shown_without_what_training_needs(monkeypatch, capsys):
+    monkeypatch.setattr("trueshift.cli._training", lambda: pytest.fail("needs trueshift[train]"))
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
     assert "cifar10/a_swin_tiny_circular" in listed

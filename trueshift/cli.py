@@ -1,6 +1,7 @@
-"""The command line: ``trueshift audit``, ``eval``, ``segment``, ``train``, ``recipes`` and ``download``."""
+"""The command line: ``trueshift audit``, ``eval``, ``playground``, ``segment``, ``train``, ``recipes``, ..."""
 
 import sys
+import webbrowser
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -22,6 +23,8 @@ from .eval.options import AuditOptions, EvalOptions, inference_device
 from .eval.protocols.registry import find_protocols
 from .eval.runner.evaluate import run_evaluation
 from .eval.runner.tasks import open_source
+from .playground import write_playground
+from .recipes import about, find_recipe, list_recipes
 from .report.console import print_audit, print_evaluation, progress_bars
 from .report.page import write_audit
 from .segment_command import PixelLabels, Segmented, check_free, find_images, segment_files, usual_sliding
@@ -48,9 +51,9 @@ def audit(
     Args:
         model: a name of trueshift's or timm's, a transformers repository or folder, a folder of save_pretrained, a
             checkpoint (with --architecture), an .onnx file, or package.module:factory.
-        data: 'sample' (real images that come with the package), a folder of images, CIFAR files, tar shards, parquet
-            files or a compact archive; for a segmentation model also images with masks (ADE20K, Cityscapes, CamVid,
-            or a folder with images, masks and classes.txt).
+        data: 'sample' (real images that come with the package), an image, a folder of images, CIFAR files, tar shards,
+            parquet files or a compact archive; for a segmentation model also images with masks (ADE20K, Cityscapes,
+            CamVid, or a folder with images, masks and classes.txt).
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, or another model.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
         output: folder for audit.json, images.csv, figures and report.html.
@@ -176,6 +179,21 @@ def segment(
     return INCOMPLETE if unreadable else 0
 
 
+def playground(*, family: str = "swin", output: Path = Path("playground.html"), no_open: bool = False) -> int:
+    """Drag an image, and an ordinary and an adaptive network answer live: a page for the browser, without a server.
+
+    Args:
+        family: swin, swinv2, cvt or mvitv2.
+        output: one file that ends in .html; or a folder, for a site in which visitors choose among the families.
+        no_open: only write it.
+    """
+    page = write_playground(output, family).resolve()
+    Console().print(f"Playground: {page}", markup=False, highlight=False, soft_wrap=True)
+    if not no_open:
+        webbrowser.open(page.as_uri())
+    return 0
+
+
 def train(*arguments: str) -> int:
     """Train a network by a recipe, from one GPU to many nodes; started again, it resumes."""
     training = _training()
@@ -207,16 +225,15 @@ def recipes(name: str = "") -> int:
     Args:
         name: a recipe, or a part of the names to list.
     """
-    recipe = _training().recipe
     console = Console()
-    if name in recipe.list_recipes():
-        console.print(recipe.find_recipe(name).read_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    if name in list_recipes():
+        console.print(find_recipe(name).read_text(), markup=False, highlight=False, soft_wrap=True, end="")
         return 0
-    found = [each for each in recipe.list_recipes() if name in each]
+    found = [each for each in list_recipes() if name in each]
     if not found:
-        recipe.find_recipe(name)  # suggests a name
+        find_recipe(name)  # suggests a name
     for each in found:
-        console.print(f"{each:44} {recipe.about(each).splitlines()[0]}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{each:44} {about(each).splitlines()[0]}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -234,10 +251,11 @@ def download(name: str, *, folder: Path) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; errors that a user can fix are reported in one line, without a traceback."""
-    about = "Vision Transformers whose output does not change when the image moves, and how much that of others does."
+    purpose = "Vision Transformers whose output does not change when the image moves, and how much that of others does."
     commands: dict[str, Callable[..., int]] = {
         "audit": audit,
         "eval": evaluate,
+        "playground": playground,
         "segment": segment,
         "train": train,
         "recipes": recipes,
@@ -245,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for screens that lack a letter
-    parser = command_line("trueshift", about, commands)
+    parser = command_line("trueshift", purpose, commands)
     parser.add_argument("--version", action="version", version=f"trueshift {version('trueshift')}")
     given = parser.parse_args(arguments)
     try:

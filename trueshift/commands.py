@@ -70,7 +70,7 @@ def _add(
     options: dict[str, Any] = {"help": text.replace("%", "%%")}
     if not required:
         options["default"] = default
-        if default not in (None, False, ""):
+        if default is not None and default is not False and default != "":
             options["help"] += f" (default: {default})"
     hint = _without_none(hint)
     if hint is bool:

@@ -47,6 +47,14 @@ def test_without_folders_there_are_no_classes(tmp_path):
     assert ImageFolder(tmp_path).classes is None
 
 
+def test_one_image_stands_alone_whatever_lies_beside_it(tmp_path):
+    for file in ("cats/one.JPG", "cats/two.png", "cats/more/three.png"):
+        save(tmp_path / file)
+    source = open_data(tmp_path / "cats" / "one.JPG")
+    assert (source.title, source.classes, len(source)) == ("one.JPG", None, 1)
+    assert labels_by_name(tmp_path / "cats" / "one.JPG") == {"one.JPG": None}
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_photographs_are_turned_upright(tmp_path, orientation):
     upright = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10)

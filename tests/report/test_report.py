@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from known_models import SMALL, ByPixel, ByPlace, Constant, Scenes, noise, segmenter, subject
 from PIL import Image
+from rich.console import Console
 
 from trueshift.data import EmbeddedSample
 from trueshift.eval import AuditOptions, find_protocols, run_audit
+from trueshift.report.console import print_audit
 from trueshift.report.images import change_image, flip_images, label_image
 from trueshift.report.page import write_audit
 from trueshift.report.wording import audit_remarks, number, percent, table_rows, verdict
@@ -91,7 +93,7 @@ def test_the_files_are_there(request, which, images, figures):
 def test_default_stands_beside_adapted(written):
     found, path = written
     ordinary, adapted = found["models"]
-    assert adapted["name"] == "swin_mini, adapted"
+    assert adapted["name"] == "swin_tiny_patch4_window7_224, adapted"
     assert adapted["measured"]["circular"]["bit_exact"]["rate"] == 1
     assert all(stage["largest"] == 0 for entry in adapted["tokens"] for stage in entry["stages"])
     assert all(stage["largest"] > 0 for entry in ordinary["tokens"] for stage in entry["stages"])
@@ -107,6 +109,17 @@ def test_a_rate_below_one_is_never_shown_as_a_hundred():
     assert (number(0.0), number(1e-7), number(None)) == ("0", "1e-07", "n/a")
 
 
+def test_the_table_in_a_narrow_terminal_has_whole_names(written):
+    file = io.StringIO()
+    print_audit(Console(file=file, width=60), written[0])
+    lines = file.getvalue().splitlines()
+    head = lines[: next(at for at, line in enumerate(lines) if "Top-1" in line)]
+    columns = zip(*(line.strip("┃").split("┃") for line in head if "┃" in line), strict=True)
+    names = ["".join(part.strip() for part in column) for column in columns]
+    assert names[1].startswith("swin_tiny_patch4_window7_224random weights")
+    assert names[2].startswith("swin_tiny_patch4_window7_224,adaptedrandom weights")
+
+
 def test_the_verdict_counts_images_that_flip(written):
     found, _ = written
     flipped = sum(agreed < 1 for _, agreed in found["models"][0]["consistency_of_images"])
@@ -119,7 +132,7 @@ def test_the_verdict_names_the_kind_of_shift_it_is_about(protocol, kind):
     protocols = find_protocols([protocol])
     settings = AuditOptions(limit=3, examples=0)
     found = run_audit([subject(Constant(), "constant")], EmbeddedSample(), settings, protocols)
-    assert verdict(found) == f"constant gives each of 3 images one answer under every {kind} shift tried, bit for bit."
+    assert verdict(found) == f"constant keeps its answer for all 3 images under every {kind} shift tried, bit for bit."
 
 
 def test_real_motion_comes_first(written):

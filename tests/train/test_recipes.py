@@ -13,8 +13,8 @@ from training_runs import run_here, same, weights
 from trueshift import create_model
 from trueshift.eval.protocols.registry import find_protocols
 from trueshift.models.registry import resolve_name
+from trueshift.recipes import FOLDER, about
 from trueshift.train import list_recipes, parse_arguments
-from trueshift.train.recipe import FOLDER, about
 
 PREFIXES, SHIFTS = ("", "a_"), ("circular", "standard")
 FAMILIES = ("swin_tiny", "swinv2_tiny", "cvt_13", "mvitv2_tiny")

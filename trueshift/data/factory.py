@@ -14,9 +14,9 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
     Args:
         where: ``"sample"`` for the images that come with the package; a folder of CIFAR-10's or CIFAR-100's official
             files, python version; a folder of images, with one folder per class if there are classes, or with such in
-            ``train`` and in ``test``, ``val`` or ``validation``; a folder of ``.parquet`` files or of ``.tar`` shards;
-            ``hf-hub:OWNER/NAME`` for a data set of the Hugging Face Hub; an ``.npz``; or a ``.zip`` of mosaics. A
-            folder that holds images is one of images, whatever else lies there.
+            ``train`` and in ``test``, ``val`` or ``validation``; one image; a folder of ``.parquet`` files or of
+            ``.tar`` shards; ``hf-hub:OWNER/NAME`` for a data set of the Hugging Face Hub; an ``.npz``; or a ``.zip`` of
+            mosaics. A folder that holds images is one of images, whatever else lies there.
         split: ``"test"`` or ``"train"``; ignored for the sample, and for images in one folder.
     """
     check_split(split)
@@ -28,7 +28,7 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
     if not path.exists():
         raise FileNotFoundError(
             f"there is no data at {path}: needs 'sample', a folder of CIFAR files, of images, of .tar shards or of "
-            f".parquet files, a .zip or .npz file, or '{HUB}OWNER/NAME'"
+            f".parquet files, an image, a .zip or .npz file, or '{HUB}OWNER/NAME'"
         )
     if CifarFiles.are_in(path):
         return CifarFiles(path, split)

@@ -16,7 +16,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff",
 
 
 class ImageFolder:
-    """All images below a folder. Folders directly inside it are classes, in the order of their names.
+    """All images below a folder, or one image. Folders directly inside it are classes, in the order of their names.
 
     Images next to such folders have no label; with no folder that holds images, none has.
     """
@@ -24,11 +24,13 @@ class ImageFolder:
     # not the imagefolder of `datasets`, which drops all labels if classes have folders of their own or there is but one
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        if not self.path.is_dir():
-            raise NotADirectoryError(f"{self.path} is not a folder: needs a folder of images")
-        self.title = _as_text(self.path.resolve().name)
-        self.files = sorted(image_files(self.path))
+        path = Path(path)
+        alone = path.is_file() and path.suffix.lower() in EXTENSIONS
+        if not alone and not path.is_dir():
+            raise NotADirectoryError(f"{path} is not a folder: needs a folder of images, or one image")
+        self.path = path.parent if alone else path
+        self.title = _as_text(path.resolve().name)
+        self.files = [path] if alone else sorted(image_files(path))
         if not self.files:
             raise ValueError(f"{self.path} has no images: needs files ending in {', '.join(EXTENSIONS)}")
         inside = sorted({file.relative_to(self.path).parts[0] for file in self.files if file.parent != self.path})

@@ -45,10 +45,10 @@ def print_audit(console: Console, audit: dict[str, Any]) -> None:
     table = Table(
         title=f"{data['images']} images of {escape(data['title'])}, {audit['settings']['shifts']} shifts each"
     )
-    table.add_column("measure")
+    table.add_column("measure", overflow="fold")
     for model in audit["models"]:
         note = "\n[yellow]random weights[/]" if model["random"] else ""
-        table.add_column(escape(model["name"]) + note, justify="right")
+        table.add_column(escape(model["name"]) + note, justify="right", overflow="fold")
     for title, meaning, cells in table_rows(audit):
         shown = [f"{value}\n[dim]{between}[/]" if between else value for value, between in cells]
         table.add_row(f"{escape(title)}\n[dim]{escape(meaning)}[/]", *shown)

@@ -115,7 +115,7 @@ def _steadiness(model: dict[str, Any], protocol: str, images: int, kind: str, de
     else:
         changed = round((1 - first["worst_case"]["rate"]) * images)
         moved = f"changes its answer for {changed} of {images} images"
-        kept = f"gives each of {images} images one answer"
+        kept = f"keeps its answer for all {images} images"
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
     said = f"{moved} under {kind} shifts" if changed else f"{kept} under every {kind} shift tried{exact}"
     return f"{model['name']} {said}"

@@ -1,34 +1,16 @@
-"""Recipes: YAML files with some values of a :class:`~trueshift.train.config.TrainConfig`.
+"""Read recipes: YAML files with some values of a :class:`~trueshift.train.config.TrainConfig`.
 
-A recipe begins with comments that say what it is for, and may name others under ``base`` whose values it takes over.
+A recipe may name others under ``base`` whose values it takes over.
 """
 
 import re
-from difflib import get_close_matches
 from functools import reduce
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-FOLDER = Path(__file__).parent / "recipes"
-
-
-def list_recipes() -> list[str]:
-    """Names of the recipes in the package, without bases, which begin with ``_``."""
-    names = (file.relative_to(FOLDER).with_suffix("").as_posix() for file in FOLDER.rglob("*.yaml"))
-    return sorted(name for name in names if not re.search(r"(^|/)_", name))
-
-
-def find_recipe(name: str | Path, beside: Path | None = None) -> Path:
-    """The file of a recipe: a path, also from the folder ``beside``, or a name of :func:`list_recipes`."""
-    for file in (*([beside / f"{name}.yaml", beside / name] if beside else []), Path(name), FOLDER / f"{name}.yaml"):
-        if file.is_file():
-            return file
-    close = get_close_matches(str(name), list_recipes(), n=3)
-    meant = f"did you mean {', '.join(close)}?" if close else "needs a file, or one of `trueshift recipes`"
-    raise FileNotFoundError(f"there is no recipe {name}: {meant}")
+from ..recipes import find_recipe
 
 
 def read_recipe(name: str | Path) -> dict[str, Any]:
@@ -60,12 +42,6 @@ def overlaid(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = overlaid(merged[key], value) if both else value
     return merged
-
-
-def about(name: str | Path) -> str:
-    """The comments a recipe begins with."""
-    comments = takewhile(lambda line: line.startswith("#"), find_recipe(name).read_text().splitlines())
-    return "\n".join(line.removeprefix("#").removeprefix(" ") for line in comments)
 
 
 class _Loader(yaml.SafeLoader):

@@ -1,0 +1,124 @@
+"""The playground in a real browser, from a file: dragged, moved by keys, with images of one's own, wide and narrow."""
+
+import pytest
+import torch
+from browser import assert_readable, needs_browser, open_browser
+from PIL import Image
+
+from trueshift.data import EmbeddedSample, Preparation
+from trueshift.models.registry import create_model
+from trueshift.playground import EVERY, FAMILIES, FIRST, network_names, write_playground
+
+pytestmark = needs_browser
+READY = "ready && networks.every(network => network.answers?.size > 0)"
+SEEN = "networks.map(({changes, largest, patterns}) => ({changes, largest, patterns: patterns.size}))"
+
+
+@torch.inference_mode()
+def assert_golden(page, family):
+    """The logits of the image that the page opens with are those of PyTorch."""
+    source = EmbeddedSample()
+    for at, name in enumerate(network_names(family)):
+        model = create_model(name, pretrained=True).eval()
+        preparation = Preparation.from_config(model.pretrained_cfg)
+        wanted = model(preparation.normalise(preparation.canvas(source[EVERY * FIRST].image))[None])[0]
+        found = torch.tensor(page.evaluate(f"[...networks[{at}].first]"))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
+
+
+def drag(page, steps):
+    """Move the image with a pointer that is held down, over as many shifts, each of which is looked at."""
+    box = page.locator("#stage").bounding_box()
+    pixel, x, y = box["width"] / 32, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for step in range(1, steps + 1):
+        page.mouse.move(x + step % 9 * pixel, y + step // 9 * pixel)
+        page.wait_for_function(f"moves === {step}")
+    page.mouse.up()
+
+
+def test_drag_keys_own_images_and_small_screens(tmp_path):
+    broken, own = tmp_path / "torn.png", tmp_path / "own.png"
+    broken.write_bytes(b"torn")
+    image = Image.new("RGB", (96, 64), "red")
+    image.paste((10, 200, 30), (16, 0, 80, 64))  # the square in its middle
+    image.save(own)
+    written, requests, problems = write_playground(tmp_path / "page.html"), [], []
+    with open_browser() as page:
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda made: requests.append(made.url))
+        page.goto(written.as_uri())
+        page.wait_for_function(READY)
+        page.evaluate("allShifts = () => rest = []")  # the slow test fills the map
+        assert_golden(page, "swin")
+
+        drag(page, 64)
+        ordinary, adaptive = page.evaluate(SEEN)
+        assert adaptive == {"changes": 0, "largest": 0, "patterns": 1}
+        assert ordinary["changes"] > 0
+        assert ordinary["largest"] > 0.1
+        assert ordinary["patterns"] > 64
+        assert page.evaluate("String([...networks[0].answers.keys()]) === String([...networks[1].answers.keys()])")
+        assert page.inner_text("#adaptive .changes") == "0 in 64 moves"
+        assert page.inner_text("#adaptive .largest") == "exactly 0"
+        assert page.inner_text("#ordinary .patterns") == str(page.evaluate("networks[0].patterns.size"))
+
+        page.keyboard.press("Shift+Tab")
+        page.evaluate("document.activeElement.blur()")
+        page.locator("body").press("Tab")
+        assert page.evaluate("document.activeElement.id") == "stage"
+        assert page.evaluate("getComputedStyle(document.querySelector('.frame')).outlineStyle") == "solid"
+        before = page.evaluate("at")
+        for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowUp"):
+            page.keyboard.press(key)
+        assert page.evaluate("at") == {"dy": (before["dy"] + 1) % 32, "dx": (before["dx"] - 1) % 32}
+        assert page.evaluate("scrollY") == 0
+
+        page.set_input_files("#file", own)
+        page.wait_for_function("image.label === null")
+        assert page.evaluate(
+            "[...new Set([0, 1, 2].map(c => image.pixels.filter((_, at) => at % 3 === c))"
+            ".map(plane => `${Math.min(...plane)} ${Math.max(...plane)}`))]"
+        ) == ["10 10", "200 200", "30 30"]
+        page.set_input_files("#file", broken)
+        page.wait_for_selector("#state.bad")
+        assert "torn.png cannot be read as an image" in page.inner_text("#state")
+        assert page.evaluate("image.name") == "your image"
+
+        for scheme, width in (("light", 1280), ("dark", 390)):
+            assert_readable(page, scheme, width)
+        page.emulate_media(reduced_motion="reduce")
+        assert page.evaluate("getComputedStyle(document.querySelector('.bars i')).transitionProperty") == "none"
+        page.click("summary")
+        page.click("#show-notices")
+        page.wait_for_function("$('notices').textContent.includes('MIT License')")
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [written.as_uri()]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return write_playground(tmp_path_factory.mktemp("site"), "cvt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_loaded_when_chosen_and_seen_at_all_shifts(site, family):
+    requests = []
+    with open_browser() as page:
+        page.on("request", lambda made: requests.append(made.url))
+        page.goto(site.as_uri())
+        page.wait_for_function(READY)
+        loaded = {url.rpartition("/")[2] for url in requests if url.endswith(".js")}
+        assert loaded == {"runtime.js", "cvt_mini.js", "a_cvt_mini.js"}
+        if family != "cvt":
+            page.select_option("#family", family)
+        page.wait_for_function(f"{READY} && networks[1].answers.size === 1024")
+        assert_golden(page, family)
+        ordinary, adaptive = page.evaluate(SEEN)
+        assert adaptive == {"changes": 0, "largest": 0, "patterns": 1}
+        assert ordinary["patterns"] > 1
+        assert page.evaluate("new Set(networks[0].answers.values()).size") > 1
+        assert page.inner_text("#adaptive h2 small") == f"a_{family}_mini"
+    assert all(url.startswith(("blob:", "data:", site.parent.as_uri())) for url in requests)
