@@ -1,6 +1,7 @@
 """Networks of timm, torchvision and transformers that keep their class: exact in evaluation, and theirs again after."""
 
 from functools import partial
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -87,11 +88,11 @@ def test_no_bit_changes_when_the_image_moves(name):
 @pytest.mark.parametrize("name", IMAGES)
 def test_features_stand_where_the_image_does(name):
     adapted = ts.adapt(make(name), criterion="max_norm")
-    images = HOSTILE[::3]
+    images = HOSTILE[::4]
     assert_equivariant(lambda image: list(ts.features(adapted, image)), images, shifts=1)
-    found = ts.features(adapted, images)
-    assert all(torch.equal(tokens.grid.origin, ts.origin(adapted, images)) for tokens in found)
-    assert torch.equal(ts.features(adapted, images, 1)[0].values, found[-1].values)
+    (last,) = ts.features(adapted, images, 1)
+    assert torch.equal(last.grid.origin, ts.origin(adapted, images))
+    assert last.values.std() > 0
 
 
 @torch.no_grad()
@@ -160,7 +161,7 @@ for name, how, criterion in {cases}:
     torch._dynamo.reset()
 print("done")
 """
-FEW = [("transformers dinov2, classes", "compiled", "fixed"), ("timm vit", "exported", "max_norm")]
+FEW = [("timm vit", "compiled", "max_norm"), ("torchvision swin", "exported", "fixed")]
 ALL = [(name, how, "max_norm") for name in IMAGES for how in ("compiled", "exported")]
 
 
@@ -203,6 +204,11 @@ def test_pipelines_and_training_calls_go_on_working():
     output = adapted.train()(pixel_values=photo[None], labels=torch.tensor([2]))
     assert type(output).__name__ == "ImageClassifierOutput"
     assert output.loss > 0
+
+
+def test_the_audit_of_a_pipeline_beside_its_twin(run_unchecked):
+    shown = run_unchecked(Path(__file__).parents[2] / "examples" / "adapt_transformers.py")
+    assert " ".join(shown.split()).endswith("under every circular shift tried, bit for bit.")
 
 
 class Brightest(ts.Criterion):
