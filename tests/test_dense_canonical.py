@@ -195,3 +195,5 @@ def test_what_cannot_be_rolled_back(monkeypatch):
             ts.canonicalize(nn.AdaptiveAvgPool2d(3), dense=dense)(image)
     with pytest.raises(ValueError, match=r"dense 'pixels': needs one of .*'pixel'.*or a function"):
         ts.canonicalize(nn.Identity(), dense="pixels")
+    with pytest.raises(TypeError, match="first argument, or as pixel_values"):
+        ts.canonicalize(nn.Identity())()

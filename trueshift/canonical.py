@@ -77,7 +77,9 @@ class Canonicalize(nn.Module):
     def forward(self, image: Float[Tensor, "B C H W"] | None = None, *args: Any, **kwargs: Any) -> Any:
         """The model's output on the image in its canonical frame; dense maps rolled back to the image's own."""
         named = image is None  # as transformers calls it
-        image = kwargs.pop("pixel_values") if image is None else image
+        image = kwargs.pop("pixel_values", None) if image is None else image
+        if image is None:
+            raise TypeError("no image was given: needs [B, C, H, W] as the first argument, or as pixel_values")
         check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
         start, size = self.origin(image), (image.shape[2], image.shape[3])
 

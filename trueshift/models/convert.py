@@ -52,14 +52,14 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Any:
 
     Shift law: logits of the twin do not change when the image moves, bit for bit.
     """
-    model = unwrapped(model)
-    if library_of(model) is None:
-        return _twin(model, True, changes)
+    network = unwrapped(model)
+    if library_of(network) is None:
+        return _twin(network, True, changes)
     if not changes.keys() <= {"criterion", "grid_drop_rate"}:
         raise TypeError(
-            f"{', '.join(changes)}: a {type(model).__name__} keeps its class; needs criterion or grid_drop_rate alone"
+            f"{', '.join(changes)}: a {type(network).__name__} keeps its class; needs criterion or grid_drop_rate alone"
         )
-    return adapt_foreign(model, **changes)
+    return adapt_foreign(network, **changes)
 
 
 def revert(model: nn.Module, **changes: Any) -> Any:
