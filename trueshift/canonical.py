@@ -19,7 +19,7 @@ from .ops.selection.quantised_image import Pixels
 from .ops.selection.seam import start_on_seam
 
 Back = Callable[[Any, Tensor, Pair], Any]
-DENSE = (False, True, "stride", "pixel")
+DENSE = (False, True, "pixel")
 
 
 @torch.no_grad()

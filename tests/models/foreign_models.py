@@ -47,6 +47,7 @@ TRANSFORMERS = {
     "transformers vit": lambda: hf.ViTModel(hf.ViTConfig(**PLAIN)),
     "transformers vit, classes": lambda: hf.ViTForImageClassification(hf.ViTConfig(**PLAIN)),
     "transformers deit, classes": lambda: hf.DeiTForImageClassification(hf.DeiTConfig(**PLAIN)),
+    "transformers deit, teacher": lambda: hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(**PLAIN)),
     "transformers dinov2": lambda: hf.Dinov2Model(hf.Dinov2Config(**PLAIN)),
     "transformers dinov2, classes": lambda: hf.Dinov2ForImageClassification(hf.Dinov2Config(**PLAIN)),
     "transformers dinov2, registers": lambda: hf.Dinov2WithRegistersModel(hf.Dinov2WithRegistersConfig(**PLAIN)),

@@ -23,6 +23,7 @@ class FrameConv(AdaptiveTokenize):
     """What a convolution needs to choose its frame; made from an ordinary one by :func:`make_adaptive`."""
 
     anchor = True
+    weight: Tensor
     size_check: RemovableHandle
 
     def origin(self, image: Float[Tensor, "B C *T H W"]) -> Int64[Tensor, "B 2"]:
@@ -32,7 +33,7 @@ class FrameConv(AdaptiveTokenize):
         """
         if self.training and self.criterion.adaptive and self.criterion.grid_drop_rate:
             raise ValueError("grids are random while training with grid_drop_rate: needs model.eval()")
-        offset = self.choose(image).offset
+        offset = self.choose(image.to(self.weight.dtype)).offset  # as networks cast it that take any type
         return torch.stack([offset[:, axis] % image.shape[axis - 2] for axis in (0, 1)], 1)
 
 
@@ -107,14 +108,14 @@ def make_adaptive(conv: nn.Module, parent: nn.Module, criterion: Criterion) -> N
         parent: the module it belongs to, which is given the image; it is to refuse images that it would pad.
         criterion: for the phase of the grid.
     """
-    kind: Any = conv  # not yet what it is about to be
-    kind.__class__ = AdaptivePatchConv3d if isinstance(conv, nn.Conv3d) else AdaptivePatchConv
-    kind.dim, kind.factor = kind.in_channels, kind.stride[-2:]
-    kind.padding = (0,) * len(kind.stride) if kind.padding == "valid" else kind.padding
-    kind.criterion, kind.frame = (
-        part.to(kind.weight.device).train(kind.training) for part in (criterion, FrameFinder())
+    layer: Any = conv
+    layer.__class__ = AdaptivePatchConv3d if isinstance(conv, nn.Conv3d) else AdaptivePatchConv
+    layer.dim, layer.factor = layer.in_channels, layer.stride[-2:]
+    layer.padding = (0,) * len(layer.stride) if layer.padding == "valid" else layer.padding
+    layer.criterion, layer.frame = (
+        part.to(layer.weight.device).train(layer.training) for part in (criterion, FrameFinder())
     )
-    kind.size_check = parent.register_forward_pre_hook(_check_input, with_kwargs=True)
+    layer.size_check = parent.register_forward_pre_hook(_check_input, with_kwargs=True)
 
 
 def make_ordinary(conv: nn.Module) -> None:

@@ -26,8 +26,8 @@ KEPT = {
     "transformers.models": (
         *(f"{name}Model" for name in ("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "DINOv3ViT", "Swin", "Swinv2")),
         *(f"{name}ForImageClassification" for name in ("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters")),
-        *("SwinForImageClassification", "Swinv2ForImageClassification", "CvtModel"),
-        *("CLIPVisionModel", "CLIPVisionModelWithProjection", "SiglipVisionModel"),
+        *("SwinForImageClassification", "Swinv2ForImageClassification", "DeiTForImageClassificationWithTeacher"),
+        *("CvtModel", "CLIPVisionModel", "CLIPVisionModelWithProjection", "SiglipVisionModel"),
     ),
 }
 
