@@ -8,7 +8,7 @@ from . import _old_paths, _torchvision
 _torchvision.make_importable()
 _old_paths.install()
 
-from .canonical import canonicalize  # noqa: E402
+from .canonical import canonicalize, move_boxes, move_points, origin  # noqa: E402
 from .criteria import Candidates, Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm  # noqa: E402
 from .explain import explain  # noqa: E402
 from .fit import fit  # noqa: E402
@@ -24,7 +24,7 @@ from .layers import (  # noqa: E402
     CosineWindowAttention,
     WindowAttention,
 )
-from .models import create_model, list_models  # noqa: E402
+from .models import create_model, features, list_models  # noqa: E402
 from .motion import mean_over_grids, steady, video  # noqa: E402
 from .onnx_export import export_onnx  # noqa: E402
 from .ops.geometry.grid import TokenGrid, Tokens, place  # noqa: E402
@@ -70,10 +70,14 @@ __all__ = [
     "create_model",
     "explain",
     "export_onnx",
+    "features",
     "fit",
     "from_pretrained",
     "list_models",
     "mean_over_grids",
+    "move_boxes",
+    "move_points",
+    "origin",
     "place",
     "resample",
     "revert",

@@ -1,19 +1,25 @@
-"""Any image model, made invariant to circular shifts from outside: show it the image in a frame that does not move."""
+"""Any image model, made exact under circular shifts from outside: show it the image in a frame that does not move."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+import torch.nn.functional as F
+from jaxtyping import Float, Int64, Real
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from .layers.frame import FrameFinder
+from .layers.patch_conv import FrameConv
 from .layers.tokenize import check_image
-from .ops.geometry.shift import IMAGE_DIMS, circular_shift
+from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
 from .ops.nn.autocast import without_autocast
 from .ops.selection.content_hash import origin_keys
 from .ops.selection.quantised_image import Pixels
 from .ops.selection.seam import start_on_seam
+
+Back = Callable[[Any, Tensor, Pair], Any]
+DENSE = (False, True, "pixel")
 
 
 @torch.no_grad()
@@ -31,38 +37,65 @@ def canonical_origin(image: Float[Tensor, "B C H W"], finder: FrameFinder | None
         return start_on_seam(rows, columns, first, (1, 1), lambda needed: origin_keys(pixels, needed))
 
 
+def origin(model: nn.Module, image: Float[Tensor, "B C *T H W"]) -> Int64[Tensor, "B 2"]:
+    """Row and column of the pixel at which the model's frame starts, of each image.
+
+    For what :func:`canonicalize` gave, and what :func:`~trueshift.adapt` gave where it kept the network's class.
+
+    Shift law: ``origin(model, S^t x) == origin(model, x) - t`` modulo the size, up to a period of the image.
+
+    >>> image = torch.rand(1, 3, 32, 32)
+    >>> model = trueshift.canonicalize(torch.nn.Identity())
+    >>> bool((model(image)[0, :, 0, 0] == image[0, :, *trueshift.origin(model, image)[0]]).all())
+    True
+    """
+    for part in model.modules():
+        if isinstance(part, FrameConv | Canonicalize):
+            return part.origin(image)
+    raise TypeError(
+        f"a {type(model).__name__} chooses no frame: needs canonicalize(model), or an adapted network that kept its "
+        "class; those of trueshift's own models are in model.features(image)"
+    )
+
+
 class Canonicalize(nn.Module):
     """See :func:`canonicalize`."""
 
-    def __init__(self, model: nn.Module, dense: bool) -> None:
+    def __init__(self, model: nn.Module, dense: bool | str | Back) -> None:
         super().__init__()
+        if not callable(dense) and dense not in DENSE:
+            raise ValueError(f"dense {dense!r}: needs one of {DENSE}, or a function of (output, origin, size)")
         self.model = model
         self.dense = dense
         self.frame = FrameFinder()
 
-    def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
+    def origin(self, image: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
+        """Where the model's frame starts: where its own patch embedding says, if that chooses."""
+        chooses = next((part for part in self.model.modules() if isinstance(part, FrameConv)), None)
+        return canonical_origin(image, self.frame) if chooses is None else chooses.origin(image)
+
+    def forward(self, image: Float[Tensor, "B C H W"] | None = None, *args: Any, **kwargs: Any) -> Any:
         """The model's output on the image in its canonical frame; dense maps rolled back to the image's own."""
+        named = image is None  # as transformers calls it
+        image = kwargs.pop("pixel_values", None) if image is None else image
+        if image is None:
+            raise TypeError("no image was given: needs [B, C, H, W] as the first argument, or as pixel_values")
         check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
-        origin = canonical_origin(image, self.frame)
-        output = self.model(circular_shift(image, origin, IMAGE_DIMS), *args, **kwargs)
-        if not self.dense:
-            return output
+        start, size = self.origin(image), (image.shape[2], image.shape[3])
 
-        def back(part: Any) -> Any:
-            if not isinstance(part, Tensor):
-                return part
-            if part.dim() != 4 or part.shape[2:] != image.shape[2:]:
-                raise ValueError(
-                    f"an output of shape {tuple(part.shape)} cannot be rolled back to an image of "
-                    f"{tuple(image.shape[2:])} pixels: needs [B, D, {image.shape[2]}, {image.shape[3]}]; "
-                    "use dense=False for outputs that do not lie on the pixels"
-                )
-            return circular_shift(part, -origin, IMAGE_DIMS)
+        def along(part: Any) -> Any:
+            return _rolled(part, start) if _lies_on(part, size) else part
 
-        return tree_map(back, output)
+        moved = circular_shift(image, start, IMAGE_DIMS)
+        if self.dense:
+            args, kwargs = tree_map(along, (args, kwargs))
+        output = self.model(*args, pixel_values=moved, **kwargs) if named else self.model(moved, *args, **kwargs)
+        if callable(self.dense):
+            return self.dense(output, start, size)
+        return to_image_frame(output, start, size, self.dense == "pixel") if self.dense else output
 
 
-def canonicalize(model: nn.Module, dense: bool = False) -> Canonicalize:
+def canonicalize(model: nn.Module, dense: bool | str | Back = False) -> Canonicalize:
     """Wrap any image model so that its answer does not change under circular shifts, weights untouched.
 
     Each image is rolled to its canonical frame, the model runs on that, and dense output is rolled back. The frame is
@@ -72,15 +105,106 @@ def canonicalize(model: nn.Module, dense: bool = False) -> Canonicalize:
     jump (``docs/exactness.md`` has numbers), and the model is as sensitive as it was. Nor is the frame always the
     photograph's own: where it is not, the model sees a rolled image it was not trained on.
 
-    Shift law: ``f(S x) == f(x)``, or ``f(S x) == S f(x)`` with ``dense``, bit for bit.
+    Shift law: ``f(S x) == f(x)``, or ``f(S x) == S f(x)`` for dense output of the image's size, bit for bit. A map of
+    stride s can only be rolled by whole cells: there the law holds for shifts by multiples of s, and for every shift
+    with ``dense="pixel"``.
 
     Args:
-        model: takes images ``[B, C, H, W]`` first; further arguments are passed on.
-        dense: the output (or each tensor of a tuple, list or dictionary) lies on the image's pixels.
+        model: takes images ``[B, C, H, W]`` first, or as ``pixel_values``; further arguments are passed on. With
+            ``dense``, those that lie on the image's pixels (labels, masks) are rolled with it.
+        dense: whether the output, or parts of a tuple, dictionary or output class of transformers, lies on the image.
+            True: every ``[B, D, h, w]`` is rolled back, by whole cells where it is smaller than the image, and every
+            ``[B, H, W]`` of the image's size; what has no place (losses, scores of queries) stays as it is.
+            ``"pixel"``: smaller maps are first enlarged to the image's size, bilinearly (of integers: nearest). Or a
+            function ``(output, origin, size) -> output`` for anything else, such as key points and boxes: see
+            :func:`move_points`, :func:`move_boxes`, :func:`to_image_frame`.
 
     >>> from torchvision.models import resnet18
     >>> model, image = trueshift.canonicalize(resnet18()).eval(), torch.rand(1, 3, 64, 64)
     >>> torch.equal(model(image), model(image.roll((9, 4), (2, 3))))
     True
+    >>> maps = trueshift.canonicalize(torch.nn.Conv2d(3, 8, 3, stride=4, padding=1), dense="pixel")
+    >>> torch.equal(maps(image).roll((9, 4), (2, 3)), maps(image.roll((9, 4), (2, 3))))
+    True
     """
     return Canonicalize(model, dense)
+
+
+def to_image_frame(output: Any, origin: Int64[Tensor, "B 2"], size: Pair, enlarge: bool = False) -> Any:
+    """Maps that were computed in the frame at ``origin``, back in the image's own; see :func:`canonicalize`.
+
+    Shift law: of maps of the image's size, or enlarged to it, exact for every shift; of others for whole cells.
+
+    Args:
+        output: maps ``[B, D, h, w]`` or ``[B, H, W]``, alone or in any structure.
+        size: of the image.
+        enlarge: to the image's size, before they are rolled.
+    """
+    maps = 0
+
+    def back(part: Any) -> Any:
+        nonlocal maps
+        if not (isinstance(part, Tensor) and (part.dim() == 4 or _lies_on(part, size))):
+            return part
+        maps += 1
+        shape = part.shape[-2:]
+        if any(large % small for large, small in zip(map(max, shape, size), map(min, shape, size), strict=True)):
+            raise ValueError(
+                f"a map of shape {tuple(part.shape)} cannot be rolled back to an image of {size} pixels: needs sides "
+                f"that divide {size[0]} and {size[1]}; use dense=False, or a function for such outputs"
+            )
+        if enlarge and part.dim() == 4 and shape.numel() < size[0] * size[1]:
+            smooth = {"mode": "bilinear", "align_corners": False} if part.is_floating_point() else {}
+            part = F.interpolate(part if smooth else part.double(), size, **smooth).to(part.dtype)  # type: ignore[arg-type]
+        return _rolled(part, -torch.stack([origin[:, i] * part.shape[i - 2] // size[i] for i in (0, 1)], 1))
+
+    output = tree_map(back, output)
+    if not maps:
+        raise ValueError(
+            f"no part of the output is a map: needs [B, D, {size[0]}, {size[1]}] or a fraction of that size; use "
+            "dense=False for outputs that do not lie on the pixels"
+        )
+    return output
+
+
+def move_points(
+    points: Float[Tensor, "B N 2"], origin: Real[Tensor, "B 2"], size: Sequence[float]
+) -> Float[Tensor, "B N 2"]:
+    """Points (x, y) found in the frame at ``origin``, in the image's own; modulo its size.
+
+    Shift law: moves with the image, up to the rounding of the coordinates.
+
+    Args:
+        origin: row and column, as the function given to :func:`canonicalize` receives it.
+        size: height and width. For coordinates from 0 to 1: ``origin / torch.tensor(size)`` and ``(1, 1)``.
+
+    >>> trueshift.move_points(torch.tensor([[[5.0, 1.0]]]), torch.tensor([[2, 30]]), (32, 32))
+    tensor([[[3., 3.]]])
+    """
+    return (points + origin.flip(1)[:, None]) % points.new_tensor([size[1], size[0]])
+
+
+def move_boxes(
+    boxes: Float[Tensor, "B N 4"], origin: Real[Tensor, "B 2"], size: Sequence[float]
+) -> Float[Tensor, "B N 4"]:
+    """Boxes (x1, y1, x2, y2) found in the frame at ``origin``, in the image's own.
+
+    The first corner lies in the image and every box keeps its size. One that crosses the border of the image ends
+    beyond it, and goes on at the other side.
+
+    Shift law and arguments as :func:`move_points`.
+
+    >>> trueshift.move_boxes(torch.tensor([[[5.0, 1.0, 9.0, 2.0]]]), torch.tensor([[2, 25]]), (32, 32))
+    tensor([[[30.,  3., 34.,  4.]]])
+    """
+    first = move_points(boxes[..., :2], origin, size)
+    return torch.cat([first, first + (boxes[..., 2:] - boxes[..., :2])], 2)
+
+
+def _lies_on(part: Any, size: Pair) -> bool:
+    """Whether this is ``[B, H, W]`` or ``[B, D, H, W]``."""
+    return isinstance(part, Tensor) and part.dim() in (3, 4) and tuple(part.shape[-2:]) == size
+
+
+def _rolled(part: Tensor, offset: Tensor) -> Tensor:
+    return circular_shift(part, offset, (part.dim() - 2, part.dim() - 1))

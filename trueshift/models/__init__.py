@@ -4,6 +4,7 @@ from .backbone import Backbone
 from .config import BackboneConfig
 from .convert import adapt, revert
 from .cvt import Cvt, CvtConfig
+from .foreign import features
 from .hub import from_pretrained
 from .mvit_v2 import MvitV2, MvitV2Config
 from .registry import create_model, list_models
@@ -22,6 +23,7 @@ __all__ = [
     "SwinV2Config",
     "adapt",
     "create_model",
+    "features",
     "from_pretrained",
     "list_models",
     "revert",

@@ -58,7 +58,8 @@ class Backbone(HubModel):
 
     ``features(x)`` gives the tokens of every stage and where they stand. The rest is timm's interface:
     ``forward_features`` stays in the network's own frame, in which a shift of the image changes nothing;
-    ``forward_intermediates`` and ``features_only`` bring maps back to the frame of the image.
+    ``forward_intermediates`` and ``features_only`` bring maps back to the frame of the image. Behind another library's
+    decoder the law ends; :func:`~trueshift.canonicalize` around the whole network restores it.
     """
 
     Config: ClassVar[type[BackboneConfig]]

@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from timm.models._features import FeatureDictNet, FeatureGetterNet, FeatureHookNet
 from timm.models.mvitv2 import MultiScaleAttention, MultiScaleVit
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
@@ -14,48 +15,69 @@ from torch import Tensor, nn
 from ..utils.deprecation import renamed_arguments
 from .backbone import Backbone
 from .cvt import Cvt, CvtConfig, is_microsoft, is_transformers, rename_cvt_keys
+from .foreign import KEPT, adapt_foreign, is_adapted, library_of, revert_foreign, unwrapped
 from .mvit_v2 import MvitV2, MvitV2Config
 from .swin import Swin, SwinConfig, SwinV2, SwinV2Config
 
 SUPPORTED = (
     "timm's SwinTransformer, SwinTransformerV2 and MultiScaleVit (MViTv2, with convolutional pooling and relative "
-    "positions), transformers' CvtForImageClassification, a CvT state_dict with Microsoft's names, and trueshift's own "
-    "models; for any other image model there is trueshift.canonicalize"
+    "positions), transformers' CvtForImageClassification, a CvT state_dict with Microsoft's names, trueshift's own "
+    "models, or, keeping their class, "
+    + "; ".join(f"{library.partition('.')[0]}'s {', '.join(names)}" for library, names in KEPT.items())
+    + "; for any other image model there is trueshift.canonicalize"
 )
 
 
-def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Backbone:
+def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Any:
     """The shift-equivariant twin of a network, with its weights.
 
     Takes any size and number of classes; dtype, device, training mode and which parameters are trained stay the same.
-    The network given is not touched. Outputs differ from its own, also on images that did not move: windows, patches
-    and keys stand elsewhere now. Accuracy follows with some fine-tuning, as the paper reports.
+    The network given is not touched; DataParallel, DistributedDataParallel and ``torch.compile`` are taken off.
 
-    Position tables stay as they are: Swin's are only read within windows, MViTv2's linear ones are read at the
-    shortest signed distance.
+    **Swin, SwinV2 and MViTv2 of timm, CvT**: one of our networks, all of whose layers choose their grids. Outputs
+    differ from the network's own, also on images that did not move: windows, patches and keys stand elsewhere now.
+    Accuracy follows with some fine-tuning, as the paper reports. Position tables stay as they are: Swin's are only
+    read within windows, MViTv2's linear ones are read at the shortest signed distance.
+
+    **ViT, DeiT, DINO, CLIP, Hiera, torchvision's and transformers' networks**: a copy of the same class, with the same
+    call and the same keys, whose patch embedding shows each image to the rest in a frame that moves with it, in
+    evaluation. By default that is the photograph's own, so that nothing has to be fine-tuned: see
+    :func:`trueshift.models.foreign.adapt_foreign`. Features stay in that frame; :func:`~trueshift.features` has them
+    with their positions.
 
     Args:
-        model: one of timm's SwinTransformer, SwinTransformerV2, MultiScaleVit; transformers'
-            CvtForImageClassification; a state_dict of Microsoft's CvT; or one of ours.
-        changes: fields of the configuration to change, such as ``criterion``, ``anchor`` or ``feature_frame``.
+        model: what is named above; a state_dict of Microsoft's CvT; or one of ours.
+        changes: fields of the configuration to change, such as ``criterion``, ``anchor`` or ``feature_frame``; for
+            networks that keep their class ``criterion`` and ``grid_drop_rate`` alone.
 
     Shift law: logits of the twin do not change when the image moves, bit for bit.
     """
-    return _twin(model, True, changes)
+    network = unwrapped(model)
+    if library_of(network) is None:
+        return _twin(network, True, changes)
+    if not changes.keys() <= {"criterion", "grid_drop_rate"}:
+        raise TypeError(
+            f"{', '.join(changes)}: a {type(network).__name__} keeps its class; needs criterion or grid_drop_rate alone"
+        )
+    return adapt_foreign(network, **changes)
 
 
-def revert(model: Backbone, **changes: Any) -> Backbone:
+def revert(model: nn.Module, **changes: Any) -> Any:
     """The ordinary network with the same weights, bit for bit: the criterion is ``"fixed"`` everywhere.
 
-    Parameters of a learned criterion are left out. Position tables that were made for the circle (an MViTv2 that was
-    adaptive from the start) are still read circularly.
+    Of an adapted network that kept its class, a copy as it was. Parameters of a learned criterion are left out.
+    Position tables that were made for the circle (an MViTv2 that was adaptive from the start) are still read so.
 
     Args:
         changes: fields of the configuration to change: ``padding="circular"`` gives the paper's baseline for circular
-            shifts.
+            shifts. For our networks.
     """
+    model = unwrapped(model)
+    if is_adapted(model) and not changes:
+        return revert_foreign(model)
     if not isinstance(model, Backbone):
-        raise TypeError(f"a {type(model).__name__} cannot be reverted: needs one of trueshift's own models")
+        needs = "one of trueshift's own models, or what adapt gave, without changes"
+        raise TypeError(f"a {type(model).__name__} cannot be reverted: needs {needs}")
     return _twin(model, False, changes)
 
 
@@ -98,6 +120,11 @@ def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
     state = model.state_dict() if isinstance(model, nn.Module) else {}
     if type(model).__name__ == "CvtForImageClassification" and is_transformers(state):  # without importing transformers
         return Cvt, _config_of_transformers_cvt(model), rename_cvt_keys(state)
+    if isinstance(model, FeatureDictNet | FeatureHookNet | FeatureGetterNet):
+        raise TypeError(
+            "a network made with features_only=True cannot be adapted: needs the whole network, whose features "
+            "trueshift.features(adapt(network), image) gives; or trueshift.canonicalize(model, dense=True)"
+        )
     raise TypeError(f"a {type(model).__name__} cannot be adapted: needs {SUPPORTED}")
 
 

@@ -226,7 +226,8 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
             ``out_indices``.
 
     Returns:
-        a :class:`~trueshift.models.backbone.Backbone`, or timm's wrapper around one with ``features_only``.
+        a :class:`~trueshift.models.backbone.Backbone`, or timm's wrapper around one with ``features_only``. Below
+        another library's decoder the guarantee ends; :func:`~trueshift.canonicalize` around the whole restores it.
 
     >>> model = trueshift.create_model("a_swin_mini", pretrained=True).eval()
     >>> image = torch.rand(1, 3, 32, 32)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..models import convert, hub
+from ..models.foreign import unwrapped
 from ..models.registry import create_model
 from .upernet import UperNet
 
@@ -16,9 +17,11 @@ from .upernet import UperNet
 def adapt(model: Any, **changes: Any) -> Any:
     """The shift-equivariant twin of a classifier or a segmentation network, with its weights.
 
-    For classifiers see :func:`trueshift.models.convert.adapt`. A UperNet, ours or of segmentation_models_pytorch,
-    keeps its decoder's weights; pooling and interpolation then follow the content's frame, and logits are enlarged by
-    half-pixel centres. Outputs differ from its own, also on images that did not move; fine-tuning restores accuracy.
+    For classifiers and feature networks (Swin, CvT, MViTv2; ViT, DINO, CLIP, Hiera, torchvision's and transformers',
+    which keep their class) see :func:`trueshift.models.convert.adapt`. A UperNet, ours or of
+    segmentation_models_pytorch, keeps its decoder's weights; pooling and interpolation then follow the content's frame,
+    and logits are enlarged by half-pixel centres. Outputs differ from its own, also on images that did not move;
+    fine-tuning restores accuracy.
 
     Args:
         model: what :func:`trueshift.models.convert.adapt` takes, a :class:`~trueshift.UperNet`, or a UPerNet of
@@ -33,7 +36,11 @@ def adapt(model: Any, **changes: Any) -> Any:
     >>> image = torch.rand(1, 3, 224, 224)
     >>> torch.equal(model(image), model(image.roll(1, 3)))
     True
+    >>> vit = trueshift.adapt(timm.create_model("vit_tiny_patch16_224", depth=1)).eval()
+    >>> torch.equal(vit(image), vit(image.roll(1, 3)))
+    True
     """
+    model = unwrapped(model)
     if _is_smp(model):
         model = from_smp(model)
     if not isinstance(model, UperNet):
@@ -50,6 +57,7 @@ def revert(model: Any, **changes: Any) -> Any:
     >>> all(torch.equal(one, other) for one, other in zip(again.parameters(), ordinary.parameters()))
     True
     """
+    model = unwrapped(model)
     if not isinstance(model, UperNet):
         return convert.revert(model, **changes)
     return _rebuilt(model, convert.twin_config(model.encoder.config, adaptive=False, **changes))

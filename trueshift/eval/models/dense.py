@@ -55,7 +55,7 @@ def size_multiple_of(model: Any) -> Pair:
 def is_segmenter(module: nn.Module) -> bool:
     """Whether a network is known to give a label for each pixel, without trying it."""
     if isinstance(module, Canonicalize):
-        return module.dense
+        return bool(module.dense)
     return isinstance(module, UperNet) or getattr(module, "dense", False) is True
 
 

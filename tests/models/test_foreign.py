@@ -1,0 +1,332 @@
+"""Networks of timm, torchvision and transformers that keep their class: exact in evaluation, and theirs again after."""
+
+from functools import partial
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import timm
+import torch
+import transformers as hf
+from foreign_models import FAMILIES, TIMM, make, outputs, size
+from PIL import Image
+from torch import nn
+
+import trueshift as ts
+from trueshift.layers.patch_conv import FrameConv
+from trueshift.ops.selection.exact import exact_sum
+from trueshift.testing import assert_equivariant, assert_invariant, hostile_images, photographs
+
+IMAGES = [name for name in FAMILIES if name != "torchvision mvit"]
+
+_NAMED = {**hostile_images(32), **photographs(32)}
+_CHOSEN = ("constant", "two bright pixels", "four bright pixels", "tiles", "tiles that fit", "mirror", "huge", "rocket")
+HOSTILE = torch.stack([_NAMED[name] for name in (*_CHOSEN, "checkerboard 3", "faint contrast", "normal noise")])
+
+
+def patch(model):
+    return next(part for part in model.modules() if isinstance(part, FrameConv))
+
+
+def moved(image, shift=(5, -3)):
+    return image.roll(shift, (-2, -1))
+
+
+def same(one, other):
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_there_and_back(name):
+    ordinary, image = make(name), torch.rand(2, *size(name))
+    before = {key: value.clone() for key, value in ordinary.state_dict().items()}
+    expected = outputs(ordinary, image)
+    adapted = ts.adapt(ordinary)
+    reverted = ts.revert(adapted)
+    for model in (adapted, reverted):
+        assert type(model) is type(ordinary)
+        assert list(model.state_dict()) == list(before)
+        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert same(outputs(reverted, image), expected)
+    assert [type(part) for part in reverted.modules()] == [type(part) for part in ordinary.modules()]
+    # in training the frame is the image's own, as in the ordinary network
+    patch(adapted).train()
+    assert same(outputs(adapted, image), expected)
+    # nothing of the copy is shared
+    for parameter in (*adapted.parameters(), *reverted.parameters()):
+        parameter.zero_()
+    assert same(outputs(ordinary, image), expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_image_reaches_the_patch_embedding_alone(name):
+    adapted, image = ts.adapt(make(name)).requires_grad_(False), torch.rand(1, *size(name), requires_grad=True)
+    assert any(part.requires_grad for part in outputs(adapted, image))
+    patch(adapted).register_forward_hook(lambda module, given, found: found.detach())
+    assert not any(part.requires_grad for part in outputs(adapted, image))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_bit_changes_when_the_image_moves(name):
+    ordinary, clip = make(name), len(size(name)) == 4
+
+    def shown(model):
+        def forward(image):  # four frames of a clip, each brighter than the last
+            frames = image[:, :, None] * torch.linspace(0.5, 1, 4).view(4, 1, 1)
+            return outputs(model, frames if clip else image)
+
+        return forward
+
+    assert_invariant(shown(ts.adapt(ordinary)), HOSTILE, shifts=2)
+    if clip:  # images with a criterion that chooses: below
+        assert_invariant(shown(ts.adapt(ordinary, criterion="input_norm")), HOSTILE, shifts=2)
+    with pytest.raises(AssertionError, match="does not hold"):
+        assert_invariant(shown(ordinary), HOSTILE[-1:], shifts=1)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_features_stand_where_the_image_does(name):
+    adapted = ts.adapt(make(name), criterion="max_norm")
+    images = HOSTILE[::4]
+    assert_equivariant(lambda image: list(ts.features(adapted, image)), images, shifts=1)
+    assert_invariant(lambda image: outputs(adapted, image), images, shifts=1)
+
+
+@torch.no_grad()
+def test_what_is_called_a_feature_is_the_librarys_own():
+    image = torch.rand(2, 3, 32, 32)
+    dinov2 = ts.adapt(make("transformers dinov2, registers"))
+    (tokens,) = ts.features(dinov2, image, 1)
+    hidden = dinov2(image, output_hidden_states=True).hidden_states[-1]
+    assert torch.equal(tokens.grid.origin, ts.origin(dinov2, image))
+    assert torch.equal(torch.cat([tokens.prefix, tokens.values.flatten(1, 2)], 1), hidden)
+    assert tokens.prefix.shape[1] == 5
+    ours = ts.create_model("a_swin_mini").eval()
+    assert torch.equal(ts.features(ours, image, [0])[0].values, ours.features(image)[0].values)
+
+
+@torch.no_grad()
+def test_a_photograph_that_did_not_move_is_seen_as_it_is():
+    ordinary = make("timm vit")
+    photos = torch.stack(list(photographs(32).values()))
+    adapted = ts.adapt(ordinary)
+    at_home = (ts.origin(adapted, photos) == 0).all(1)
+    assert at_home.sum() >= 3  # of 6, at this size
+    assert torch.equal(adapted(photos)[at_home], ordinary(photos)[at_home])
+
+
+@pytest.mark.parametrize("criterion", ["fixed", "max_norm", "learned"])
+@pytest.mark.parametrize("name", ["timm hiera", "transformers swin, classes", "torchvision vit"])
+def test_gradients(name, criterion):
+    model, image = ts.adapt(make(name), criterion=criterion), torch.rand(2, 3, 32, 32)
+    gradients = []
+    for shown in (image, moved(image)):
+        model.zero_grad()
+        shown = shown.clone().requires_grad_()
+        outputs(model, shown)[0].square().sum().backward()
+        gradients.append((shown.grad, patch(model).weight.grad.clone()))
+    (of_image, weight), (of_moved, again) = gradients
+    assert weight.abs().sum() > 0
+    assert torch.equal(weight, again)
+    assert torch.equal(moved(of_image), of_moved)
+    if criterion == "learned":
+        model.train()
+        outputs(model, image)[0].square().sum().backward()
+        assert patch(model).criterion.score.weight.grad.abs().sum() > 0
+
+
+COMPILED = """
+import sys
+sys.path.insert(0, "tests/models")
+import torch, warnings
+warnings.filterwarnings("ignore")
+import trueshift as ts
+from foreign_models import make, outputs
+
+def compiled(model, image):
+    return torch.compile(model, backend="aot_eager", fullgraph=True)
+
+def exported(model, image):
+    return torch.export.export(model, (image,)).module()
+
+for name, how, criterion in {cases}:
+    model, image = ts.adapt(make(name), criterion=criterion), torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        expected, network = outputs(model, image), globals()[how](model, image)
+        before, after = outputs(network, image), outputs(network, image.roll((5, -3), (2, 3)))
+    assert all(map(torch.equal, before, after)), name
+    assert all(map(torch.allclose, before, expected)), name
+    torch._dynamo.reset()
+print("done")
+"""
+FEW = [("timm vit", "compiled", "max_norm"), ("torchvision swin", "exported", "fixed")]
+ALL = [(name, how, "max_norm") for name in IMAGES for how in ("compiled", "exported")]
+
+
+@pytest.mark.parametrize("cases", [FEW, pytest.param(ALL, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_compile_and_export(run_unchecked, cases):
+    assert run_unchecked(COMPILED.format(cases=cases)).split()[-1] == "done"
+
+
+@pytest.mark.parametrize("name", ["transformers vit, classes", "transformers swinv2", "transformers cvt"])
+@torch.no_grad()
+def test_transformers_files(name, tmp_path):
+    adapted, image = ts.adapt(make(name)), torch.rand(1, 3, 32, 32)
+    adapted.save_pretrained(tmp_path)
+    loaded = type(adapted).from_pretrained(tmp_path)
+    assert not any(isinstance(part, FrameConv) for part in loaded.modules())
+    assert same(outputs(ts.adapt(loaded).eval(), image), outputs(adapted, image))
+
+
+@pytest.mark.parametrize("name", ["timm eva", "torchvision swin v2", "torchvision mvit", "transformers dinov3"])
+@torch.no_grad()
+def test_a_checkpoint_of_the_ordinary_network_is_read(name, tmp_path):
+    ordinary, adapted, image = make(name), ts.adapt(make(name, seed=1)), torch.rand(1, *size(name))
+    torch.save(ordinary.state_dict(), tmp_path / "weights.pt")
+    adapted.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True), strict=True)
+    assert same(outputs(adapted, image), outputs(ts.adapt(ordinary), image))
+    torch.save(adapted.state_dict(), tmp_path / "back.pt")
+    ordinary.load_state_dict(torch.load(tmp_path / "back.pt", weights_only=True), strict=True)
+
+
+@torch.no_grad()
+def test_pipelines_and_training_calls_go_on_working():
+    adapted = ts.adapt(make("transformers vit, classes"))
+    processor = hf.ViTImageProcessor(size={"height": 32, "width": 32})
+    pipeline = hf.pipeline("image-classification", model=adapted, image_processor=processor)
+    photo = photographs(32)["rocket"]
+    answers = [
+        pipeline(Image.fromarray((shown * 255).byte().permute(1, 2, 0).numpy())) for shown in (photo, moved(photo))
+    ]
+    assert answers[0] == answers[1]
+    output = adapted.train()(pixel_values=photo[None], labels=torch.tensor([2]))
+    assert type(output).__name__ == "ImageClassifierOutput"
+    assert output.loss > 0
+
+
+def test_the_audit_of_a_pipeline_beside_its_twin(run_unchecked):
+    shown = run_unchecked(Path(__file__).parents[2] / "examples" / "adapt_transformers.py")
+    assert " ".join(shown.split()).endswith("under every circular shift tried, bit for bit.")
+
+
+class Brightest(ts.Criterion):
+    def position_scores(self, features):
+        return exact_sum(features.abs(), (3,))
+
+
+@pytest.mark.parametrize(
+    "criterion", [Brightest(), "input_norm", {"name": "max_norm", "p": 1}, ts.LearnedScore, ts.FixedOffset((1, 2))]
+)
+def test_other_criteria(criterion):
+    adapted = ts.adapt(make("timm dinov2"), criterion=criterion)
+    images = torch.cat([torch.rand(4, 3, 32, 32), photographs(32)["coffee"][None]])
+    assert_invariant(adapted, images, shifts=8)
+    assert len(ts.explain(adapted, images).decisions) == 1
+
+
+def test_random_grids_while_training():
+    model = ts.adapt(make("timm vit"), criterion="max_norm", grid_drop_rate=1.0)
+    image = torch.rand(1, 3, 32, 32).expand(300, -1, -1, -1)
+    assert_invariant(model, image[:3], shifts=3)
+    offsets = patch(model).train().choose(image).offset
+    assert offsets.unique(dim=0).shape[0] > 60  # of the 64 phases of a patch of 8
+    with pytest.raises(ValueError, match=r"random while training.*needs model.eval"):
+        ts.origin(model, image)
+
+
+def test_mode_type_frozen_weights_and_hooks_are_kept():
+    model = make("timm vit").to(torch.bfloat16).train()
+    model.patch_embed.requires_grad_(False)
+    calls = []
+    model.patch_embed.proj.register_forward_hook(lambda *_: calls.append(1))
+    adapted = ts.adapt(model)
+    assert adapted.training
+    assert adapted.patch_embed.proj.criterion.training
+    assert adapted.head.weight.dtype == torch.bfloat16
+    assert [part.requires_grad for part in adapted.parameters()] == [part.requires_grad for part in model.parameters()]
+    assert_invariant(adapted.eval(), torch.rand(2, 3, 32, 32).to(torch.bfloat16), shifts=3)
+    assert len(calls) == 4
+
+
+def test_positions_of_an_image_that_the_network_casts():
+    model = ts.adapt(make("transformers vit").to(torch.bfloat16), criterion="max_norm")
+    assert not torch.equal(
+        ts.origin(model.float(), HOSTILE), expected := ts.origin(model.bfloat16(), HOSTILE.bfloat16())
+    )
+    assert torch.equal(ts.origin(model, HOSTILE), expected)
+    assert_equivariant(lambda image: ts.features(model, image)[-1], HOSTILE[::4], shifts=2)
+
+
+def test_wrappers_are_taken_off(tmp_path):
+    ordinary, image = make("timm vit"), torch.rand(1, 3, 32, 32)
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        distributed = nn.parallel.DistributedDataParallel(ordinary)
+        for wrapped in (nn.DataParallel(ordinary), distributed, torch.compile(ordinary, backend="eager")):
+            adapted = ts.adapt(wrapped)
+            assert type(adapted) is type(ordinary)
+            assert torch.equal(adapted(image), adapted(moved(image)))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert type(ts.adapt(nn.DataParallel(ts.create_model("swin_mini")))) is ts.models.Swin
+
+
+def test_other_sizes_are_refused_with_the_nearest(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for name in ("timm vit, dynamic size", "transformers swin", "torchvision swin", "transformers dinov2"):
+        adapted = ts.adapt(make(name))
+        step = patch(adapted).factor[0]
+        with pytest.raises(ValueError, match=f"height {33}: needs a multiple of {step}, e.g. 32 or {32 + step}"):
+            adapted(torch.rand(1, 3, 33, 40))
+    dynamic = ts.adapt(make("timm vit, dynamic size"))
+    assert_invariant(dynamic, torch.rand(2, 3, 40, 48), shifts=4)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        dynamic(torch.full((1, 3, 32, 32), float("nan")))
+    with pytest.raises(TypeError, match="floating-point"):
+        dynamic(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="8 x 6 maps"):  # padded between its stages
+        ts.features(ts.adapt(make("transformers swin")), torch.rand(1, 3, 32, 22))
+
+
+def test_what_cannot_be_adapted_is_refused_with_what_can(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    vit, adapt = make("timm vit"), ts.adapt
+    linear = timm.create_model("naflexvit_base_patch16_gap", depth=1, embed_dim=16, num_heads=2)
+    hybrid = timm.create_model("vit_tiny_r_s16_p8_224", depth=1)
+    features_only = timm.create_model("vit_tiny_patch16_224", depth=1, features_only=True, out_indices=[0])
+    for call, error, message in (
+        (lambda: adapt(linear), TypeError, "NaFlexVit cannot be adapted: needs .*Eva.*Dinov2Model.*canonicalize"),
+        (lambda: adapt(hybrid), TypeError, "starts with a StdConv2dSame: needs an ordinary .*canonicalize"),
+        (lambda: adapt(features_only), TypeError, r"features_only.*trueshift.features.*canonicalize"),
+        (lambda: adapt(adapt(vit)), ValueError, "adapted already: needs revert"),
+        (lambda: adapt(vit, anchor=True), TypeError, "anchor: .* needs criterion or grid_drop_rate alone"),
+        (lambda: adapt(vit, grid_drop_rate=0.5), ValueError, "needs a criterion that chooses"),
+        (lambda: adapt(vit, criterion="none"), ValueError, "needs one of"),
+        (lambda: ts.revert(vit), TypeError, "what adapt gave"),
+        (lambda: ts.origin(vit, torch.rand(1, 3, 32, 32)), TypeError, "needs canonicalize"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    resized = adapt(vit)
+    resized.set_input_size(img_size=32, patch_size=4)
+    with pytest.raises(RuntimeError, match="replaced after adapt: set sizes first"):
+        resized(torch.rand(1, 3, 32, 32))
+    clips = adapt(make("torchvision mvit"), criterion="max_norm")
+    with pytest.raises(NotImplementedError, match="needs criterion 'fixed' or 'input_norm'"):
+        clips(torch.rand(1, 3, 4, 32, 32))
+    with pytest.raises(TypeError, match="gives no maps"):
+        ts.features(adapt(make("torchvision mvit")), torch.rand(1, 3, 4, 32, 32))
+
+
+@pytest.mark.parametrize("name", TIMM)
+@torch.no_grad()
+def test_timms_own_interface_goes_on_working(name):
+    adapted, image = ts.adapt(make(name)), torch.rand(1, 3, 32, 32)
+    forward = partial(adapted.forward_intermediates, intermediates_only=True)
+    for call in (adapted.forward_features, lambda x: adapted.forward_head(adapted.forward_features(x)), forward):
+        before, after = call(image), call(moved(image))
+        assert same(before, after) if isinstance(before, list) else torch.equal(before, after)
+    adapted.reset_classifier(3)
+    assert adapted(image).shape == (1, 3)
