@@ -65,4 +65,10 @@ TABLES = {
         f"small_{name}": Table(f"{SMALL} --measure-only", SMALL_RESULTS, render)
         for name, render in accuracy.measured_tables.items()
     },
+    **{
+        f"motion_{where}": Table(
+            f"accuracy/motion.py --family swin {data}", f"motion_{where}_*.json", partial(accuracy.motion, where)
+        )
+        for where, data in (("cifar10", "--data data/cifar10"), ("photos", "--photos data/photos"))
+    },
 }

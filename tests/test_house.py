@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 # each imports only from those before it
@@ -176,6 +177,16 @@ def test_the_picture_is_drawn(run_unchecked, tmp_path):
     assert target.stat().st_size > 50_000
 
 
+def test_a_moving_crop_is_drawn(run_unchecked, tmp_path):
+    said = run_unchecked(ROOT / "examples/flicker.py", "--output", str(tmp_path / "sub"))
+    assert "adaptive, circle: the answer changes in 0.0 %" in said
+    rates = {line.split(":")[0]: float(line.split()[-5]) for line in said.splitlines() if "the answer changes" in line}
+    assert rates["steady"] < rates["ordinary"] / 2
+    with Image.open(tmp_path / "sub" / "flicker.gif") as animation:
+        assert animation.n_frames > 20
+    assert (tmp_path / "sub" / "flicker.png").stat().st_size > 20_000
+
+
 @pytest.mark.parametrize(("document", "count"), [("README.md", 4), ("docs/audit.md", 1), ("docs/segmentation.md", 1)])
 def test_the_programs_in_the_documents_run(run_unchecked, document, count):
     programs = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
@@ -196,6 +207,7 @@ def test_readme_and_paper_map_name_things_that_exist():
         "docs/training.md",
         "docs/segmentation.md",
         "docs/speed.md",
+        "docs/motion.md",
         "docs/results.md",
         "benchmarks/README.md",
         "CONTRIBUTING.md",

@@ -16,7 +16,7 @@ from rich.console import Console
 from .commands import command_line
 from .data import download as download_data
 from .eval.audit.run import run_audit
-from .eval.models.eval_model import EvalModel, adapted_twin, canonical_twin
+from .eval.models.eval_model import EvalModel, adapted_twin, canonical_twin, steady_twin
 from .eval.models.foreign import WeightsUnavailable
 from .eval.models.load import load_eval_model
 from .eval.options import AuditOptions, EvalOptions, inference_device
@@ -54,7 +54,8 @@ def audit(
         data: 'sample' (real images that come with the package), an image, a folder of images, CIFAR files, tar shards,
             parquet files or a compact archive; for a segmentation model also images with masks (ADE20K, Cityscapes,
             CamVid, or a folder with images, masks and classes.txt).
-        against: 'adapted' or 'canonical' for the model's own shift-invariant twin, or another model.
+        against: 'adapted' or 'canonical' for the model's own shift-invariant twin, 'steady' for a moving camera, or
+            another model.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
         output: folder for audit.json, images.csv, figures and report.html.
         split: test or train, where the data has both.
@@ -88,7 +89,7 @@ def _refuse_nothing(data: dict[str, Any], asked: int) -> None:
 
 
 def _other(against: str, first: EvalModel, options: EvalOptions) -> EvalModel:
-    twins = {"adapted": adapted_twin, "canonical": canonical_twin}
+    twins = {"adapted": adapted_twin, "canonical": canonical_twin, "steady": steady_twin}
     return twins[against](first, options) if against in twins else load_eval_model(against, options)
 
 

@@ -31,6 +31,10 @@ METHODS: dict[str, tuple[int, Callable[[Any, Any], nn.Module]]] = {  # passes, a
     "adaptive, 4 grids": (4, lambda ordinary, adaptive: CentreCrop(trueshift.mean_over_grids(adaptive, 4))),
     "ordinary, steady": (1, lambda ordinary, adaptive: trueshift.steady(ordinary, SIZE)),
     "adaptive, steady": (1, lambda ordinary, adaptive: trueshift.steady(adaptive, SIZE)),
+    "adaptive, 4 grids, steady": (
+        4,
+        lambda ordinary, adaptive: trueshift.steady(trueshift.mean_over_grids(adaptive, 4), SIZE),
+    ),
     "ordinary, video": (1, lambda ordinary, adaptive: trueshift.video(ordinary, SIZE)),
 }
 

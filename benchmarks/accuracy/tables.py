@@ -276,3 +276,29 @@ measured_tables = {
     "shipped": partial(by_family, SHIPPED),
     "exactness": exactness,
 }
+
+
+def motion(where: str) -> str:
+    """Wrappers around shipped networks while the camera moves: rates in percent, all families that were measured."""
+    found = list(record.load_all(f"motion_{where}_*"))
+    protocols = list(found[0]["result"]["methods"]["ordinary"]["measured"])
+    titles = {"path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear", "jpeg": "JPEG"}
+    rows = []
+    for run in found:
+        family = run["command"].split("--family ")[1].split()[0]
+        for method, result in run["result"]["methods"].items():
+            measured, top1 = result["measured"], result["measured"].get("crop-1", {}).get("top1")
+            cells = [_motion_cell(measured.get(name)) for name in protocols]
+            shown = [f"{100 * top1['rate']:.1f}"] if top1 else ["-"]
+            rows.append([f"{numbers.title_of(family, False)}, {method}", str(result["passes"]), *shown, *cells])
+    head = ["network", "passes", "Top-1", *(titles.get(name, name.replace("-", " ")) for name in protocols)]
+    images = f"{found[0]['result']['images']} images; {machine(found[0])}"
+    return table(
+        head, rows, f"{images}. Flicker, the lower the better: frames with another answer than the one before."
+    )
+
+
+def _motion_cell(measured: Any) -> str:
+    if measured is None:
+        return "-"
+    return f"{100 * (measured.get('flicker') or measured['consistency'])['rate']:.1f}"

@@ -16,7 +16,7 @@ from .metrics.consistency import (
     WorstCaseConsistency,
     wilson_interval,
 )
-from .models.eval_model import EvalModel, adapted_twin, canonical_twin, make_eval_model
+from .models.eval_model import EvalModel, adapted_twin, canonical_twin, make_eval_model, steady_twin
 from .models.feature_maps import token_errors
 from .models.foreign import WeightsUnavailable
 from .models.load import load_eval_model
@@ -51,5 +51,6 @@ __all__ = [
     "Path", "PixelAnswers", "PixelTally", "Record", "SegmentationConsistency", "ShiftConsistency", "ShiftProtocol",
     "SubPixel", "TopOne", "WeightsUnavailable", "WorstCaseAccuracy", "WorstCaseConsistency", "ZeroPadded",
     "adapted_twin", "canonical_twin", "find_protocols", "load_eval_model", "make_eval_model", "margin_of", "measure",
-    "measure_segmentation", "read_scenes", "run_audit", "run_evaluation", "token_errors", "wilson_interval",
+    "measure_segmentation", "read_scenes", "run_audit", "run_evaluation", "steady_twin", "token_errors",
+    "wilson_interval",
 ]  # fmt: skip

@@ -6,7 +6,15 @@ import torch
 
 import trueshift
 from trueshift.data import Preparation
-from trueshift.eval import EvalOptions, WeightsUnavailable, adapted_twin, canonical_twin, load_eval_model, token_errors
+from trueshift.eval import (
+    EvalOptions,
+    WeightsUnavailable,
+    adapted_twin,
+    canonical_twin,
+    load_eval_model,
+    steady_twin,
+    token_errors,
+)
 from trueshift.eval.models.foreign import _from_processor
 from trueshift.models import Backbone
 from trueshift.models.registry import CIFAR_MEAN, CIFAR_STD
@@ -244,3 +252,16 @@ def test_a_model_that_does_not_say_how_it_wants_its_images_is_reported_apart(tmp
 @pytest.mark.parametrize(("number", "name"), [(0, "nearest"), (None, "bicubic"), (4, "box")])
 def test_transformers_resampling_is_read(number, name):
     assert _from_processor({"resample": number}, None).interpolation == name
+
+
+def test_the_steady_twin_sees_what_the_crop_would_cut_away():
+    cut = load_eval_model("resnet10t", RANDOM)
+    kept = cut.preparation.crop_pct
+    assert kept < 1
+    twin = steady_twin(cut)
+    assert twin.preparation.size == tuple(int(length / kept) for length in cut.preparation.size)
+    assert twin.module.size == cut.preparation.size
+    assert twin.preparation.resized(300, 400) == cut.preparation.resized(300, 400)  # the same scale
+    whole = load_eval_model("swin_mini", EvalOptions())
+    assert steady_twin(whole).preparation.size == (40, 40)
+    assert steady_twin(whole).forward(torch.rand(2, 3, 40, 40)).shape == (2, 10)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ...canonical import canonicalize
 from ...data import Preparation
 from ...data.transforms import ScenePreparation
+from ...motion import steady
 from ...ops.geometry.shift import Pair
 from ...tasks import adapt
 from ...tasks.inference import segment_whole
@@ -137,6 +138,19 @@ def canonical_twin(model: EvalModel, options: EvalOptions | None = None) -> Eval
     twin = _beside(model, canonical, "canonical", options)
     # padded before it is rolled: a frame found on fewer pixels would not be the network's
     return replace(twin, forward=pixel_forward(PixelLogits(canonical, multiple), options or EvalOptions()))
+
+
+def steady_twin(model: EvalModel, options: EvalOptions | None = None) -> EvalModel:
+    """The same network behind a crop that its content chooses, of all that ``crop_pct`` would cut away.
+
+    Where it cuts nothing away, images are enlarged by a quarter.
+    """
+    if model.dense:
+        raise ValueError(f"{model.name} gives a label for each pixel: needs a model of one answer per image for steady")
+    size, kept = model.preparation.size, model.preparation.crop_pct
+    view = tuple(int(length / kept) if kept < 1 else length + length // 4 for length in size)
+    twin = _beside(model, steady(_network_of(model), size), "steady", options)
+    return replace(twin, preparation=replace(model.preparation, size=view, crop_pct=1.0))
 
 
 def _network_of(model: EvalModel) -> nn.Module:
