@@ -2,6 +2,7 @@
 
     python -m benchmarks.release.frame_finder --images CIFAR.npz TINY.npz PHOTOS.npz --steps 5000
     python -m benchmarks.release.frame_finder --images ... --steps 1500 --rate 0.15 --resume  # goes on
+    python -m benchmarks.release.frame_finder --images ... --measure  # the weights there are
 
 Each file holds ``train`` and ``test``, uint8 images ``[N, H, W, 3]`` of one size, the largest last: it has one step in
 five. Images are cropped and made smaller at random, a third of them get a black or grey band at one end, which belongs
@@ -97,11 +98,22 @@ def found(finder: FrameFinder, images: Tensor) -> dict[str, float]:
 
 
 def main() -> None:
-    defaults = {"images": [""], "steps": 5000, "rate": 0.5, "resume": False, "seed": 0, "device": "cuda"}
+    defaults = {
+        "images": [""],
+        "steps": 5000,
+        "rate": 0.5,
+        "resume": False,
+        "measure": False,
+        "seed": 0,
+        "device": "cuda",
+    }
     given = record.options(__doc__, **defaults).parse_args()
+    files: dict[str, Any] = {path.rpartition("/")[2].removesuffix(".npz"): np.load(path) for path in given.images}
+    if given.measure:
+        measure(files, given)
+        return
     torch.manual_seed(given.seed)
     random = np.random.RandomState(given.seed)
-    files: dict[str, Any] = {path.rpartition("/")[2].removesuffix(".npz"): np.load(path) for path in given.images}
     train = [torch.from_numpy(file["train"]).to(given.device) for file in files.values()]
     batches = [max(24, min(256, 300_000 // images[0].numel() * 3)) for images in train]
     order = [*range(len(train) - 1), *range(len(train) - 1), len(train) - 1]
@@ -122,15 +134,15 @@ def main() -> None:
     earlier = before.get("trained", []) if given.resume else []
     run = {"steps": given.steps, "rate": given.rate, **circumstances(given.seed)}
     WEIGHTS.write_text(json.dumps({**weights, "trained": [*earlier, run]}) + "\n")
-    measure(files, given.device, given.seed)
+    measure(files, given)
 
 
-def measure(files: dict[str, Any], device: str, seed: int) -> None:
+def measure(files: dict[str, Any], given: Any) -> None:
     """How often the weights there are find the first line of test images."""
-    finder = FrameFinder().to(device)
-    result = {name: found(finder, torch.from_numpy(file["test"]).to(device)) for name, file in files.items()}
+    finder = FrameFinder().to(given.device)
+    result = {name: found(finder, torch.from_numpy(file["test"]).to(given.device)) for name, file in files.items()}
     print(result)
-    record.write("frame_finder", {"found_percent": result}, seed)
+    record.write("frame_finder", {"found_percent": result}, given.seed)
 
 
 if __name__ == "__main__":
