@@ -178,14 +178,15 @@ class ScenePreparation(Colours):
             rows, columns = rows + -rows % self.multiple[0], columns + -columns % self.multiple[1]
         return rows, columns
 
-    def framed(self, image: Image.Image) -> Image.Image:
-        """The image at the size of :meth:`scaled`, resized once."""
+    def framed(self, image: Image.Image, margin: Pair = (0, 0)) -> Image.Image:
+        """The image at the size of :meth:`scaled`, and ``margin`` pixels more on every side, resized once."""
         height, width = self.scaled(image.height, image.width)
+        height, width = height + 2 * margin[0], width + 2 * margin[1]
         return image if (width, height) == image.size else image.resize((width, height), self.filter)
 
-    def canvas(self, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
+    def canvas(self, image: Image.Image, margin: Pair = (0, 0)) -> UInt8[Tensor, "3 H W"]:
         """The pixels of :meth:`framed`."""
-        return pixels_of(self.framed(image))
+        return pixels_of(self.framed(image, margin))
 
 
 def _given(config: dict[str, Any]) -> Any:

@@ -335,7 +335,7 @@ class Segmentation(Task):
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, list[Any]]]:
         own, fits = self.own_test_indices, [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
         samples = read_scenes(self.data.test, own, self.preparation, fits, workers=self.config.data.workers)
-        return self._batched(samples, lambda sample: (sample.canvases[self.preparation.fit], sample.target), unreadable)
+        return self._batched(samples, lambda sample: (sample.canvas, sample.target), unreadable)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
         assert isinstance(model, UperNet)

@@ -41,7 +41,7 @@ def found():
             ["circular", "cifar-standard", "path-8", "crop-1", "crop-4"]
             + [f"magnitude-{pixels}" for pixels in (8, 16, 24, 32)],
         ),
-        (of_segmenters, ["ade20k-circular", "ade20k-standard"]),
+        (of_segmenters, ["ade20k-circular", "ade20k-standard", "pixel-crop-1", "pixel-crop-8"]),
     ],
 )
 def test_models_see_the_same_images_and_all_is_plain_data(audited, protocols):

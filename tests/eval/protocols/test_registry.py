@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from trueshift.eval.protocols.registry import PROTOCOLS, SUITES, find_protocols
-from trueshift.eval.protocols.shifts import ZeroPadded
+from trueshift.eval.protocols.shifts import Circular
 
-REAL_MOTION = [protocol.name for protocol in find_protocols(["motion", "path-8"])]
+REAL_MOTION = [protocol.name for protocol in find_protocols(["motion", "path-8", "pixel-motion"])]
 by_shifts = [protocol for protocol in PROTOCOLS.values() if protocol.name not in REAL_MOTION]
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 SIZE = (32, 32)
@@ -119,6 +119,7 @@ def test_the_range_that_is_reported_is_the_range_that_is_drawn(protocol):
 
 def test_dense_protocols_leave_out_what_no_view_covers_and_say_so():
     for protocol in PROTOCOLS.values():
-        bands = protocol.dense and isinstance(protocol.motion, ZeroPadded)
+        bands = protocol.dense and not isinstance(protocol.motion, Circular)
         assert ("without the bands that either leaves uncovered" in protocol.describe((512, 512))) == bands
-    assert [name for name, protocol in PROTOCOLS.items() if protocol.dense] == ["ade20k-circular", "ade20k-standard"]
+    dense = ["ade20k-circular", "ade20k-standard", *(f"pixel-crop-{pixels}" for pixels in (1, 2, 4, 8))]
+    assert [name for name, protocol in PROTOCOLS.items() if protocol.dense] == dense

@@ -173,3 +173,24 @@ def test_records_survive_being_written_down():
 def test_what_cannot_be_measured_is_refused(model, options, message):
     with pytest.raises(ValueError, match=message):
         measured(model, **options)
+
+
+CROPS = find_protocols(["pixel-motion"])
+
+
+def test_crops_of_an_image_are_compared_where_they_overlap():
+    found = summaries(ByPixel(), protocols=CROPS)
+    assert list(found) == [f"pixel-crop-{pixels}" for pixels in (1, 2, 4, 8)]
+    for each in found.values():
+        assert each["consistency"]["rate"] == each["bit_exact"]["rate"] == 1
+        assert each["mean_iou"] is None  # a mask is that of the whole image
+    (record,) = measured(ByPlace(), noise(1), [CROPS[2]], shifts=25)
+    said = record.answers["pixel-crop-4"]
+    assert said.size == (16, 24)
+    np.testing.assert_allclose(said.flipped, abs(said.shifts[:, 0]) / (16 - abs(said.shifts[:, 0])))
+
+
+def test_crops_beside_circular_shifts_change_neither():
+    together, alone = (summaries(ByPlace(), protocols=some) for some in ([CIRCULAR, *CROPS], [CROPS[3]]))
+    assert together["pixel-crop-8"] == alone["pixel-crop-8"]
+    assert together["ade20k-circular"] == summaries(ByPlace(), protocols=[CIRCULAR])["ade20k-circular"]

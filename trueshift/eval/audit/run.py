@@ -98,12 +98,12 @@ def _look_closer(findings: list[Findings], options: AuditOptions, progress: Prog
 
 
 def usual_protocols(model: EvalModel, source: Source) -> list[ShiftProtocol]:
-    """ADE20K's for segmentation; else circular and standard shifts and magnitudes, and a crop that moves.
+    """ADE20K's and crops for segmentation; else circular and standard shifts and magnitudes, and a crop that moves.
 
     Small images move against zeros, others under a crop; a crop of a small image moves less far.
     """
     if model.dense:
-        return find_protocols(["ade20k"])
+        return find_protocols(["ade20k", "pixel-crop-1", "pixel-crop-8"])
     (cropped,) = find_protocols(["imagenet-standard"])
     size = model.preparation.size
     needed = max(size) + 2 * max(cropped.motion.margin(size))

@@ -99,7 +99,7 @@ class ShiftProtocol:
         compared = (
             "shifted against unshifted" if self.against_unshifted else f"two different {views} against each other"
         )
-        if self.dense and isinstance(self.motion, ZeroPadded):
+        if self.dense and not isinstance(self.motion, Circular):
             compared += ", without the bands that either leaves uncovered"
         return "; ".join([*parts, compared])
 
@@ -131,6 +131,7 @@ _PROTOCOLS = (
     ShiftProtocol("noise", "noise of a grey level", Jitter(noise=1, versions=8)),
     ShiftProtocol("ade20k-circular", "mASCC", Circular(), dense=True),
     ShiftProtocol("ade20k-standard", "mASSC", ZeroPadded(1 / 8), dense=True),
+    *(ShiftProtocol(f"pixel-crop-{t}", f"pixels, crops, {t} px", CropsApart(t), dense=True) for t in (1, 2, 4, 8)),
 )
 PROTOCOLS = {protocol.name: protocol for protocol in _PROTOCOLS}
 # the paper's tables, and real motion
@@ -142,6 +143,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "flips": ("circular", "flipped"),
     "motion": (*(f"crop-{p}" for p in (1, 2, 4, 8)), "path-32", "subpixel", "subpixel-bilinear", "jpeg", "noise"),
     "ade20k": ("ade20k-circular", "ade20k-standard"),
+    "pixel-motion": tuple(f"pixel-crop-{pixels}" for pixels in (1, 2, 4, 8)),
 }
 
 

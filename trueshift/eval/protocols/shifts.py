@@ -152,15 +152,6 @@ class _Bounded(Motion):
     def origin(self, shifts: Shifts, size: Pair) -> Shifts:
         return torch.tensor(self.reach(size)) - shifts
 
-
-@dataclass(frozen=True)
-class ZeroPadded(_Bounded):
-    """What leaves the image is gone, and zeros (the mean colour, after normalising) come in."""
-
-    def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
-        rows, columns = self.reach(size)
-        return F.pad(images, (columns, columns, rows, rows))
-
     def undo(self, seen: Shaped[Tensor, "K *channels H W"], shifts: Shifts) -> tuple[Tensor, Bool[Tensor, "K H W"]]:
         height, width = seen.shape[-2:]
         back, covered = torch.zeros_like(seen), seen.new_zeros((len(seen), height, width), dtype=torch.bool)
@@ -170,6 +161,15 @@ class ZeroPadded(_Bounded):
             back[index][..., *here] = seen[index][..., *there]
             covered[index][here] = True
         return back, covered
+
+
+@dataclass(frozen=True)
+class ZeroPadded(_Bounded):
+    """What leaves the image is gone, and zeros (the mean colour, after normalising) come in."""
+
+    def extend(self, images: Shaped[Tensor, "B C EH EW"], size: Pair) -> Shaped[Tensor, "B C XH XW"]:
+        rows, columns = self.reach(size)
+        return F.pad(images, (columns, columns, rows, rows))
 
     def describe(self, size: Pair | None) -> str:
         if size is None:

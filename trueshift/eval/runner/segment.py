@@ -21,6 +21,7 @@ from ...data.source import IGNORED, WithoutTargets
 from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
 from ..metrics.consistency import bit_identical, class_counts, pixel_agreement
+from ..protocols.real_motion import CropsApart
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular, Motion, Shifts, ZeroPadded
 from .classify import check_logits
@@ -34,6 +35,13 @@ _CLASSES_AT_ONCE = 16  # copies of the logits of all classes may take gigabytes
 def fit_for(protocol: ShiftProtocol, preparation: ScenePreparation) -> str:
     """How an image is made to fit: for circular shifts it must fill its frame, as padding would move with it."""
     return "resize" if isinstance(protocol.motion, Circular) else preparation.fit
+
+
+def canvas_key(protocol: ShiftProtocol, preparation: ScenePreparation) -> tuple[str, Pair]:
+    """How an image is made to fit, and how many pixels it has beyond what a view shows: larger by so much."""
+    if isinstance(protocol.motion, CropsApart):  # a crop fills its frame
+        return "resize", protocol.motion.margin((1, 1))
+    return fit_for(protocol, preparation), (0, 0)
 
 
 def read_scenes(
@@ -51,10 +59,10 @@ def read_scenes(
         protocols: for which images are made to fit.
         masks: whether to keep them; they mean nothing where the model's classes are not those of the data.
     """
-    preparations = {fit: replace(preparation, fit=fit) for fit in {fit_for(each, preparation) for each in protocols}}
+    keys = {canvas_key(protocol, preparation) for protocol in protocols}
 
     def canvases(image: Image.Image) -> Canvases:
-        return {fit: each.canvas(image) for fit, each in preparations.items()}
+        return {(fit, margin): replace(preparation, fit=fit).canvas(image, margin) for fit, margin in keys}
 
     return read_prepared(source if masks else WithoutTargets(source), indices, canvases, workers, ahead)
 
@@ -82,22 +90,23 @@ def measure_segmentation(
     """
     check_dense(protocols, shifts)
     normalise = preparation.normaliser(device)
-    groups: dict[str, list[ShiftProtocol]] = {}
+    groups: dict[tuple[str, Pair], list[ShiftProtocol]] = {}
     for protocol in protocols:
-        groups.setdefault(fit_for(protocol, preparation), []).append(protocol)
+        groups.setdefault(canvas_key(protocol, preparation), []).append(protocol)
     for scene in scenes:
         if isinstance(scene, Unreadable):
             yield scene
             continue
         record = Record(scene.index, scene.name)
         try:
-            for fit, together in groups.items():  # protocols that show the same image share its unshifted view
-                image = normalise(scene.canvases[fit].to(device, non_blocking=True))
-                size = (image.shape[1], image.shape[2])
+            for key, together in groups.items():  # protocols that show the same image share its unshifted view
+                image, margin = normalise(scene.canvases[key].to(device, non_blocking=True)), key[1]
+                size = (image.shape[1] - 2 * margin[0], image.shape[2] - 2 * margin[1])
                 drawn = [(protocol, protocol.shifts(scene.index, shifts, size, seed)) for protocol in together]
                 with torch.inference_mode():
-                    logits = _shown(forward, image, drawn, batch_size, fixed_batch)
-                    record.answers.update(_answers(logits, drawn, scene.target))
+                    logits = _shown(forward, image, size, drawn, batch_size, fixed_batch)
+                    # a mask is that of the whole image
+                    record.answers.update(_answers(logits, drawn, None if any(margin) else scene.target))
             record.answers = {protocol.name: record.answers[protocol.name] for protocol in protocols}
         except _NotMeasured as error:
             yield Unreadable(scene.index, scene.name, str(error))
@@ -110,10 +119,11 @@ def check_dense(protocols: list[ShiftProtocol], shifts: int) -> None:
     for protocol in protocols:
         if not protocol.dense:
             raise ValueError(f"protocol {protocol.name!r} compares one answer per image: needs one of ADE20K's")
-        if protocol.distortion or protocol.against_unshifted or not isinstance(protocol.motion, Circular | ZeroPadded):
+        known = type(protocol.motion) in (Circular, ZeroPadded, CropsApart)
+        if protocol.distortion or protocol.against_unshifted or not known:
             raise ValueError(
-                f"protocol {protocol.name!r} cannot be done pixel by pixel: needs circular or zero-padded shifts, "
-                "compared with each other, of images that are not distorted"
+                f"protocol {protocol.name!r} cannot be done pixel by pixel: needs circular or zero-padded shifts or "
+                "crops, compared with each other, of images that are not distorted"
             )
     if shifts < 2:
         raise ValueError(f"{shifts} shifts: needs at least 2 for segmentation, to compare one with another")
@@ -125,7 +135,8 @@ class _NotMeasured(Exception):
 
 def _shown(
     forward: DenseForward,
-    image: Float[Tensor, "C H W"],
+    image: Float[Tensor, "C _ _"],
+    size: Pair,
     drawn: list[tuple[ShiftProtocol, Shifts]],
     batch_size: int,
     fixed_batch: bool,
@@ -134,9 +145,10 @@ def _shown(
 
     Views are made when they are needed. Batches are equally large; the last one is filled up with the unshifted image.
     """
-    size = (image.shape[1], image.shape[2])
+    top, left = (image.shape[1] - size[0]) // 2, (image.shape[2] - size[1]) // 2
+    first_view = image[:, top : top + size[0], left : left + size[1]]
     shifted = (protocol.motion.view(image, shift, size)[0] for protocol, shifts in drawn for shift in shifts[:, None])
-    views, count = chain([image], shifted, repeat(image)), 1 + sum(len(shifts) for _, shifts in drawn)
+    views, count = chain([first_view], shifted, repeat(first_view)), 1 + sum(len(shifts) for _, shifts in drawn)
     together = batch_size if fixed_batch else ceil(count / ceil(count / batch_size))
     for first in range(0, count, together):
         batch = torch.stack(list(islice(views, together)))

@@ -135,7 +135,7 @@ def task_of(
     if wrong:
         raise ValueError(
             f"{model.name} is a segmentation model, and {wrong} compares one answer per image: needs ade20k-circular, "
-            "ade20k-standard, or the suite ade20k"
+            "ade20k-standard, or the suites ade20k and pixel-motion"
             if model.dense
             else f"{model.name} gives one answer per image, and {wrong} is for segmentation: needs a segmentation "
             "model, or protocols such as circular"
