@@ -49,6 +49,8 @@ def draw(photo: torch.Tensor, crops: dict, answers: dict, names: list[str], fold
         below.imshow([[COLOURS[label] for label in labels]], aspect="auto", extent=(0, FRAMES, row + 0.9, row + 0.1))
     below.set(xlim=(0, FRAMES), ylim=(len(answers), 0), xlabel="frame")
     below.set_yticks([row + 0.5 for row in range(len(answers))], answers)
+    for name, style in zip(below.get_yticklabels(), styles[1:], strict=True):
+        name.set_color(style["ec"])
     used = sorted({int(label) for labels in answers.values() for label in labels})
     below.legend([Rectangle((0, 0), 1, 1, color=COLOURS[label]) for label in used], [names[label] for label in used],
                  ncols=len(used), loc="upper center", bbox_to_anchor=(0.5, -0.45), frameon=False)  # fmt: skip

@@ -245,6 +245,7 @@ SHIPPED = [
     Line("{plain}, `anchor=True`", "shipped/{family}_mini", part="canonical"),
     Line("{adaptive}", "shipped/a_{family}_mini"),
 ]
+FIRST_FINDER = "`anchor=True` was measured with the first [frame finder](exactness.md), which was smaller than today's."
 SEAM = "By the seam: measured before the [frame finder](exactness.md) took its place in `canonicalize`."
 ERASED = {f"max {side}": [(f"erased-{side}", key) for key in ("top1", "consistency")] for side in (0, 28, 42, 56, 70)}
 FLIPPED = {f"flipped: {TITLES[column]}": [("flipped", column[1])] for column in (TOP1, C_CONS)}
@@ -273,7 +274,7 @@ measured_tables = {
     "magnitude": partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES),
     "adapted": partial(by_line, ADAPTED, (TOP1, C_CONS), "adapt"),
     "canonical": partial(by_family, CANONICAL, SEAM),
-    "shipped": partial(by_family, SHIPPED),
+    "shipped": partial(by_family, SHIPPED, FIRST_FINDER),
     "exactness": exactness,
 }
 
