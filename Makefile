@@ -5,7 +5,7 @@ READY := .venv/.ready
 READY_DOCS := .venv/.ready_docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format bench docs clean
+.PHONY: help setup demo test test-slow lint format bench docs wheel clean
 
 help:
 	@echo "make demo       the examples, and the audit of a trained model beside its adaptive twin: out/audit/report.html (minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-slow  the long tests as well"
 	@echo "make bench      cost of each adaptive module beside the ordinary one, written to results/"
 	@echo "make docs       the documentation site: out/site/index.html"
+	@echo "make wheel      the wheel, installed into an empty environment and tried: out/dist"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -59,6 +60,9 @@ bench: $(READY)
 
 docs: $(READY_DOCS)
 	$(BIN)/mkdocs build --strict
+
+wheel:
+	PYTHON=$(PYTHON) scripts/try_wheel.sh
 
 clean:
 	rm -rf .venv out
