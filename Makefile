@@ -2,15 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+READY_DOCS := .venv/.ready_docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format bench clean
+.PHONY: help setup demo test test-slow lint format bench docs wheel clean
 
 help:
 	@echo "make demo       the examples, and the audit of a trained model beside its adaptive twin: out/audit/report.html (minutes)"
 	@echo "make test       checks and the default tests (7 to 11 minutes on 2 cores)"
 	@echo "make test-slow  the long tests as well"
 	@echo "make bench      cost of each adaptive module beside the ordinary one, written to results/"
+	@echo "make docs       the documentation site: out/site/index.html"
+	@echo "make wheel      the wheel, installed into an empty environment and tried: out/dist"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -19,6 +22,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(READY)
+
+$(READY_DOCS): $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $(READY_DOCS)
 
 setup: $(READY)
 
@@ -50,6 +57,12 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py run speed_modules
+
+docs: $(READY_DOCS)
+	$(BIN)/mkdocs build --strict
+
+wheel:
+	PYTHON=$(PYTHON) scripts/try_wheel.sh
 
 clean:
 	rm -rf .venv out

@@ -43,7 +43,8 @@ class AdaptiveMerge(PatchLayer):
     ``anchor`` here or anywhere before.
 
     Args:
-        dim, out_dim: channels before and after; twice as many after by default.
+        dim: channels before.
+        out_dim: channels after; twice as many by default.
         factor: P, how many tokens are merged along each axis.
         norm: ``"before"`` the projection (Swin), ``"after"`` it (SwinV2) or ``"none"``. The choice is made on the
             projection itself: after a norm all tokens have the same energy.
@@ -127,7 +128,8 @@ class AdaptiveConvMerge(PatchLayer):
     Shift law: as :class:`AdaptiveMerge`.
 
     Args:
-        dim, out_dim: channels before and after.
+        dim: channels before.
+        out_dim: channels after.
         factor: stride, in tokens.
         kernel_size: at least the stride.
         padding: how far the kernel reaches before the nominal start of its patch.

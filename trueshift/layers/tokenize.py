@@ -186,7 +186,8 @@ class AdaptiveTokenize(PatchLayer):
     The choice is made on the projection before the norm: after it all tokens have the same energy.
 
     Args:
-        in_chans, embed_dim: channels of the image and of the tokens.
+        in_chans: channels of the image.
+        embed_dim: channels of the tokens.
         patch_size: stride of the grid.
         kernel_size: of the projection, at least the patch size, which is the default.
         padding: how far the kernel reaches before the patch.

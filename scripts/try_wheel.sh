@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Build the wheel, install it into an empty environment, and try there what a new user would try first.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+python=${PYTHON:-python3}
+rm -rf out/dist out/wheel
+mkdir -p out/wheel/folder
+
+"$python" -m venv out/wheel/builder
+out/wheel/builder/bin/pip install --quiet --constraint constraints.txt build
+out/wheel/builder/bin/python -m build --outdir out/dist
+ls -l out/dist
+
+"$python" -m venv out/wheel/empty
+bin=$root/out/wheel/empty/bin
+"$bin/pip" install --quiet --constraint constraints.txt torch # first and alone, as in the Makefile
+"$bin/pip" install --quiet --constraint constraints.txt out/dist/*.whl
+
+cd out/wheel/folder # not the source tree: what was installed is tried
+"$bin/trueshift" --version
+"$bin/trueshift" --help >/dev/null
+"$bin/trueshift" audit swin_mini --against a_swin_mini --limit 4 --output audit
+test -s audit/report.html
+"$bin/trueshift" playground --no-open --output playground.html
+test -s playground.html
+echo "the wheel works"
