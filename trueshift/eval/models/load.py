@@ -165,9 +165,8 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise many kinds
-        raise ValueError(
-            f"{path} cannot be read as weights ({error}): needs a safetensors file or a state_dict"
-        ) from error
+        why = f" ({error})" if " " in str(error) else ""  # pickle may say no more than a number
+        raise ValueError(f"{path} cannot be read as weights{why}: needs a safetensors file or a state_dict") from error
     part = ""
     for key in ("state_dict_ema", "model_ema", "state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
