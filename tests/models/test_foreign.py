@@ -18,6 +18,19 @@ from trueshift.ops.selection.exact import exact_sum
 from trueshift.testing import assert_equivariant, assert_invariant, hostile_images, photographs
 
 IMAGES = [name for name in FAMILIES if name != "torchvision mvit"]
+ALIKE = (  # beside another member of the same library that is built alike
+    *("timm vit, dynamic size", "timm clip", "timm siglip", "transformers vit", "transformers deit, classes"),
+    *("transformers dinov2", "transformers dinov2, registers", "transformers swin", "transformers swinv2"),
+    *("transformers siglip", "torchvision swin"),
+)
+
+
+def members(names):
+    """All of them, those that are alike in the slow tests."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in names]
+    )
+
 
 _NAMED = {**hostile_images(32), **photographs(32)}
 _CHOSEN = ("constant", "two bright pixels", "four bright pixels", "tiles", "tiles that fit", "mirror", "huge", "rocket")
@@ -36,7 +49,7 @@ def same(one, other):
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@members(FAMILIES)
 @torch.no_grad()
 def test_there_and_back(name):
     ordinary, image = make(name), torch.rand(2, *size(name))
@@ -59,7 +72,7 @@ def test_there_and_back(name):
     assert same(outputs(ordinary, image), expected)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@members(FAMILIES)
 def test_the_image_reaches_the_patch_embedding_alone(name):
     adapted, image = ts.adapt(make(name)).requires_grad_(False), torch.rand(1, *size(name), requires_grad=True)
     assert any(part.requires_grad for part in outputs(adapted, image))
@@ -67,7 +80,7 @@ def test_the_image_reaches_the_patch_embedding_alone(name):
     assert not any(part.requires_grad for part in outputs(adapted, image))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@members(FAMILIES)
 def test_no_bit_changes_when_the_image_moves(name):
     ordinary, clip = make(name), len(size(name)) == 4
 
@@ -85,7 +98,7 @@ def test_no_bit_changes_when_the_image_moves(name):
         assert_invariant(shown(ordinary), HOSTILE[-1:], shifts=1)
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@members(IMAGES)
 def test_features_stand_where_the_image_does(name):
     adapted = ts.adapt(make(name), criterion="max_norm")
     images = HOSTILE[::4]
@@ -320,7 +333,7 @@ def test_what_cannot_be_adapted_is_refused_with_what_can(monkeypatch):
         ts.features(adapt(make("torchvision mvit")), torch.rand(1, 3, 4, 32, 32))
 
 
-@pytest.mark.parametrize("name", TIMM)
+@members(TIMM)
 @torch.no_grad()
 def test_timms_own_interface_goes_on_working(name):
     adapted, image = ts.adapt(make(name)), torch.rand(1, 3, 32, 32)
