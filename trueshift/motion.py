@@ -43,10 +43,12 @@ class SteadyCrop:
         offset: its first row and column.
         margin: how many pixels the image has above, left, below and right of it: so far the camera can move before
             the crop leaves the view. It jumps then, and where a better one comes into view.
+        spots: how strong the centre of the crop is that starts at each position.
     """
 
     offset: Int64[Tensor, "B 2"]
     margin: Int64[Tensor, "B 4"]
+    spots: Float64[Tensor, "B h w"]
 
 
 def crop_scores(image: Float[Tensor, "B C H W"], size: Pair) -> tuple[Float64[Tensor, "B h w"], ...]:
@@ -107,11 +109,12 @@ class Steady(nn.Module):
                 f"{self.size[0]} x {self.size[1]}, and more to choose from"
             )
         with without_autocast(image):
-            scores = crop_scores(image, self.size)
+            stands_out, spots = crop_scores(image, self.size)
             if allowed is not None:
-                scores = (scores[0].masked_fill(~allowed, -1), scores[1])
-            offset = choose(scores, lambda _: window_keys(image.permute(0, 2, 3, 1), self.size)).offset
-        return SteadyCrop(offset, torch.cat([offset, offset.new_tensor(room) - offset], 1))
+                stands_out = stands_out.masked_fill(~allowed, -1)
+            offset = choose((stands_out, spots), lambda _: window_keys(image.permute(0, 2, 3, 1), self.size)).offset
+        after = torch.stack([room[axis] - offset[:, axis] for axis in (0, 1)], 1)
+        return SteadyCrop(offset, torch.cat([offset, after], 1), spots)
 
     def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The model's output on the chosen crop."""
@@ -187,10 +190,9 @@ class Video(nn.Module):
             step, size = image_motion(self.last, frame), self.steady.size
             moved = self.offset + step
             room = [whole - length for whole, length in zip(frame.shape[2:], size, strict=True)]
-            best = self.steady.choose(frame, _stays_long(step, room)).offset
+            chosen = self.steady.choose(frame, _stays_long(step, room))
+            best, spots = chosen.offset, chosen.spots.flatten(1)
             kept = torch.stack([moved[:, axis].clamp(0, room[axis]) for axis in (0, 1)], 1)
-            with without_autocast(frame):
-                spots = crop_scores(frame, size)[1].flatten(1)
             rival, own = (spots.gather(1, at[:, :1] * (room[1] + 1) + at[:, 1:])[:, 0] for at in (best, kept))
             self.jumped = (kept != moved).any(1) | (rival > (1 + self.lead) * own)
             offset = torch.where(self.jumped[:, None], best, kept)
@@ -252,18 +254,21 @@ def video(model: nn.Module, size: int | Pair, lead: float = 1.0) -> Video:
 class MeanOverGrids(nn.Module):
     """See :func:`mean_over_grids`."""
 
+    away: Int64[Tensor, "grids 2"]
+
     def __init__(self, model: nn.Module, grids: int, stride: Pair) -> None:
         super().__init__()
         self.model, self.stride = model, stride
-        self.displacements = displacements(grids, stride)
+        # on the model's device: a copy in each call would wait for it
+        self.register_buffer("away", torch.tensor(displacements(grids, stride)), persistent=False)
 
     def extra_repr(self) -> str:
         """Show the number of grids."""
-        return f"grids={len(self.displacements)}"
+        return f"grids={len(self.away)}"
 
     def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The mean of the model's outputs on all grids, in one batch."""
-        away = torch.tensor(self.displacements, device=image.device)
+        away = self.away.to(image.device)
         count, images = len(away), image.repeat_interleave(len(away), 0)
         tokenizer = adaptive_tokenizer(self.model)
         if tokenizer is None:
