@@ -81,7 +81,8 @@ class AugmentConfig:
         crop_scale: least and largest share of the area that a random crop takes, e.g. [0.08, 1]; by default the
             center crop of the resized image, as in the paper.
         pad_crop: shift by up to so many pixels: a random crop of the image padded by as many with the mean color.
-        circular_shift: shift circularly by a random offset, for the paper's data-augmented baseline.
+        circular_shift: how often an image is shifted circularly by a random offset; true, always, for the paper's
+            data-augmented baseline.
         auto_augment: timm's name for RandAugment and its like, e.g. rand-m9-mstd0.5-inc1.
         color_jitter: strength, where there is no auto_augment.
         erasing: how often a rectangle is replaced by noise.
@@ -96,7 +97,7 @@ class AugmentConfig:
     vertical_flip: float = 0.0
     crop_scale: tuple[float, float] | None = None
     pad_crop: int = 0
-    circular_shift: bool = False
+    circular_shift: bool | float = False
     auto_augment: str | None = None
     color_jitter: float = 0.0
     erasing: float = 0.0
@@ -375,6 +376,6 @@ _AT_LEAST = {
     "checkpoint.every_steps data.workers data.limit evaluate.limit augment.pad_crop max_steps",
 }
 _SHARES = (
-    "augment.flip augment.vertical_flip augment.erasing augment.mix_probability augment.switch_probability "
-    "augment.label_smoothing segmentation.augment.flip model.drop_path_rate"
+    "augment.flip augment.vertical_flip augment.circular_shift augment.erasing augment.mix_probability "
+    "augment.switch_probability augment.label_smoothing segmentation.augment.flip model.drop_path_rate"
 )

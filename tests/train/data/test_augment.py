@@ -89,7 +89,7 @@ def test_images_are_flipped_as_often_as_asked(rate):
 
 
 def test_places_are_equally_likely_and_all_that_is_drawn_is_independent():
-    change = transform(Preparation((8, 12), 1.0), flip=0.5, vertical_flip=0.5, pad_crop=4)
+    change = transform(Preparation((8, 12), 1.0), flip=0.5, vertical_flip=0.5, pad_crop=4, circular_shift=True)
     drawn = change.drawn(2, np.arange(COUNT))
     for places, sides in ((drawn[:, 2:4], (9, 9)), (drawn[:, 4:], (8, 12))):
         found = np.histogram2d(*places.T, bins=sides, range=[(0, side) for side in sides])[0]
@@ -154,11 +154,20 @@ def test_crops_of_the_padded_image_and_circular_shifts_only_move_it():
     padded = torch.nn.functional.pad(still[0], [5] * 4)  # by the mean colour, which is zero
     seen = set()
     for epoch in range(20):
-        *_, top, left, rows, columns = crop.drawn(epoch, np.array(0)).tolist()
+        *_, top, left, _, _ = crop.drawn(epoch, np.array(0)).tolist()
+        *_, rows, columns = shift.drawn(epoch, np.array(0)).tolist()
         assert torch.equal(finished(crop, image, epoch, 0), padded[:, top : top + 24, left : left + 24])
         assert torch.equal(finished(shift, image, epoch, 0), circular_shift(still, (rows, columns), (2, 3))[0])
         seen.add((top, left, rows, columns))
     assert len(seen) == 20
+
+
+def test_so_many_images_are_shifted_as_asked_for_and_by_what_they_would_be_anyway():
+    some, every = (transform(circular_shift=often).drawn(2, np.arange(2000))[:, 4:] for often in (0.25, True))
+    moved = some.any(1)
+    assert abs(moved.mean() - 0.25) < 0.04
+    assert np.array_equal(some[moved], every[moved])
+    assert not transform(flip=0.5).drawn(2, np.arange(2000))[:, 4:].any()
 
 
 def test_a_random_crop_takes_the_part_asked_for():

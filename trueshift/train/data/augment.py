@@ -25,7 +25,7 @@ from ...utils.rng import hashed, seeded, uniform
 from ..config import AugmentConfig, SegmentationAugmentConfig
 
 # streams of random numbers, one for each purpose
-_FLIP, _VERTICAL, _ROWS, _COLUMNS, _IMAGE, _ERASE, _TOP, _LEFT, _SCENE = range(9)
+_FLIP, _VERTICAL, _ROWS, _COLUMNS, _IMAGE, _ERASE, _TOP, _LEFT, _SCENE, _SHIFTED = range(10)
 _RETRIES = 10  # of a crop with too much of one class
 
 # what is left to do with a batch on the device: (pixels, epoch, indices) -> images
@@ -65,12 +65,14 @@ class ClassificationTransform:
 
     def drawn(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """What is drawn for each image: mirrored, upside down, corner of the crop, offset of the shift, as [..., 6]."""
-        streams = np.array([_FLIP, _VERTICAL, _TOP, _LEFT, _ROWS, _COLUMNS])
+        streams = np.array([_FLIP, _VERTICAL, _SHIFTED, _TOP, _LEFT, _ROWS, _COLUMNS])
         numbers = uniform(self.seed, epoch, indices[..., None], streams)
-        flips = numbers[..., :2] < (self.augment.flip, self.augment.vertical_flip)
+        flips, shifted = np.split(
+            numbers[..., :3] < (self.augment.flip, self.augment.vertical_flip, self.augment.circular_shift), [2], -1
+        )
         corners = 2 * self.augment.pad_crop + 1
-        places = numbers[..., 2:] * (corners, corners, *self.preparation.size)
-        return np.concatenate([flips, places.astype(np.int64)], -1)
+        places = (numbers[..., 3:] * (corners, corners, *self.preparation.size)).astype(np.int64)
+        return np.concatenate([flips, places[..., :2], places[..., 2:] * shifted], -1)
 
     def move(self, images: Float[Tensor, "B 3 H W"], drawn: Int[Tensor, "B 6"]) -> Float[Tensor, "B 3 H W"]:
         """Flip, crop the padded image and shift circularly, each if wanted."""
