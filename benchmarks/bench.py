@@ -27,7 +27,7 @@ from benchmarks.common.record import RESULTS, ROOT
 from benchmarks.manifest import TABLES
 
 DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
-TABLE = re.compile(r"(<!-- table (\w+) -->\n)(.*?\n)(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NUMBER = re.compile(r"(<!-- number (.*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
 NOT_PROSE = re.compile(

@@ -65,6 +65,7 @@ TABLES = {
         f"small_{name}": Table(f"{SMALL} --measure-only", SMALL_RESULTS, render)
         for name, render in accuracy.measured_tables.items()
     },
+    "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", "tried_crops_cutmix.json", accuracy.tried),
     **{
         f"motion_{where}": Table(
             f"accuracy/motion.py --family swin {data}", f"motion_{where}_*.json", partial(accuracy.motion, where)

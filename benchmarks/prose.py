@@ -25,7 +25,8 @@ def rate(column: tuple[str, str], recipe: str, part: str = "") -> float:
 
 top1, c_cons, s_cons = (partial(rate, column) for column in (TOP1, C_CONS, S_CONS))
 adapted_top1 = partial(top1, part="adapted")  # of the ordinary network, adapted without training
-canonical_top1 = partial(top1, part="canonical")  # in the frame that the anchor finds
+# in the frame that the anchor finds
+canonical_top1, canonical_s_cons = (partial(column, part="canonical") for column in (top1, s_cons))
 
 
 def deviation(recipe: str) -> float:

@@ -76,6 +76,7 @@ PARTS = {
     "exactness_bf16": Part(_invariant, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
     "magnitude": Part(_main_tables, ("magnitude",)),
     "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
+    "itself": Part(_shipped_ordinary, ("circular", "cifar-standard")),  # under the shifts of "canonical"
     "canonical": Part(
         lambda recipe: _ordinary(recipe) or _shipped_ordinary(recipe), ("circular", "cifar-standard"), canonical_twin
     ),
