@@ -103,13 +103,6 @@ def frame_kept(change: str, rule: str) -> float:
     return load("frame_stability")["result"]["kept_percent"][change][rule]
 
 
-def training_kept(model: str) -> int:
-    """Percent of the bare network's speed that training on real data keeps."""
-    result = load(f"training_speed_{model}")["result"]
-    row = result["rows"][0]
-    return round(100 * result["batch"] / speed.seconds_per_step(row["log"]) / row["bare_median"])
-
-
 def number(expression: str) -> str:
     """One digit after the point for a float, thousands apart for an int, text as it is."""
     try:

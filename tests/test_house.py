@@ -190,13 +190,13 @@ def test_a_moving_crop_is_drawn(run_unchecked, tmp_path):
 @pytest.mark.parametrize(
     ("document", "count"),
     [
-        ("README.md", 4),
+        ("README.md", 1),
         ("docs/audit.md", 1),
         ("docs/concepts.md", 1),
         ("docs/criterion.md", 3),
         ("docs/motion.md", 1),
         ("docs/segmentation.md", 1),
-        ("docs/start.md", 3),
+        ("docs/start.md", 4),
     ],
 )
 def test_the_programs_in_the_documents_run(run_unchecked, document, count):
