@@ -1,7 +1,7 @@
 """A step as one CUDA graph learns what eager steps learn. Without a GPU, all but the capture itself is tested."""
 
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from unittest import mock
 
@@ -15,6 +15,7 @@ from trueshift.train import cuda_graph, optimization
 from trueshift.train import trainer as loop
 from trueshift.train.config import OptimizerConfig, TrainConfig
 from trueshift.train.cuda_graph import WARM_UP, GraphedStep, check_capture, make_capturable, rates_from
+from trueshift.train.data.loader import Batch
 from trueshift.train.optimization import build_optimizer, load_state
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
@@ -143,6 +144,27 @@ def test_rates_are_numbers_again_whatever_happens():
         assert [group["lr"] for group in optimizer.param_groups] == tensors
         raise KeyError
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (RuntimeError("not permitted\nmore"), ValueError, r"cannot be captured \(not permitted\): leave out"),
+        (torch.OutOfMemoryError("too little"), torch.OutOfMemoryError, "too little"),
+    ],
+)
+def test_a_step_that_waits_for_the_gpu_is_refused(error, kind, message):
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), lr=0.5)
+    step = Uncaptured(mock.Mock(side_effect=error), optimizer, CPU)
+    step.eager_steps = WARM_UP
+    batch = Batch(torch.zeros(1, 3, 4, 4), torch.zeros(1, dtype=torch.int64), np.zeros(1, np.int64))
+    with (
+        mock.patch.object(torch.cuda, "CUDAGraph"),
+        mock.patch.object(torch.cuda, "graph", return_value=nullcontext()),
+        pytest.raises(kind, match=message),
+    ):
+        step(batch)
+    assert optimizer.param_groups[0]["lr"] == 0.5
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -98,12 +98,18 @@ class GraphedStep:
     def _captured(self, batch: Batch) -> torch.cuda.CUDAGraph:
         self.batch = replace(batch, images=batch.images.clone(), labels=batch.labels.clone())
         graph = torch.cuda.CUDAGraph()
-        with (
-            rates_from(self.rates, self.optimizer),
-            # in this thread only: a loader's thread may pin memory meanwhile
-            torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"),
-        ):
-            self.results = self._step(self.batch)
+        # errors are this thread's only: that of a loader may pin memory meanwhile
+        capture = torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local")
+        try:
+            with rates_from(self.rates, self.optimizer), capture:
+                self.results = self._step(self.batch)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise ValueError(
+                f"the step cannot be captured ({str(error).partition(chr(10))[0]}): leave out cuda_graph, or have no "
+                "module wait for the GPU or copy from the host"
+            ) from error
         return graph
 
     def _step(self, batch: Batch) -> LossAndNorm:
