@@ -51,7 +51,7 @@ def bare_rounds(trainer: Trainer, rounds: int) -> list[float]:
     trainer.model.train()
 
     def step() -> None:
-        trainer.accelerator.backward(trainer.task.loss(trainer.model, batch))
+        trainer.accelerator.backward(trainer.task.loss(trainer.model, trainer.task.mixed(batch)))
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
 

@@ -16,6 +16,7 @@ from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.interpolate import enlarge, enlarge_from
 from ..ops.geometry.periodic import may_repeat, repeat_one_period
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
+from ..ops.selection.exact import within_graph
 from ..utils.async_copy import AsyncCopy
 from .pyramid import BINS, ConvNormRelu, UperNetDecoder
 
@@ -155,10 +156,7 @@ class UperNet(HubModel):
 
     def _whether_repeating(self, images: Tensor) -> AsyncCopy | None:
         """Copied from the device while the network runs; not within a graph, which cannot wait for it."""
-        if not self.adaptive or torch.compiler.is_compiling():
-            return None
-        capturing = images.is_cuda and torch.cuda.is_current_stream_capturing()
-        return None if capturing else AsyncCopy(may_repeat(images))
+        return AsyncCopy(may_repeat(images)) if self.adaptive and not within_graph(images) else None
 
     def _on_pixels(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
         """Interpolated to every pixel, still starting at the grid's own origin."""

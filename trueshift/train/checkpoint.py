@@ -207,7 +207,8 @@ def _named_snapshot(config: TrainConfig, newest: Snapshot | None) -> Snapshot:
 # neither the weights nor their measurements depend on these: they may change when a run is resumed
 _FREE = (
     *("output", "resume", "device", "log", "checkpoint", "data.path", "data.download", "data.workers"),
-    *("data.on_device", "evaluate", "model.start_from", "grad_checkpointing", "compile", "max_steps"),
+    *("data.on_device", "evaluate", "model.start_from", "grad_checkpointing", "compile", "cuda_graph"),
+    "max_steps",
 )
 
 

@@ -272,6 +272,7 @@ class TrainConfig:
         accumulate: passes whose gradients are accumulated to a step.
         precision: of the forward pass.
         compile: use torch.compile.
+        cuda_graph: replay each step as one CUDA graph, where the host is slower than the GPU; see docs/training.md.
         deterministic: allow only algorithms that reproduce their bits, on a GPU too; slower there.
         sync_batchnorm: batch statistics over all processes.
         ema_decay: of averaged weights, kept and measured as well; 0 for none.
@@ -297,6 +298,7 @@ class TrainConfig:
     accumulate: int = 1
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     compile: bool = False
+    cuda_graph: bool = False
     deterministic: bool = False
     sync_batchnorm: bool = False
     ema_decay: float = 0.0

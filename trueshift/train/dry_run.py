@@ -12,6 +12,7 @@ from ..eval.options import inference_device, on_gpu
 from ..models import create_model
 from ..models.registry import resolve_name
 from .config import CLASSES, SegmentationConfig, TrainConfig
+from .cuda_graph import WARM_UP
 from .trainer import train
 
 _SMALLEST_BATCH = 2  # of a pass: batch norm and mixup need two
@@ -40,9 +41,10 @@ def dry_run(config: TrainConfig, console: Console | None = None) -> int:
             batch_size=_SMALLEST_BATCH * config.accumulate,
             # compiling takes minutes, and low precision on a CPU nearly as long
             compile=config.compile and gpu,
+            cuda_graph=config.cuda_graph and gpu,
             precision=config.precision if gpu else "float32",
             sync_batchnorm=config.sync_batchnorm and gpu,
-            max_steps=1,
+            max_steps=WARM_UP + 1 if config.cuda_graph and gpu else 1,
         )
         code = train(small, console)
     if code == 0:

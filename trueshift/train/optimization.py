@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .config import TrainConfig
+from .cuda_graph import make_capturable
 
 
 def rate_scale(config: TrainConfig) -> float:
@@ -21,9 +22,19 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
     asked = config.optimizer
     decay: dict[str, Any] = {"weight_decay": asked.weight_decay, "layer_decay": asked.layer_decay}
     try:
-        return create_optimizer_v2(model, asked.name, asked.lr * rate_scale(config), **decay, **asked.arguments)
+        optimizer = create_optimizer_v2(model, asked.name, asked.lr * rate_scale(config), **decay, **asked.arguments)
     except (AssertionError, ValueError, TypeError) as error:
         raise ValueError(f"optimizer {asked.name!r} cannot be made: {error}") from error
+    if config.cuda_graph:
+        make_capturable(optimizer)
+    return optimizer
+
+
+def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load a checkpoint's ``state_dict``, which another device or a run without a CUDA graph may have written."""
+    for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
+        saved.update({key: group[key] for key in ("capturable",) if key in group})
+    optimizer.load_state_dict(state)
 
 
 def build_schedule(config: TrainConfig, optimizer: Optimizer, steps_per_epoch: int) -> Scheduler:

@@ -81,9 +81,13 @@ class Task(ABC):
     def describe_input(self) -> str:
         """Size of the input and how it is read, for the screen."""
 
+    def mixed(self, batch: Batch) -> Batch:
+        """The batch to learn from: mixed as the host draws it, in a copy."""
+        return batch
+
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean over a batch."""
+        """The mean over a batch, mixed before; the host looks at no value and draws no number."""
 
     @abstractmethod
     def save(self, model: nn.Module, folder: Path) -> Path:
@@ -233,13 +237,18 @@ class Classification(Task):
         how = "on the device" if self.test_images is not None else f"{self.config.data.workers} workers"
         return f"{self.preparation.size[0]} x {self.preparation.size[1]} ({how})"
 
+    def mixed(self, batch: Batch) -> Batch:
+        """By Mixup or CutMix if wanted, labels smoothed as well."""
+        if self.mixup is None:
+            return batch
+        # a copy, as timm mixes in place, and the same batch may be mixed again to check a compiler
+        images, labels = self.mixup(batch.images.clone(), batch.labels)
+        return replace(batch, images=images, labels=labels)
+
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """Cross-entropy, with mixed or smoothed labels if wanted."""
-        images, targets, smoothing = batch.images, batch.labels, self.config.augment.label_smoothing
-        if self.mixup is not None:
-            # a copy, as timm mixes in place, and the same batch may be mixed again to check a compiler
-            (images, targets), smoothing = self.mixup(images.clone(), targets), 0.0
-        return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing)
+        """Cross-entropy, with smoothed labels if wanted."""
+        smoothing = self.config.augment.label_smoothing if self.mixup is None else 0.0  # mixed labels are smooth
+        return F.cross_entropy(model(batch.images).float(), batch.labels, label_smoothing=smoothing)
 
     def _metric(self) -> _Accuracy:
         return _Accuracy(self.device)

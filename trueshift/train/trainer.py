@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import islice
 from math import inf, nan
@@ -29,11 +29,12 @@ from ..utils.rng import deterministic_algorithms, seed_everything
 from .checkpoint import CheckpointFolder, Snapshot, find_snapshot
 from .compile_check import AGAIN_AT, compiled, fault_of_compiler
 from .config import TrainConfig
+from .cuda_graph import GraphedStep, LossAndNorm, check_capture
 from .data.loader import Batch, Share
 from .data.sampler import BatchOrder
 from .divergence import Diverged, LossWatch, first_not_finite
 from .log import RunLog, RunReport
-from .optimization import build_optimizer, build_schedule
+from .optimization import build_optimizer, build_schedule, load_state
 from .preemption import StopRequest
 from .task import Measurement, open_task
 
@@ -89,6 +90,7 @@ class Trainer:
         )
         self.device, self.main = self.accelerator.device, self.accelerator.is_main_process
         self.share = Share(self.accelerator.process_index, self.accelerator.num_processes)
+        check_capture(config, self.device, self.share.processes)
         with self.accelerator.main_process_first():  # it may download
             self.task = open_task(config, self.share, self.device)
         self.data = self.task.data
@@ -109,6 +111,7 @@ class Trainer:
         # compiled first, so that accelerate's autocast is entered outside of the compiled graph
         self.model = self.accelerator.prepare_model(compiled(self.network) if config.compile else self.network)
         self.optimizer = self.accelerator.prepare_optimizer(optimizer)
+        self.graphed = GraphedStep(self._gradients, self.optimizer, self.device) if config.cuda_graph else None
         self.compiler_in_use = config.compile
         self.compiler_checked: int | None = None  # step of the last check, which passed
         learned = [part for part in self.network.modules() if isinstance(part, LearnedScore)]
@@ -167,7 +170,8 @@ class Trainer:
             f"[bold]{escape(self.config.model.name)}[/], {count / 1e6:.2f} M parameters, {len(self.data.classes)} "
             f"classes; {len(self.data.train):,} images of {self.task.describe_input()}, "
             f"{self.config.batch_size} in a step, {self.share.processes} process(es) on {self.device}, "
-            f"{self.config.precision}{', compiled' if self.config.compile else ''}; "
+            f"{self.config.precision}{', compiled' if self.config.compile else ''}"
+            f"{', as a CUDA graph' if self.config.cuda_graph else ''}; "
             f"{'from step ' + str(self.step) if self.step else 'from the start'} to {self.total_steps}"
         )
 
@@ -196,23 +200,29 @@ class Trainer:
         if self.compiler_in_use and (self.compiler_checked is None or self.step in AGAIN_AT):
             self._check_compiler(batches[0])
         seed_everything(self.config.seed, self.step, self.share.rank)  # for stochastic depth, random grids and mixing
-        loss = torch.zeros((), device=self.device)
-        for batch in batches:
-            with self.accelerator.accumulate(self.model):
-                part = self.task.loss(self.model, batch)
-                self.accelerator.backward(part)  # of the mean over the passes
-            loss += part.detach() / len(batches)
-            self.unreadable.update(batch.unreadable)
-        norm = self.accelerator.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_grad or inf)
-        self.watch.note(self.step, loss, norm if norm is not None else loss.new_zeros(()))
+        passes = map(self.task.mixed, batches)
+        self.watch.note(self.step, *(self.graphed(*passes) if self.graphed else self._gradients(passes)))
         self.shown.append((self.step, np.concatenate([batch.indices for batch in batches])))
+        self.unreadable.update(*(batch.unreadable for batch in batches))
         self._check_divergence(wait=False, images=batches[-1].images)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        if self.graphed is None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
         self.step += 1
         self.step_in_epoch += 1
         if self.average is not None:
             self.average.update(self.network, self.step)
+
+    def _gradients(self, passes: Iterable[Batch]) -> LossAndNorm:
+        """Of the mean over some passes, clipped; returns the loss, and the norm before clipping."""
+        loss = torch.zeros((), device=self.device)
+        for batch in passes:
+            with self.accelerator.accumulate(self.model):
+                part = self.task.loss(self.model, batch)
+                self.accelerator.backward(part)  # of the mean over the passes
+            loss += part.detach() / self.config.accumulate
+        norm = self.accelerator.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_grad or inf)
+        return loss, norm if norm is not None else loss.new_zeros(())
 
     def _check_compiler(self, batch: Batch) -> None:
         """Continue without the compiler where this torch cannot compile the network, or not correctly."""
@@ -220,7 +230,7 @@ class Trainer:
         def loss(model: nn.Module, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Tensor:
             seed_everything(self.config.seed, self.step, self.share.rank)
             with autocast():
-                return self.task.loss(model, batch)
+                return self.task.loss(model, self.task.mixed(batch))
 
         seed_everything(self.config.seed)
         with self.accelerator.no_sync(self.model):
@@ -240,6 +250,8 @@ class Trainer:
         self.report.write("compiler", self.step, {"failed": note})
         self.compiler_in_use = False
         self.model = self.accelerator.prepare_model(self.network)
+        if self.graphed is not None:
+            self.graphed.restart()
         self.model.train()
 
     def _check_divergence(self, wait: bool, images: Tensor | None = None) -> None:
@@ -341,7 +353,7 @@ class Trainer:
         if self.average is not None and snapshot.average is not None:
             self.average.module.load_state_dict(snapshot.average)
         state = snapshot.state
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_state(self.optimizer, state["optimizer"])
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.best, self.measured = state["best"], state.get("measured", 0)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..selection.exact import within_graph
 from .shift import IMAGE_DIMS, TOKEN_DIMS, Pair, circular_pad
 
 
@@ -79,8 +80,9 @@ def _weights(like: Tensor, count: int, length: int, circular: bool, margin: int)
 
     Kept from call to call, since making them takes more launches than using them; within a graph they are its own.
     """
-    own = torch.compiler.is_compiling() or (like.is_cuda and torch.cuda.is_current_stream_capturing())
-    return (_made_weights if own else _kept_weights)(count, length, circular, margin, like.dtype, like.device)
+    return (_made_weights if within_graph(like) else _kept_weights)(
+        count, length, circular, margin, like.dtype, like.device
+    )
 
 
 @lru_cache(256)

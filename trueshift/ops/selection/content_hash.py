@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..geometry.shift import Pair
 from ..kernels import kernel_for, usable
-from .exact import exporting
+from .exact import exporting, within_graph
 
 PRIME = 2**19 - 1  # products of two residues, summed over up to 2**15 positions, are exact in float64
 HASHES = 3  # together 57 bits, one int64
@@ -139,7 +139,7 @@ def _band(size: int, window: int, seed: int, device: torch.device) -> Tensor:
 def all_multipliers(x: Tensor) -> Int64[Tensor, " all"]:
     """For the kernels: of the channels, the salts, of rows and columns."""
     sizes = (x.shape[3], x.shape[1], x.shape[2])
-    return (_make_multipliers if torch.compiler.is_compiling() else _kept_multipliers)(*sizes, x.device)
+    return (_make_multipliers if within_graph(x) else _kept_multipliers)(*sizes, x.device)
 
 
 def _make_multipliers(channels: int, rows: int, columns: int, device: torch.device) -> Tensor:

@@ -83,6 +83,11 @@ def can_ask(x: Tensor) -> bool:
     return x.device.type == "cpu"
 
 
+def within_graph(x: Tensor) -> bool:
+    """Whether this is being compiled or captured as a CUDA graph: what is made here is the graph's own."""
+    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def exporting() -> bool:
     """Whether a graph is being exported, in which nothing may look at the bits of a number: ONNX cannot.
 

@@ -36,7 +36,7 @@ class Batch:
     """One pass of one process."""
 
     images: Shaped[Tensor, "B 3 H W"]  # pixels, or once finished, normalized images
-    labels: Int[Tensor, "B ..."]  # a class for each image, or for each of its pixels
+    labels: Shaped[Tensor, "B ..."]  # a class for each image or pixel; of mixed images, the weight of each class
     indices: np.ndarray  # of the samples in the data
     unreadable: list[str] = field(default_factory=list)  # with the reason; others stand in for them
 

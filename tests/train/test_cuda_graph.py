@@ -1,0 +1,322 @@
+"""A step as one CUDA graph learns what eager steps learn. Without a GPU, all but the capture itself is tested."""
+
+import warnings
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from training_runs import log, losses, run_here, same, weights, write_scenes
+
+from trueshift import MaxNorm, create_model
+from trueshift.train import cuda_graph, optimization
+from trueshift.train import trainer as loop
+from trueshift.train.config import OptimizerConfig, TrainConfig
+from trueshift.train.cuda_graph import WARM_UP, GraphedStep, check_capture, make_capturable, rates_from
+from trueshift.train.data.loader import Batch
+from trueshift.train.optimization import build_optimizer, load_state
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+# all that is random or changes from step to step, clipped at nearly each of them
+LIVELY = {
+    "model__drop_path_rate": 0.3,
+    "augment__cutmix": 1.0,
+    "augment__mixup": 0.8,
+    "augment__label_smoothing": 0.1,
+    "optimizer__clip_grad": 0.5,
+    "schedule__warmup_epochs": 1,
+    "ema_decay": 0.9,
+}
+SMALL = {"model__arguments": "{embed_dim: 8, depths: [2], num_heads: [1]}", "model__grid_drop_rate": 0.5}
+
+
+def close(found, expected, relative):
+    """The same steps, with values alike."""
+    assert found.keys() == expected.keys()
+    worst = max(abs(found[step] - value) / abs(value) for step, value in expected.items())
+    assert worst <= relative, f"worst {worst}: {found}, {expected}"
+
+
+def rates(output):
+    return [entry["lr"] for entry in log(output, "train")]
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "processes", "message"),
+    [
+        ({}, CPU, 1, "cuda_graph works on GPUs only: leave it out on a cpu"),
+        ({}, GPU, 2, "cuda_graph captures the step of one process, not of 2: leave it out under torchrun"),
+        ({"accumulate": 4}, GPU, 1, "cuda_graph captures one pass, not 4: needs --accumulate 1"),
+        ({"precision": "fp16"}, GPU, 1, "cuda_graph cannot capture .* fp16: needs bf16 or float32"),
+        ({"grad_checkpointing": True}, GPU, 1, "cuda_graph cannot .*: needs --grad_checkpointing false"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused(changes, device, processes, message):
+    config = replace(TrainConfig(cuda_graph=True), **changes)
+    with pytest.raises(ValueError, match=message):
+        check_capture(config, device, processes)
+    check_capture(replace(config, cuda_graph=False), device, processes)
+    check_capture(TrainConfig(cuda_graph=True, precision="bf16", compile=True), GPU, 1)
+
+
+def test_a_cpu_is_refused_before_anything_is_opened(tmp_path):
+    with pytest.raises(ValueError, match="works on GPUs only"):
+        run_here(tmp_path, cuda_graph="true", data__path=tmp_path / "absent")
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "sgd", "lamb", "lion"])
+def test_an_optimizer_that_keeps_its_steps_on_the_host_is_refused(name):
+    config = TrainConfig(cuda_graph=True, optimizer=OptimizerConfig(name=name))
+    if name.startswith(("adam", "nadam")):
+        optimizer = build_optimizer(config, nn.Linear(3, 2))
+        assert all(group["capturable"] for group in optimizer.param_groups)
+        plain = build_optimizer(replace(config, cuda_graph=False), nn.Linear(3, 2))
+        assert not any(group["capturable"] for group in plain.param_groups)
+    else:
+        with pytest.raises(ValueError, match=r"cannot capture .*: needs an optimizer of torch's .* adamw"):
+            build_optimizer(config, nn.Linear(3, 2))
+
+
+# -- on a CPU, uncaptured -------------------------------------------------------------------------------------------
+
+
+class Uncaptured(GraphedStep):
+    """All that a graphed step does, but for streams and the capture."""
+
+    def __init__(self, gradients, optimizer, device):
+        with mock.patch.object(torch.cuda, "Stream"):
+            super().__init__(gradients, optimizer, device)
+
+    def _eagerly(self, batch):
+        with rates_from(self.rates, self.optimizer):
+            return self._step(batch)
+
+
+class Stuck(Uncaptured):
+    """Captured with a learning rate that is a number."""
+
+    def _eagerly(self, batch):
+        self.rates = [rate.clone().fill_(0.01) for rate in self.rates]
+        return super()._eagerly(batch)
+
+
+@pytest.fixture
+def uncaptured(monkeypatch):
+    """Runs with ``cuda_graph`` on a CPU, whose optimizers are never capturable; gives a way to choose the step."""
+    monkeypatch.setattr(loop, "check_capture", lambda *given: None)
+    monkeypatch.setattr(optimization, "make_capturable", lambda optimizer: None)
+    monkeypatch.setattr(cuda_graph, "WARM_UP", 10**6)
+    monkeypatch.setattr(loop, "GraphedStep", Uncaptured)
+    return lambda kind: monkeypatch.setattr(loop, "GraphedStep", kind)
+
+
+def test_rates_on_the_device_teach_the_same_in_parts_too(tmp_path, uncaptured):
+    """Between eager steps and captured ones a run may change whenever it is resumed."""
+    run_here(tmp_path / "eager", **LIVELY, **SMALL)
+    expected = losses(tmp_path / "eager")
+    for steps, graph in ((5, "true"), (7, "false"), (0, "true")):
+        assert run_here(tmp_path / "graph", max_steps=steps, cuda_graph=graph, **LIVELY, **SMALL) == 0
+    close(losses(tmp_path / "graph"), expected, 1e-5)
+    assert rates(tmp_path / "graph") == rates(tmp_path / "eager")  # numbers, as in the log
+    assert len(set(rates(tmp_path / "graph"))) > 6
+    uncaptured(Stuck)
+    run_here(tmp_path / "stuck", max_steps=4, cuda_graph="true", **LIVELY, **SMALL)
+    with pytest.raises(AssertionError, match="worst"):
+        close(losses(tmp_path / "stuck"), {step: expected[step] for step in range(1, 5)}, 1e-3)
+
+
+def test_rates_are_numbers_again_whatever_happens():
+    optimizer = torch.optim.AdamW([{"params": nn.Linear(2, 2).parameters(), "lr": 0.25}, {"params": [], "lr": 0.5}])
+    tensors = [torch.tensor(1.0), torch.tensor(2.0)]
+    with suppress(KeyError), rates_from(tensors, optimizer):
+        assert [group["lr"] for group in optimizer.param_groups] == tensors
+        raise KeyError
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (RuntimeError("not permitted\nmore"), ValueError, r"cannot be captured \(not permitted\): leave out"),
+        (torch.OutOfMemoryError("too little"), torch.OutOfMemoryError, "too little"),
+    ],
+)
+def test_a_step_that_waits_for_the_gpu_is_refused(error, kind, message):
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), lr=0.5)
+    step = Uncaptured(mock.Mock(side_effect=error), optimizer, CPU)
+    step.eager_steps = WARM_UP
+    batch = Batch(torch.zeros(1, 3, 4, 4), torch.zeros(1, dtype=torch.int64), np.zeros(1, np.int64))
+    with (
+        mock.patch.object(torch.cuda, "CUDAGraph"),
+        mock.patch.object(torch.cuda, "graph", return_value=nullcontext()),
+        pytest.raises(kind, match=message),
+    ):
+        step(batch)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_checkpoint_does_not_decide_where_steps_are_counted(before):
+    def made(capturable):
+        optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters())
+        if capturable:
+            make_capturable(optimizer)
+        return optimizer
+
+    saved, optimizer = made(before).state_dict(), made(not before)
+    saved["param_groups"][0]["lr"] = 0.125
+    load_state(optimizer, saved)
+    (group,) = optimizer.param_groups
+    assert group["capturable"] is not before
+    assert group["lr"] == 0.125
+
+
+class Asking(MaxNorm):
+    """A criterion of a user's own that makes the host wait."""
+
+    def scores(self, candidates):
+        scores = super().scores(candidates)
+        return scores / scores.amax().item()
+
+
+def gradients_of_nothing(name, **arguments):
+    """Forward and backward pass on tensors without values: whatever looks at one fails."""
+    model = create_model(name, num_classes=10, drop_path_rate=0.2, **arguments).train().to("meta")
+    F.cross_entropy(model(torch.empty(4, 3, 32, 32, device="meta")), torch.rand(4, 10, device="meta")).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini"])
+def test_no_network_looks_at_values_while_it_learns(name):
+    sizes = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1)}
+    if "cvt" in name:
+        sizes = {"embed_dim": (8, 8, 8), "depths": (1, 1, 1), "num_heads": (1, 1, 1)}
+    assert all(gradient.is_meta for gradient in gradients_of_nothing(name, grid_drop_rate=0.5, **sizes))
+    if name == "a_swin_mini":
+        with pytest.raises(RuntimeError, match="item"):
+            gradients_of_nothing(name, criterion=Asking(), **sizes)
+
+
+# -- on a GPU -------------------------------------------------------------------------------------------------------
+
+
+class Watched(GraphedStep):
+    """Once captured, nothing in a step may wait for the GPU."""
+
+    replays = 0
+
+    def __call__(self, batch):
+        if self.graph is None:
+            return super().__call__(batch)
+        type(self).replays += 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the mode finds most of what waits, not all
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            return super().__call__(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def gpu_run(output, graph, name="a_swin_mini", **changes):
+    """30 steps in four epochs; returns the losses."""
+    data = output.parent / "data"
+    if not data.exists():
+        random = np.random.default_rng(0)
+        labels = random.integers(0, 4, 320)
+        pixels = random.integers(0, 128, (320, 32, 32, 3)) + 32 * labels[:, None, None, None]
+        parts = {"train": slice(256), "test": slice(256, None)}
+        arrays = {f"x_{split}": pixels[part].astype(np.uint8) for split, part in parts.items()}
+        data.mkdir(parents=True)
+        np.savez(data / "images.npz", **arrays, **{f"y_{split}": labels[part] for split, part in parts.items()})
+    given = {
+        **LIVELY,
+        "model__name": name,
+        "model__arguments": "{embed_dim: 16, depths: [2, 2], num_heads: [1, 2]}",
+        **({"model__grid_drop_rate": 0.5} if name.startswith("a_") else {}),
+        "data__path": data,
+        "data__holdout": 0,
+        "data__limit": 0,
+        "batch_size": 32,
+        "optimizer__lr": 0.01,
+        "schedule__epochs": 4,
+        "max_steps": 30,
+        "device": "cuda",
+    }
+    Watched.replays = 0
+    with mock.patch.object(loop, "GraphedStep", Watched):
+        assert run_here(output, cuda_graph=str(graph).lower(), **given | changes) == 0
+    return losses(output)
+
+
+# batch norms in a CvT; random numbers of its own in a learned criterion
+CASES = {
+    "swin_mini": {},
+    "a_swin_mini": {},
+    "a_cvt_mini": {"model__arguments": "{embed_dim: [16, 16, 16], depths: [1, 1, 2], num_heads: [1, 1, 1]}"},
+    "a_swinv2_mini": {
+        "model__arguments": "{embed_dim: 16, depths: [2, 2], num_heads: [1, 2], criterion: learned}",
+        "model__grid_drop_rate": 0.1,
+    },
+}
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_graph_learns_the_same(tmp_path, name):
+    expected = gpu_run(tmp_path / "eager", False, name, **CASES[name])
+    assert Watched.replays == 0
+    found = gpu_run(tmp_path / "graph", True, name, **CASES[name])
+    assert Watched.replays == 30 - WARM_UP - 1  # one more by the call that captures
+    close(found, expected, 1e-3)
+    assert rates(tmp_path / "graph") == rates(tmp_path / "eager")
+
+
+@needs_gpu
+def test_a_graph_takes_bf16_and_a_loader(tmp_path):
+    given = {"precision": "bf16", "data__on_device": "no", "data__workers": 2}
+    expected = gpu_run(tmp_path / "eager", False, **given)
+    close(gpu_run(tmp_path / "graph", True, **given), expected, 0.02)
+
+
+@needs_gpu
+def test_a_graph_learns_to_segment(tmp_path):
+    scenes = write_scenes(tmp_path / "scenes")
+    given = {"task": "segmentation", "data__path": scenes, "schedule__steps": 12, "device": "cuda"}
+    run_here(tmp_path / "eager", **given)
+    run_here(tmp_path / "graph", cuda_graph="true", **given)
+    close(losses(tmp_path / "graph"), losses(tmp_path / "eager"), 1e-3)
+
+
+@needs_gpu
+def test_a_resumed_graph_has_the_same_bits(tmp_path):
+    given = {"deterministic": "true"}
+    whole = gpu_run(tmp_path / "whole", True, **given)
+    gpu_run(tmp_path / "parts", True, max_steps=13, **given)
+    parts = gpu_run(tmp_path / "parts", True, **given)
+    assert parts == whole
+    for name in ("final", "final_ema"):
+        assert same(weights(tmp_path / "parts", name), weights(tmp_path / "whole", name))
+
+
+@needs_gpu
+def test_a_run_changes_to_a_graph_and_back_on_a_gpu(tmp_path):
+    whole = gpu_run(tmp_path / "whole", False)
+    for steps, graph in ((9, True), (20, False), (30, True)):
+        found = gpu_run(tmp_path / "parts", graph, max_steps=steps)
+    close(found, whole, 1e-3)
+
+
+@needs_gpu
+def test_a_graph_that_diverges_is_stopped(tmp_path):
+    with pytest.raises(loop.Diverged, match="not finite"):
+        gpu_run(tmp_path / "run", True, optimizer__lr=1e30, optimizer__clip_grad=0, log__every_steps=50)
