@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch import nn
+
 from benchmarks.accuracy.runs import SMALL, Run, configuration, write_result
 from benchmarks.common.package import (
     EvalModel,
@@ -18,6 +20,7 @@ from benchmarks.common.package import (
     run_evaluation,
 )
 from trueshift.models import create_model
+from trueshift.motion import mean_over_grids
 from trueshift.utils.provenance import circumstances
 
 ERASED = tuple(f"{SMALL}/{name}" for name in ("swin_mini", "swin_mini_da_circular", "a_swin_mini"))
@@ -65,10 +68,18 @@ def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:
             "a_swin_mini", num_classes=subject.num_classes, criterion={module: "fixed"}, anchor=False
         )
         network.load_state_dict(subject.module.state_dict())
-        made = make_eval_model(network, subject.name, subject.weights, request)
-        return replace(made, preparation=subject.preparation, classes=subject.classes)
+        return _beside(subject, network, request)
 
     return twin
+
+
+def _mean_over(grids: int) -> Callable[[EvalModel, EvalOptions], EvalModel]:
+    return lambda subject, request: _beside(subject, mean_over_grids(subject.module, grids), request)
+
+
+def _beside(subject: EvalModel, network: nn.Module, request: EvalOptions) -> EvalModel:
+    made = make_eval_model(network, subject.name, subject.weights, request)
+    return replace(made, **{key: getattr(subject, key) for key in ("preparation", "classes", "num_classes")})
 
 
 PARTS = {
@@ -78,9 +89,15 @@ PARTS = {
     "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
     "itself": Part(_shipped_ordinary, ("circular", "cifar-standard")),  # under the shifts of "canonical"
     "canonical": Part(
-        lambda recipe: _ordinary(recipe) or _shipped_ordinary(recipe), ("circular", "cifar-standard"), canonical_twin
+        lambda recipe: _ordinary(recipe) or _shipped_ordinary(recipe) or "_da_" in recipe,
+        ("circular", "cifar-standard"),
+        canonical_twin,
     ),
     "adapted": Part(lambda recipe: _ordinary(recipe) or "_da_" in recipe, ("circular", "cifar-standard"), adapted_twin),
+    **{
+        f"grids_{count}": Part(lambda name: "_random_grids" in name, ("circular", "cifar-standard"), _mean_over(count))
+        for count in (2, 4)
+    },
     **{
         f"no_{name}": Part(lambda recipe: recipe in SWITCHED, ("circular",), _without(module))
         for name, module in MODULES.items()

@@ -1,4 +1,4 @@
-"""The networks that are compared: timm's (CvT: transformers'), ours with fixed grids, ours adaptive."""
+"""The networks that are compared: timm's (CvT: transformers'), ours with fixed grids, ours adaptive; others adapted."""
 
 from typing import NamedTuple
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 import trueshift as ts  # before timm, which needs torchvision to be importable
 
 import timm  # isort: skip
+import torchvision  # isort: skip
 
 REFERENCE, FIXED, ADAPTIVE = "reference", "ours, fixed", "ours, adaptive"
 
@@ -26,23 +27,50 @@ FAMILIES = {
 }
 
 
-class CvtReference(nn.Module):
-    """CvT-13 of transformers, giving logits alone."""
+KEPT = {  # networks of others that keep their class, as they are and adapted
+    "vit": Family("vit_small_patch16_224", 224),
+    "dinov2": Family("vit_small_patch14_dinov2", 224),
+    "torchvision_swin": Family("torchvision's swin_t", 224),
+    "transformers_swin": Family("transformers' Swin-T", 224),
+}
 
-    def __init__(self) -> None:
+
+class Logits(nn.Module):
+    """A network of transformers, giving logits alone."""
+
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        from transformers import CvtConfig, CvtForImageClassification
-
-        self.model = CvtForImageClassification(CvtConfig(num_labels=1000))
+        self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x).logits
 
 
+def kept(family: str, label: str, size: int) -> nn.Module:
+    """A network of another library, with random weights, or its adapted twin."""
+    made: nn.Module
+    if family == "torchvision_swin":
+        made = torchvision.models.swin_t()
+    elif family == "transformers_swin":
+        from transformers import SwinConfig, SwinForImageClassification
+
+        made = SwinForImageClassification(SwinConfig(num_labels=1000, image_size=size))
+    else:
+        made = timm.create_model(KEPT[family].name, img_size=size, num_classes=1000)
+    made = ts.adapt(made) if label == ADAPTIVE else made
+    return Logits(made) if family == "transformers_swin" else made
+
+
 def contestant(family: str, label: str, size: int | None = None) -> nn.Module:
     """One of those that are compared, by its label, with random weights."""
-    name, own_size = FAMILIES[family]
+    name, own_size = (FAMILIES | KEPT)[family]
     size = size or own_size
-    if label == REFERENCE:  # a CvT takes images of any size
-        return CvtReference() if family == "cvt" else timm.create_model(name, img_size=size)
+    if family in KEPT:
+        return kept(family, label, size)
+    if label == REFERENCE and family == "cvt":  # it takes images of any size
+        from transformers import CvtConfig, CvtForImageClassification
+
+        return Logits(CvtForImageClassification(CvtConfig(num_labels=1000)))
+    if label == REFERENCE:
+        return timm.create_model(name, img_size=size)
     return ts.create_model(f"{'a_' * (label == ADAPTIVE)}{name}", img_size=size)

@@ -3,6 +3,7 @@
     python -m benchmarks.speed.model_speed --models swin --batch 128 --work inference training
     python -m benchmarks.speed.model_speed --mode graph --batch 1                              # latency
     python -m benchmarks.speed.model_speed --models swin --size 224 448 896 --same-area        # against resolution
+    python -m benchmarks.speed.model_speed --models vit dinov2 torchvision_swin transformers_swin --name adapted_speed
     python -m benchmarks.speed.model_speed --part decoder --models swin swinv2 --batch 16      # UperNet's
 
 The reference and the adaptive network side by side in one process, round by round. Inputs are noise. A training step is
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 
 import trueshift as ts
 from benchmarks.common import record, timing
-from benchmarks.common.contestants import ADAPTIVE, FAMILIES, REFERENCE, contestant
+from benchmarks.common.contestants import ADAPTIVE, FAMILIES, KEPT, REFERENCE, contestant
 from benchmarks.common.package import SAFE
 from trueshift.ops.geometry.grid import Tokens
 
@@ -52,7 +53,7 @@ def settings(given: argparse.Namespace) -> list[Setting]:
     found = []
     asked = (given.mode, given.work, given.batch, given.precision, given.size or [None], given.models)
     for mode, work, batch, precision, size, family in itertools.product(*asked):
-        own = FAMILIES[family].size * (2 if given.part == "decoder" else 1)
+        own = (FAMILIES | KEPT)[family].size * (2 if given.part == "decoder" else 1)
         count = max(1, batch * own**2 // (size or own) ** 2) if given.same_area else batch
         found.append(Setting(family, size or own, count, work, precision, mode, given.device, given.part))
     return found
@@ -141,7 +142,7 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
             rows[label]["ratio"], rows[label]["quartiles"] = timing.ratio(times[REFERENCE], taken)
     runs.clear()
     gc.collect()  # a captured graph holds its memory until it goes
-    return {"model": FAMILIES[setting.family].name, **setting._asdict(), "rows": list(rows.values())}
+    return {"model": (FAMILIES | KEPT)[setting.family].name, **setting._asdict(), "rows": list(rows.values())}
 
 
 def main() -> None:
@@ -150,7 +151,7 @@ def main() -> None:
         __doc__,
         ("eager", "compiled", "graph"),
         part={"choices": tuple(CLASSES), "default": "network"},
-        models={"choices": tuple(FAMILIES), "default": list(FAMILIES)},
+        models={"choices": tuple(FAMILIES | KEPT), "default": list(FAMILIES)},
         size={"default": [], "type": int, "help": "height and width; the model's own"},
         same_area={"default": False, "help": "fewer images where they are larger"},
         work={"choices": ("inference", "training"), "default": ["inference"]},
