@@ -180,6 +180,12 @@ class _Accuracy:
         return Measurement(top1, {"top1": top1, "loss": loss, "images": images}, f"top-1 {100 * top1:.2f} %")
 
 
+def divergence(first: Float[Tensor, "B classes"], second: Float[Tensor, "B classes"]) -> Float[Tensor, ""]:
+    """Symmetric Kullback-Leibler divergence of two predictions, given as logits: the mean over a batch."""
+    one, other = first.log_softmax(1), second.log_softmax(1)
+    return ((one.exp() - other.exp()) * (one - other)).sum(1).mean() / 2
+
+
 class Classification(Task):
     """One class per image."""
 
@@ -234,12 +240,17 @@ class Classification(Task):
         return f"{self.preparation.size[0]} x {self.preparation.size[1]} ({how})"
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """Cross-entropy, with mixed or smoothed labels if wanted."""
+        """Cross-entropy, with mixed or smoothed labels if wanted, and the divergence of two views if there are two."""
         images, targets, smoothing = batch.images, batch.labels, self.config.augment.label_smoothing
         if self.mixup is not None:
             # a copy, as timm mixes in place, and the same batch may be mixed again to check a compiler
             (images, targets), smoothing = self.mixup(images.clone(), targets), 0.0
-        return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing)
+        weight = self.config.augment.consistency
+        if not weight:
+            return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing)
+        logits = model(torch.cat(images.chunk(2, 1))).float()  # one call, as parallel and compiled networks expect
+        loss = F.cross_entropy(logits, torch.cat([targets, targets]), label_smoothing=smoothing)
+        return loss + weight * divergence(*logits.chunk(2))
 
     def _metric(self) -> _Accuracy:
         return _Accuracy(self.device)

@@ -206,7 +206,7 @@ class Trainer:
         norm = self.accelerator.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_grad or inf)
         self.watch.note(self.step, loss, norm if norm is not None else loss.new_zeros(()))
         self.shown.append((self.step, np.concatenate([batch.indices for batch in batches])))
-        self._check_divergence(wait=False, images=batches[-1].images)
+        self._check_divergence(wait=False, images=batches[-1].images[:, :3])
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
