@@ -122,6 +122,16 @@ for images, near in zip((hostile, usual[:3], usual[:1]), quick, strict=True):
 print("ok")
 """
 
+WITH_GRADIENTS = """
+import trueshift as ts
+torch.set_grad_enabled(True)
+layer, tokens = ts.WindowAttention(16, window_size=4, num_heads=2).eval(), torch.rand(2, 8, 8, 16)
+written = torch.onnx.export(layer, (tokens,), dynamo=True, optimize=False, verbose=False).model_proto
+(found,) = session_of(written.SerializeToString())(tokens)
+torch.testing.assert_close(found, layer(tokens), rtol=0, atol=1e-5)
+print("ok")
+"""
+
 PRIMITIVES = """
 from trueshift.ops.selection.content_hash import fingerprint, origin_keys
 from trueshift.ops.selection.exact import power_of_two_above
@@ -188,6 +198,10 @@ def test_same_choices_and_exact_in_onnx_runtime(run_unchecked, tmp_path):
 def test_all_families_choose_the_same_and_are_exact(run_unchecked, tmp_path, name):
     program = setup(f"a_{name}", {}, tmp_path) + "SHIFTS, FIXED_BATCH = 40, False\n" + ADAPTIVE
     assert "pairs ok" in run_unchecked(program)
+
+
+def test_torchs_own_exporter_needs_no_mode_without_gradients(run_unchecked):
+    assert "ok" in run_unchecked(SETUP + WITH_GRADIENTS)
 
 
 @pytest.mark.slow
