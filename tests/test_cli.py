@@ -8,9 +8,10 @@ import torch
 
 import trueshift
 from trueshift.cli import main
-from trueshift.commands import command_line
+from trueshift.commands import command_line, respelled
 from trueshift.data.arrays import SAMPLE_FOLDER
 from trueshift.eval.options import inference_device
+from trueshift.train import parse_arguments
 from trueshift.utils.files import writable_folder
 from trueshift.utils.locks import sole_writer
 
@@ -70,6 +71,12 @@ def test_an_evaluation(tmp_path, capsys):
         (["train", "--device", "tpu"], "device 'tpu': needs cpu, cuda"),
         (["train", "--data.img_size", "-5"], "data.img_size is -5: needs at least 1"),
         (["train", "--seed", "-1"], "seed is -1: needs at least 0"),
+        (["train", "--data.img-size", "-5"], "data.img_size is -5: needs at least 1"),
+        (
+            ["train", "--dry-run"],
+            "train needs a recipe, e.g. --config cifar10/a_swin_tiny_circular: `trueshift recipes`",
+        ),
+        (["train"], "train needs a recipe, e.g. --config"),
         (["train", "--data.train_split", "bogus", "--data.holdout", "0.2"], "split 'bogus': needs 'test' or 'train'"),
     ],
 )
@@ -95,7 +102,8 @@ def test_what_a_user_can_put_right_is_reported_in_a_line(arguments, message, cap
         (f"--seed {1 << 63}", f"seed is {1 << 63}: needs less than 2**63"),
         (f"--seed {10**30}", "needs less than 2**63"),
         ("--batch-size 0", "batch_size is 0: needs at least 1"),
-        ("--batch-size -3", "batch_size is -3: needs at least 1"),
+        ("--batch_size -3", "batch_size is -3: needs at least 1"),
+        ("--img_size=-5", "img_size is -5: needs at least 1"),
         ("--limit -1", "limit is -1: needs at least 0"),
         ("--mean nan 0 0", "needs three values each"),
         ("--split bogus", "split 'bogus': needs 'test' or 'train'"),
@@ -243,6 +251,14 @@ def test_a_function_of_arguments_gets_all_words_as_they_are(words):
     parser = command_line("p", "about", {"other": lambda: None, "send": send})
     given = parser.parse_args(["send", *words])
     assert given.run(given) == words
+
+
+def test_names_of_options_have_dashes_or_underscores_and_values_stay():
+    words = ["--a_b.c_d", "--e-f=g_h-i", "j_k", "-l_m", "--", "--n"]
+    assert respelled(words, "_", "-") == ["--a-b.c-d", "--e-f=g_h-i", "j_k", "-l_m", "--", "--n"]
+    assert respelled(words, "-", "_") == ["--a_b.c_d", "--e_f=g_h-i", "j_k", "-l_m", "--", "--n"]
+    either = parse_arguments(["--ema-decay=0.9", "--data.on-device", "no", "--output", "a-b_c", "--dry_run"])
+    assert either == parse_arguments(["--ema_decay", "0.9", "--data.on_device=no", "--output", "a-b_c", "--dry-run"])
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from trueshift import onnx_export
+from trueshift import adapt, onnx_export
 from trueshift.models.registry import create_model
 from trueshift.onnx_export import export_onnx
 from trueshift.tasks import UperNet
@@ -121,6 +122,16 @@ for images, near in zip((hostile, usual[:3], usual[:1]), quick, strict=True):
 print("ok")
 """
 
+WITH_GRADIENTS = """
+import trueshift as ts
+torch.set_grad_enabled(True)
+layer, tokens = ts.WindowAttention(16, window_size=4, num_heads=2).eval(), torch.rand(2, 8, 8, 16)
+written = torch.onnx.export(layer, (tokens,), dynamo=True, optimize=False, verbose=False).model_proto
+(found,) = session_of(written.SerializeToString())(tokens)
+torch.testing.assert_close(found, layer(tokens), rtol=0, atol=1e-5)
+print("ok")
+"""
+
 PRIMITIVES = """
 from trueshift.ops.selection.content_hash import fingerprint, origin_keys
 from trueshift.ops.selection.exact import power_of_two_above
@@ -138,6 +149,31 @@ exported = session_of(_as_onnx(program, list("abcd"), 18).SerializeToString())(x
 for want, torch_exported, got in zip(module(x), program.module()(x), exported, strict=True):
     assert torch.equal(want, torch_exported)
     assert torch.equal(want, got)
+print("ok")
+"""
+
+
+FOREIGN = """
+import sys
+sys.path.insert(0, "tests/models")
+from foreign_models import make, outputs
+import trueshift as ts
+
+images = torch.cat([usual, hostile])
+model = ts.adapt(make(NAME), **ARGUMENTS)
+path = FOLDER + "/model.onnx"
+if PLAIN:
+    torch.onnx.export(model, (images,), path, dynamo=True, verbose=False)
+else:
+    export_onnx(model, path, 32, batch=len(images) if FIXED_BATCH else None)
+names, run, want = [value.name for value in onnx.load(path).graph.output], session_of(path), outputs(model, images)
+assert PLAIN or names == (["last_hidden_state", "pooler_output"] if NAME == "transformers vit" else ["logits"]), names
+logits = run(images)
+for found, wanted in zip(logits, want, strict=True):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+for shift in ((3, 5), (8, 16), (31, 1), (0, 9)):
+    moved = run(images.roll(shift, IMAGE_DIMS))
+    assert all(map(torch.equal, moved, logits)), shift
 print("ok")
 """
 
@@ -162,6 +198,10 @@ def test_same_choices_and_exact_in_onnx_runtime(run_unchecked, tmp_path):
 def test_all_families_choose_the_same_and_are_exact(run_unchecked, tmp_path, name):
     program = setup(f"a_{name}", {}, tmp_path) + "SHIFTS, FIXED_BATCH = 40, False\n" + ADAPTIVE
     assert "pairs ok" in run_unchecked(program)
+
+
+def test_torchs_own_exporter_needs_no_mode_without_gradients(run_unchecked):
+    assert "ok" in run_unchecked(SETUP + WITH_GRADIENTS)
 
 
 @pytest.mark.slow
@@ -193,6 +233,23 @@ def test_all_networks_under_torch_export(run_unchecked, name):
     assert "ok" in run_unchecked(setup(name, {}) + TORCH_EXPORT)
 
 
+KEEP_THEIR_CLASS = ("torchvision vit", "torchvision swin", "transformers vit", "transformers swin, classes")
+
+
+def test_an_adapted_vit_is_exact_in_onnx_runtime(run_unchecked, tmp_path):
+    program = setup("timm vit", {}, tmp_path) + "PLAIN, FIXED_BATCH = False, True\n" + FOREIGN
+    assert "ok" in run_unchecked(program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plain", [False, True], ids=["export_onnx", "torch.onnx.export"])
+@pytest.mark.parametrize("criterion", ["fixed", "max_norm"])
+@pytest.mark.parametrize("name", ["timm vit", *KEEP_THEIR_CLASS])
+def test_all_adapted_networks_are_exact_in_onnx_runtime(run_unchecked, tmp_path, name, criterion, plain):
+    given = setup(name, {"criterion": criterion}, tmp_path) + f"PLAIN, FIXED_BATCH = {plain}, False\n"
+    assert "ok" in run_unchecked(given + FOREIGN)
+
+
 @pytest.mark.slow
 def test_a_segmenter_and_pixels_that_move_with_the_image(run_unchecked, tmp_path):
     assert "ok" in run_unchecked(setup("a_swin_mini", SMALL, tmp_path) + SEGMENTER)
@@ -202,16 +259,23 @@ def small_segmenter() -> UperNet:
     return UperNet(create_model("a_swin_mini", **SMALL), 3, channels=8)
 
 
+def adapted_vit() -> nn.Module:
+    return adapt(VisionTransformer(img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"model": small_segmenter(), "origins": True}, ValueError, "origins: needs a backbone alone"),
+        ({"model": small_segmenter(), "origins": True}, ValueError, "origins: needs a backbone of trueshift alone"),
+        ({"model": adapted_vit()}, ValueError, "image_size: needs height and width .* VisionTransformer, e.g. 224"),
+        ({"model": adapted_vit(), "image_size": 36}, ValueError, "height 36: needs a multiple of 8, e.g. 32 or 40"),
+        ({"model": adapted_vit(), "origins": True}, ValueError, "needs a backbone of trueshift alone"),
         ({"model": small_segmenter(), "image_size": 33}, ValueError, "needs a multiple of 4"),
         ({"image_size": 33}, ValueError, "height 33: needs a multiple of 4, e.g. 32 or 36"),
         ({"batch": 0}, ValueError, "needs at least 1, or None"),
         ({"opset": 17}, ValueError, "needs at least 18"),
         ({"path": "nowhere/model.onnx"}, FileNotFoundError, "needs one that exists"),
-        ({"model": nn.Identity()}, TypeError, "needs a model of trueshift"),
+        ({"model": nn.Identity()}, TypeError, "needs a model of trueshift, .* or an adapted network"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_at_once(tmp_path, arguments, error, message):

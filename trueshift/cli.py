@@ -198,6 +198,10 @@ def playground(*, family: str = "swin", output: Path = Path("playground.html"), 
 def train(*arguments: str) -> int:
     """Train a network by a recipe, from one GPU to many nodes; started again, it resumes."""
     training = _training()
+    if not set(arguments) - {"--dry-run", "--dry_run"}:
+        raise ValueError(
+            "train needs a recipe, e.g. --config cifar10/a_swin_tiny_circular: `trueshift recipes` lists them all"
+        )
     asked = training.parse_arguments(arguments)
     if asked.print_config:
         print(asked.text, end="")

@@ -4,7 +4,7 @@ import argparse
 import inspect
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -14,12 +14,13 @@ _TUPLES = {2: ("HEIGHT", "WIDTH"), 3: ("R", "G", "B")}  # names of the values of
 def command_line(program: str, about: str, commands: Mapping[str, Callable[..., Any]]) -> argparse.ArgumentParser:
     """A parser with one subcommand for each function; ``namespace.run(namespace)`` calls the one asked for.
 
-    Arguments before ``*`` are positional, the others options with dashes, required without a default. A bool is a
-    flag, a list takes several words. An argument with a dataclass as its default stands for one option per field.
+    Arguments before ``*`` are positional, the others options, required without a default; ``--batch_size`` is taken for
+    ``--batch-size``. A bool is a flag, a list takes several words. An argument with a dataclass as its default stands
+    for one option per field.
     A function of ``*arguments`` gets all words as they are.
     """
     parser = argparse.ArgumentParser(program, description=about)
-    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_EitherSpelling)
     for name, function in commands.items():
         summary, helps = _read_docstring(function)
         parameters = list(inspect.signature(function).parameters.values())
@@ -39,6 +40,20 @@ def command_line(program: str, about: str, commands: Mapping[str, Callable[..., 
                 _add(subparser, argument.name, hints[argument.name], helps[argument.name], argument.default, positional)
         subparser.set_defaults(run=_caller(function, parameters))
     return parser
+
+
+class _EitherSpelling(argparse.ArgumentParser):
+    """Options may have underscores in place of dashes."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.prefix_chars == "-" and args is not None:
+            args = respelled(args, "_", "-")
+        return super().parse_known_args(args, namespace)
+
+
+def respelled(words: Sequence[str], old: str, new: str) -> list[str]:
+    """The words with another character in the names of options; their values stay."""
+    return [re.sub(r"^--[^=]+", lambda name: f"--{name[0][2:].replace(old, new)}", word) for word in words]
 
 
 def _caller(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[[argparse.Namespace], Any]:

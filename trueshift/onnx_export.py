@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from .layers.patch_conv import AdaptivePatchConv
 from .layers.tokenize import check_size
 from .models.backbone import Backbone
 from .ops.geometry.shift import Pair, pair
@@ -28,7 +29,9 @@ def export_onnx(
 ) -> Path:
     """Write a model, as it is in evaluation, to one ONNX file: from ``image`` to ``logits``.
 
-    Takes backbones, and :class:`~trueshift.UperNet`, whose ``logits`` are those of all pixels.
+    Takes backbones, :class:`~trueshift.UperNet`, whose ``logits`` are those of all pixels, and what
+    :func:`~trueshift.adapt` made of another library's network; outputs with names of their own, as transformers'
+    ``last_hidden_state``, keep them.
 
     The batch axis, called ``batch``, is dynamic. Channels, height and width are fixed, because grids and windows are
     laid out for them; the file's metadata name them. Takes about a minute.
@@ -39,7 +42,7 @@ def export_onnx(
 
     Args:
         path: the file. It is replaced once it is complete; its folder must exist.
-        image_size: height and width; those the model was made for if not given.
+        image_size: height and width; those the model was made for if not given. Another library's network needs them.
         batch: fixes the number of images, for runtimes that prepare for one; any number if not given.
         opset: version of ONNX's operators, at least 18.
         origins: also give out ``origins`` ``[1 + stages, batch, 2]``: the pixel at which the first token stands, behind
@@ -53,34 +56,53 @@ def export_onnx(
     """
     _require_onnx()
     backbone = model.encoder if isinstance(model, UperNet) else model
-    if not isinstance(backbone, Backbone):
-        raise TypeError(f"a {type(model).__name__}: needs a model of trueshift, e.g. create_model('a_swin_tiny')")
-    if backbone is not model and origins:
-        raise ValueError("origins: needs a backbone alone; the logits of a UperNet stand in the frame of the image")
+    if origins and not isinstance(model, Backbone):
+        raise ValueError(f"origins: needs a backbone of trueshift alone, not a {type(model).__name__}")
     if opset < OPSET:
         raise ValueError(f"opset {opset}: needs at least {OPSET}, which has integer operators on bits")
     if batch is not None and batch < 1:
         raise ValueError(f"batch {batch}: needs at least 1, or None for any number of images")
-    path, size = Path(path), pair(backbone.config.img_size if image_size is None else image_size)
-    check_size(size, backbone.size_multiple)
+    channels, multiple, usual_size = _input(backbone)
+    if image_size is None and usual_size is None:
+        raise ValueError(f"image_size: needs height and width of the images for this {type(model).__name__}, e.g. 224")
+    path, size = Path(path), pair(usual_size if image_size is None else image_size)  # type: ignore[arg-type]
+    check_size(size, multiple)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent} is not a folder: needs one that exists, to write {path.name} to")
     weight = next(model.parameters())
     # 2 where any number will do: torch takes a 1 for a constant
-    example = torch.zeros(batch or 2, backbone.in_chans, *size, device=weight.device, dtype=weight.dtype)
+    example = torch.zeros(batch or 2, channels, *size, device=weight.device, dtype=weight.dtype)
     with in_evaluation(model), torch.no_grad():
+        names = ["logits", "origins"] if origins else _output_names(model(example))
         program = torch.export.export(
             _Outputs(model, origins),
             (example,),
             dynamic_shapes=None if batch else ({0: torch.export.Dim("batch")},),
             strict=False,
         )
-        written = _as_onnx(program, ["logits", "origins"] if origins else ["logits"], opset)
-    fixed = f"channels={backbone.in_chans}, height={size[0]}, width={size[1]}"
+        written = _as_onnx(program, names, opset)
+    fixed = f"channels={channels}, height={size[0]}, width={size[1]}"
     written.metadata_props.add(key="dynamic_axes", value="" if batch else "batch")
     written.metadata_props.add(key="fixed_axes", value=f"batch={batch}, {fixed}" if batch else fixed)
     _replace(path, written)
     return path
+
+
+def _input(network: nn.Module) -> tuple[int, Pair, int | Pair | None]:
+    """Channels of the images, what their sides are multiples of, and their size if the network knows it."""
+    if isinstance(network, Backbone):
+        return network.in_chans, pair(network.size_multiple), network.config.img_size
+    conv = next((part for part in network.modules() if isinstance(part, AdaptivePatchConv)), None)
+    if conv is None:
+        raise TypeError(
+            f"a {type(network).__name__}: needs a model of trueshift, e.g. create_model('a_swin_tiny'), or an adapted "
+            "network for images"
+        )
+    return conv.in_channels, pair(conv.factor), None
+
+
+def _output_names(output: Any) -> list[str]:
+    return ["logits"] if isinstance(output, Tensor) else list(output)
 
 
 class _Outputs(nn.Module):
@@ -90,11 +112,10 @@ class _Outputs(nn.Module):
         super().__init__()
         self.model, self.origins = model, origins
 
-    def forward(
-        self, image: Float[Tensor, "B C H W"]
-    ) -> Float[Tensor, "B K *pixels"] | tuple[Float[Tensor, "B K"], Int64[Tensor, "stages B 2"]]:
+    def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K *pixels"] | tuple[Tensor, ...]:
         if not self.origins:
-            return self.model(image)
+            output = self.model(image)
+            return output if isinstance(output, Tensor) else tuple(output.values())  # transformers' have names
         tokens = self.model.tokenize(image)
         grids = [tokens.grid]
         for stage in self.model.stage_list:

@@ -2,6 +2,7 @@
 
 import jaxtyping
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -14,6 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:Currently, qnnpack incorrectly ignores reduce_range:UserWarning"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
 ]
 ADAPTIVE = ts.list_models("a_*mini*")
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -35,11 +37,20 @@ def test_tracing_an_adaptive_network_is_refused_with_what_works(name, anchor):
         torch.jit.trace(AdaptiveTokenize(), IMAGES)
 
 
-@torch.no_grad()
-def test_an_ordinary_network_can_be_traced():
-    model = ts.create_model("swin_mini", embed_dim=16, depths=(1, 2), num_heads=(1, 2)).eval()
-    traced = torch.jit.trace(model, IMAGES)
-    assert torch.equal(traced(IMAGES[:1]), model(IMAGES[:1]))
+@pytest.mark.parametrize("name", ["swin_mini", "cvt_mini"])
+def test_an_ordinary_network_can_be_traced(name):
+    model = ts.create_model(name, embed_dim=16 if "swin" in name else (16, 16, 32)).eval()
+    traced = torch.jit.trace(model, IMAGES)  # checked without gradients, by torch itself
+    with torch.no_grad():
+        assert torch.allclose(traced(IMAGES[:1]), model(IMAGES[:1]), atol=1e-5)
+
+
+def test_scripting_is_refused_with_what_works():
+    vit = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1)
+    ours = [ts.create_model(name) for name in ("swin_mini", "a_cvt_mini")]
+    for model in (*ours, ts.UperNet(ours[1], 3, channels=8), nn.Sequential(ours[1]), ts.adapt(vit), AdaptiveTokenize()):
+        with pytest.raises(NotImplementedError, match=r"torch\.jit\.script .*: needs torch\.export.*torch\.jit\.trace"):
+            torch.jit.script(model)
 
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_cvt_mini"])

@@ -383,8 +383,9 @@ def test_all_processes_of_a_run_are_refused_together(tmp_path):
     [
         (EVERYTHING, {"grad_checkpointing": "false"}, {"grad_checkpointing": "true"}),
         ({"augment__circular_shift": "true"}, {"data__on_device": "no"}, {"data__on_device": "yes"}),
+        ({"augment__pad_crop": 4, "augment__consistency": 1}, {"data__on_device": "no"}, {"data__on_device": "yes"}),
     ],
-    ids=["activations computed again", "pixels on the device"],
+    ids=["activations computed again", "pixels on the device", "two views of pixels on the device"],
 )
 def test_either_way_learns_the_same(tmp_path, common, one, other):
     for folder, way in (("one", one), ("other", other)):

@@ -245,6 +245,9 @@ TOO_LOW = [
         ({"augment.flip": 50.0}, "augment.flip is 50.0: needs a part of 1"),
         ({"augment.erasing": -0.1}, "augment.erasing is -0.1"),
         ({"augment.label_smoothing": 1.5}, "augment.label_smoothing is 1.5"),
+        ({"augment.consistency": -1.0, "augment.pad_crop": 4}, "augment.consistency is -1.0: needs at least 0"),
+        ({"augment.consistency": 0.5}, "augment.consistency is 0.5: needs random crops to compare"),
+        ({"augment.consistency": 0.5, "augment.circular_shift": True}, "needs random crops to compare"),
         # epochs
         ({"schedule.epochs": 5, "schedule.warmup_epochs": 6.0}, "do not fit into 5 epochs"),
         ({"schedule.epochs": 5, "schedule.warmup_epochs": 3.0, "schedule.cooldown_epochs": 3}, "do not fit"),
@@ -316,6 +319,15 @@ def test_what_makes_another_training_is_reported_in_words(changes, message):
     back = [f"{line.split(':')[0]}: {line.split('now ')[1]} before, now" for line in message]
     other = differences(replace(TrainConfig(), **changes).to_dict(), TrainConfig().to_dict())
     assert [line.rsplit(" ", 1)[0] for line in other] == back
+
+
+def test_a_checkpoint_from_before_a_value_was_added_had_its_default():
+    before = TrainConfig().to_dict()
+    del before["augment"]["consistency"]
+    assert differences(before, TrainConfig().to_dict()) == []
+    changed = made({"augment.consistency": 1.0, "augment.pad_crop": 4}).to_dict()
+    wanted = ["augment.consistency: 0.0 before, now 1.0", "augment.pad_crop: 0 before, now 4"]
+    assert differences(before, changed) == wanted
 
 
 def test_every_value_that_is_not_free_counts():

@@ -9,7 +9,7 @@ content, so all that follows is bit-identical on any kernel.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float, Int64
@@ -72,6 +72,9 @@ class PatchLayer(nn.Module):
     grids: Callable[[Any, Tokens], "PatchGrids"]
     merge: Callable[..., Tensor]
     merge_for_scores: Callable[[Tensor], Tensor]
+
+    def __prepare_scriptable__(self) -> Any:
+        refuse_scripting()
 
     def choose(self, tokens: Any) -> Choice:
         """Where the new grid starts, in tokens."""
@@ -288,6 +291,14 @@ def strided_conv(
     if padding_mode not in PADDINGS:
         raise ValueError(f"padding_mode {padding_mode!r}: needs one of {PADDINGS}")
     return nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
+
+
+def refuse_scripting() -> NoReturn:
+    """For ``__prepare_scriptable__``, which ``torch.jit.script`` calls first."""
+    raise NotImplementedError(
+        "torch.jit.script does not know the types of this network: needs torch.export.export, torch.compile or "
+        "trueshift.export_onnx; of an ordinary network torch.jit.trace"
+    )
 
 
 def check_image(image: Tensor | torch.fx.Proxy, channels: int, multiple: Pair) -> None:

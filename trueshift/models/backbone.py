@@ -11,7 +11,7 @@ from timm.models._features import FeatureGetterNet, feature_take_indices
 from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor, nn
 
-from ..layers.tokenize import AdaptiveTokenize, check_image, check_size
+from ..layers.tokenize import AdaptiveTokenize, check_image, check_size, refuse_scripting
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.resample import resample
 from ..ops.geometry.shift import Pair, circular_shift, pair
@@ -156,6 +156,9 @@ class Backbone(HubModel):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool and classify what ``forward_features`` gave."""
         return self.head(x, pre_logits)
+
+    def __prepare_scriptable__(self) -> Any:
+        refuse_scripting()
 
     def forward(self, x: Float[Tensor, "B C H W"], start: Int64[Tensor, "B 2"] | None = None) -> Tensor:
         """Logits.

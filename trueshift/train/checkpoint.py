@@ -214,7 +214,8 @@ _FREE = (
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Values that change the training, in words: ``"optimizer.lr: 0.001 before, now 0.002"``."""
-    old, new = dict(_leaves(before)), dict(_leaves(now))
+    # a value that is newer than the checkpoint had its default
+    old, new = dict(_leaves(TrainConfig().to_dict())) | dict(_leaves(before)), dict(_leaves(now))
     return [
         f"{key}: {old.get(key)} before, now {new.get(key)}"
         for key in sorted(old.keys() | new.keys())

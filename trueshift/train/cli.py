@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser
 
+from ..commands import respelled
 from .config import TrainConfig
 from .recipe import overlaid, read_recipe, recipe_text
 
@@ -29,12 +30,12 @@ class Arguments:
 
 
 def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Arguments:
-    """Parse a command line; errors are one line each."""
+    """Parse a command line; errors are one line each. Names may have dashes in place of underscores."""
     recipes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     recipes.add_argument("--config", action="append", default=[])
-    recipes.add_argument("--dry-run", "--dry_run", action="store_true", dest="dry_run")
-    recipes.add_argument("--print_config", "--print-config", action="store_true", dest="print_config")
-    given, rest = recipes.parse_known_args(arguments)
+    recipes.add_argument("--dry_run", action="store_true")
+    recipes.add_argument("--print_config", action="store_true")
+    given, rest = recipes.parse_known_args(respelled(arguments, "-", "_"))
     recipe: dict[str, Any] = reduce(overlaid, map(read_recipe, given.config), {})
     _check(recipe, TrainConfig)
     parser = _parser(program)
@@ -95,4 +96,5 @@ def _parser(program: str) -> Any:
 _KINDS = {"int": "whole number", "float": "number", "tuple": "list, as [a, b]", "str": "word"}
 _USAGE = "trueshift train --config RECIPE [--config RECIPE ...] [--dry-run] [--print_config] [--NAME VALUE ...]"
 _ABOUT = """Train a network by a recipe: a name of `trueshift recipes`, or a file. Later recipes override earlier ones,
-and the options below override all. --dry-run makes one step on synthetic data, --print_config only shows the values."""
+and the options below, with dashes or underscores, override all. --dry-run makes one step on synthetic data,
+--print_config only shows the values."""

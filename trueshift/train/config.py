@@ -91,6 +91,8 @@ class AugmentConfig:
         mix_probability: how often a batch is mixed at all.
         switch_probability: how often by cutmix, where both are asked for.
         label_smoothing: how much of a label is spread over all classes.
+        consistency: weight of a loss between the predictions for two random crops of each image, their symmetric KL
+            divergence; needs crop_scale or pad_crop, and takes two passes through the network. 0 for none.
     """
 
     flip: float = 0.5
@@ -106,6 +108,7 @@ class AugmentConfig:
     mix_probability: float = 1.0
     switch_probability: float = 0.5
     label_smoothing: float = 0.0
+    consistency: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -327,6 +330,9 @@ class TrainConfig:
         yield not 0 <= holdout < 1, f"data.holdout is {holdout}: needs a part of the images, e.g. 0.2"
         wanted = "needs two parts of the area in order, e.g. [0.08, 1]"
         yield not 0 < crop[0] <= crop[1] <= 1, f"augment.crop_scale is {crop}: {wanted}"
+        consistency, cropped = self.augment.consistency, self.augment.crop_scale or self.augment.pad_crop
+        wanted = "needs random crops to compare, e.g. --augment.pad_crop 4"
+        yield consistency > 0 and not cropped, f"augment.consistency is {consistency}: {wanted}"
         change = self.segmentation.augment
         (least, most), share, name = change.scale_range, change.max_class_share, "segmentation.augment"
         yield not 0 < least <= most, f"{name}.scale_range is {[least, most]}: needs the least factor first, above 0"
@@ -375,7 +381,7 @@ _AT_LEAST = {
     "log.every_steps data.img_size segmentation.multiple",
     0: "schedule.steps schedule.warmup_epochs schedule.warmup_steps schedule.cooldown_epochs schedule.warmup_lr "
     "schedule.min_lr optimizer.lr_batch_size optimizer.lr optimizer.weight_decay optimizer.clip_grad "
-    "checkpoint.every_steps data.workers data.limit evaluate.limit augment.pad_crop max_steps",
+    "checkpoint.every_steps data.workers data.limit evaluate.limit augment.pad_crop augment.consistency max_steps",
 }
 _SHARES = (
     "augment.flip augment.vertical_flip augment.circular_shift augment.erasing augment.mix_probability "

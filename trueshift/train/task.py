@@ -184,6 +184,12 @@ class _Accuracy:
         return Measurement(top1, {"top1": top1, "loss": loss, "images": images}, f"top-1 {100 * top1:.2f} %")
 
 
+def divergence(first: Float[Tensor, "B classes"], second: Float[Tensor, "B classes"]) -> Float[Tensor, ""]:
+    """Symmetric Kullback-Leibler divergence of two predictions, given as logits: the mean over a batch."""
+    one, other = first.log_softmax(1), second.log_softmax(1)
+    return ((one.exp() - other.exp()) * (one - other)).sum(1).mean() / 2
+
+
 class Classification(Task):
     """One class per image."""
 
@@ -246,9 +252,14 @@ class Classification(Task):
         return replace(batch, images=images, labels=labels)
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """Cross-entropy, with smoothed labels if wanted."""
+        """Cross-entropy, with smoothed labels if wanted, and the divergence of two views if there are two."""
         smoothing = self.config.augment.label_smoothing if self.mixup is None else 0.0  # mixed labels are smooth
-        return F.cross_entropy(model(batch.images).float(), batch.labels, label_smoothing=smoothing)
+        weight, images, targets = self.config.augment.consistency, batch.images, batch.labels
+        if not weight:
+            return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing)
+        logits = model(torch.cat(images.chunk(2, 1))).float()  # one call, as parallel and compiled networks expect
+        loss = F.cross_entropy(logits, torch.cat([targets, targets]), label_smoothing=smoothing)
+        return loss + weight * divergence(*logits.chunk(2))
 
     def _metric(self) -> _Accuracy:
         return _Accuracy(self.device)

@@ -204,7 +204,7 @@ class Trainer:
         self.watch.note(self.step, *(self.graphed(*passes) if self.graphed else self._gradients(passes)))
         self.shown.append((self.step, np.concatenate([batch.indices for batch in batches])))
         self.unreadable.update(*(batch.unreadable for batch in batches))
-        self._check_divergence(wait=False, images=batches[-1].images)
+        self._check_divergence(wait=False, images=batches[-1].images[:, :3])
         if self.graphed is None:
             self.optimizer.step()
             self.optimizer.zero_grad()

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..kernels import kernel_for, tf32_allowed, usable
+from ..selection.exact import exporting
 
 WIDEST = 128  # channels of a head that a kernel takes
 
@@ -36,4 +37,12 @@ def attention(
     """
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, key, value))
     mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropped, scale=scale)
-    return mixed.transpose(1, 2).flatten(2)
+    return joined_heads(mixed)
+
+
+def joined_heads(mixed: Float[Tensor, "B heads N C"]) -> Float[Tensor, "B N heads_C"]:
+    """The answers of all heads side by side in the channels."""
+    mixed = mixed.transpose(1, 2)
+    if exporting():  # a program's attention may later be replaced by one that lays out its answers differently
+        mixed = mixed.clone(memory_format=torch.contiguous_format)
+    return mixed.flatten(2)

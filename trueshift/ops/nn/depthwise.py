@@ -125,8 +125,8 @@ def _convolved(
 def _folded(
     x: Tensor, norms: Sequence[nn.Module], weights: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]] | None:
-    """Weights and biases that do what BatchNorms would do afterwards; None where these learn, or a compiler folds."""
-    learning = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    """Weights and biases that do what BatchNorms would do afterwards; None where these learn or a graph is recorded."""
+    learning = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
     fused = None if learning or network_precision(x) != torch.float32 else fusible(norms, weights[0])
     if fused is None or not isinstance(norms[0], nn.BatchNorm2d):
         return None

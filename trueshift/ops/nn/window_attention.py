@@ -11,6 +11,7 @@ from ..geometry.blocks import cut_blocks, join_blocks
 from ..geometry.shift import Pair, circular_shift
 from ..geometry.windows import border_mask, pad_to_windows, window_partition, window_reverse
 from ..kernels import kernel_for, usable
+from .attention import joined_heads
 
 Project = Callable[[Tensor], Tensor]
 LONGEST, LONGEST_IN_TRAINING, WIDEST = 256, 64, 128  # tokens of a window and channels of a head that a kernel takes
@@ -65,7 +66,7 @@ def window_attention(
             scale = 1.0
             queries = (F.normalize(queries, dim=-1) * sharpness).to(values.dtype)
             keys = F.normalize(keys, dim=-1).to(values.dtype)
-        return biased_attention(queries, keys, values, every, dropped, scale).transpose(1, 2).flatten(2)
+        return joined_heads(biased_attention(queries, keys, values, every, dropped, scale))
 
     if start is None:
         windows = window_partition(circular_shift(x, shift) if any(shift) else x, window)

@@ -114,10 +114,8 @@ def _plain_energy(pixels: Pixels, gram: Tensor, plan: Plan) -> Float64[Tensor, "
     peak = power_of_two_above(gram.diagonal()[:size].amax(0))  # no entry of E^T E is larger
     bits = plan.weight_digit * plan.weight_digits
     whole = (gram[:size, :size] * (2.0**bits / peak)).round()
-    right = [
-        _gram_by_displacement(digit.view(plan.channels, height, width, plan.channels, height, width))[None]
-        for digit in _digits(whole, plan.weight_digit, plan.weight_digits)
-    ]
+    taps = _gram_by_displacement(whole.view(plan.channels, height, width, plan.channels, height, width))[None]
+    right = _digits(taps, plan.weight_digit, plan.weight_digits)
     square = _correlate(left, right, plan, (plan.product_digit, plan.weight_digit))
     square = square * (unit * unit * (peak * 2.0**-bits))
 

@@ -2,8 +2,9 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ...utils.rng import hashed, seeded, uniform
 from ..config import AugmentConfig, SegmentationAugmentConfig
 
 # streams of random numbers, one for each purpose
-_FLIP, _VERTICAL, _ROWS, _COLUMNS, _IMAGE, _ERASE, _TOP, _LEFT, _SCENE, _SHIFTED = range(10)
+_FLIP, _VERTICAL, _ROWS, _COLUMNS, _IMAGE, _ERASE, _TOP, _LEFT, _SCENE, _SHIFTED, _SECOND = range(11)
 _RETRIES = 10  # of a crop with too much of one class
 
 # what is left to do with a batch on the device: (pixels, epoch, indices) -> images
@@ -34,11 +35,22 @@ Finish = Callable[[Tensor, int, np.ndarray], Tensor]
 
 @dataclass(frozen=True)
 class ClassificationTransform:
-    """Resize, crop and RandAugment single images; then, in batches on the device, normalize, flip, shift and erase."""
+    """Resize, crop and RandAugment single images; then, in batches on the device, normalize, flip, shift and erase.
+
+    With ``augment.consistency`` each image has two views, drawn independently; they share a tensor, as 6 channels.
+    """
 
     preparation: Preparation
     augment: AugmentConfig
     seed: int
+
+    @cached_property
+    def views(self) -> tuple["ClassificationTransform", ...]:
+        """How each view is drawn: the first as without a second one, the second from a seed of its own."""
+        if not self.augment.consistency:
+            return (self,)
+        first = replace(self, augment=replace(self.augment, consistency=0.0))
+        return first, replace(first, seed=int(hashed(self.seed, _SECOND)))
 
     @cached_property
     def _random_crop(self) -> RandomResizedCropAndInterpolation | None:
@@ -53,15 +65,20 @@ class ClassificationTransform:
                 return auto_augment(self.augment.auto_augment, self.preparation)
         return v2.ColorJitter(*(self.augment.color_jitter,) * 3) if self.augment.color_jitter else None
 
-    def __call__(self, sample: Sample, epoch: int, index: int) -> tuple[UInt8[Tensor, "3 H W"], Int[Tensor, ""]]:
-        """Pixels and class of one image in one epoch."""
+    def __call__(self, sample: Sample, epoch: int, index: int) -> tuple[UInt8[Tensor, "C H W"], Int[Tensor, ""]]:
+        """Pixels and class of one image in one epoch; of both views, where their pixels differ."""
         if sample.target is None:
             raise ValueError("it has no class")
+        differ = self._random_crop is not None or self._colors is not None
+        pixels = [view._view(sample.image, epoch, index) for view in self.views[: None if differ else 1]]
+        return torch.cat(pixels), torch.tensor(sample.target)
+
+    def _view(self, image: Image.Image, epoch: int, index: int) -> UInt8[Tensor, "3 H W"]:
         with seeded(self.seed, epoch, index, _IMAGE):
-            image = (self._random_crop or self.preparation.framed)(sample.image)
+            image = (self._random_crop or self.preparation.framed)(image)
             if self._colors is not None:
                 image = self._colors(image)
-        return pixels_of(image), torch.tensor(sample.target)
+        return pixels_of(image)
 
     def drawn(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """What is drawn for each image: mirrored, upside down, corner of the crop, offset of the shift, as [..., 6]."""
@@ -87,17 +104,22 @@ class ClassificationTransform:
         return circular_shift(images, drawn[:, 4:], IMAGE_DIMS) if self.augment.circular_shift else images
 
     def finisher(self, device: torch.device | str) -> Finish:
-        """Normalize, move and erase a batch."""
+        """Normalize, move and erase a batch, each view on its own."""
         normalize = self.preparation.normaliser(device)
 
-        def finish(pixels: Tensor, epoch: int, indices: np.ndarray) -> Tensor:
-            drawn = torch.from_numpy(self.drawn(epoch, indices)).to(device, non_blocking=True)
-            images = self.move(normalize(pixels), drawn)
-            if self.augment.erasing:
-                erase(images, hashed(self.seed, epoch, indices, _ERASE).tolist(), self.augment.erasing)
+        def finish(view: ClassificationTransform, pixels: Tensor, epoch: int, indices: np.ndarray) -> Tensor:
+            drawn = torch.from_numpy(view.drawn(epoch, indices)).to(device, non_blocking=True)
+            images = view.move(normalize(pixels), drawn)
+            if view.augment.erasing:
+                erase(images, hashed(view.seed, epoch, indices, _ERASE).tolist(), view.augment.erasing)
             return images
 
-        return finish
+        def finish_all(pixels: Tensor, epoch: int, indices: np.ndarray) -> Tensor:
+            pairs = zip(self.views, cycle(pixels.split(3, 1)), strict=False)  # both views of the same pixels, or of two
+            images = [finish(view, part, epoch, indices) for view, part in pairs]
+            return torch.cat(images, 1) if len(images) > 1 else images[0]
+
+        return finish_all
 
 
 def erase(images: Float[Tensor, "B C H W"], seeds: Sequence[int], probability: float) -> Float[Tensor, "B C H W"]:

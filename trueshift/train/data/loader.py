@@ -17,7 +17,7 @@ from .sampler import BatchOrder
 _STAND_INS = 16  # tried in place of a sample that cannot be read
 
 _Key = tuple[int, int]  # epoch and index
-_Item = tuple[UInt8[Tensor, "3 H W"], Int[Tensor, "..."], int, list[str]]
+_Item = tuple[UInt8[Tensor, "C H W"], Int[Tensor, "..."], int, list[str]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ ALONE = Share()
 class Batch:
     """One pass of one process."""
 
-    images: Shaped[Tensor, "B 3 H W"]  # pixels, or once finished, normalized images
+    images: Shaped[Tensor, "B C H W"]  # pixels, or once finished, normalized images; 6 channels for two views
     labels: Shaped[Tensor, "B ..."]  # a class for each image or pixel; of mixed images, the weight of each class
     indices: np.ndarray  # of the samples in the data
     unreadable: list[str] = field(default_factory=list)  # with the reason; others stand in for them
