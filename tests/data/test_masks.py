@@ -5,9 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch.nn.functional import cross_entropy
 
 from trueshift.data.masks import Labels, decode_mask, read_mask
 from trueshift.data.source import IGNORED
@@ -64,13 +62,6 @@ def test_few_bits_are_the_values_that_were_written(bits, as_palette, png):
     data = png(7, bits, 3 if as_palette else 0, [int(text, 2).to_bytes(len(text) // 8, "big") for text in texts])
     found = decode_mask(data, "a.png", Labels.numbered(2**bits))
     assert np.array_equal(found, values)
-
-
-def test_a_mask_goes_into_torchs_loss_as_it_is():
-    mask = torch.from_numpy(decode_mask(grey(VALUES), "a.png", FOUR)).long()
-    logits = torch.randn(1, 4, 2, 3)
-    known = torch.stack([logits[0, :, row, column] for row, column in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]])
-    assert torch.allclose(cross_entropy(logits, mask[None]), cross_entropy(known, torch.tensor([0, 1, 2, 3, 3])))
 
 
 def test_tables_of_published_data_sets():

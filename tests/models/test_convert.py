@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import jaxtyping
 import pytest
 import timm
 import torch
@@ -167,8 +166,7 @@ def test_microsofts_checkpoint():
         assert torch.equal(ts.revert(adapted).eval()(image), ours.eval()(image))
 
 
-def test_what_cannot_be_adapted_is_refused_with_what_can(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_what_cannot_be_adapted_is_refused_with_what_can(our_errors):
     for model in (timm.create_model("resnet18"), torch.nn.Linear(3, 3), {"a.weight": torch.ones(1)}):
         with pytest.raises(TypeError, match=r"timm's SwinTransformer.*CvtForImageClassification.*canonicalize"):
             ts.adapt(model)

@@ -3,7 +3,6 @@
 import pickle
 import re
 
-import jaxtyping
 import pytest
 import timm
 import torch
@@ -121,8 +120,7 @@ def test_another_input_size(name):
 
 
 @every_model
-def test_wrong_input_is_refused_with_what_would_be_right(name, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_wrong_input_is_refused_with_what_would_be_right(name, our_errors):
     model, images = make(name)
     (rows, columns), (height, width) = model.size_multiple, images.shape[2:]
     for wrong, error, message in [

@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -211,8 +210,7 @@ def test_means_are_spread_around_the_circle_as_interpolation_does_inside(size, c
         (lambda net: net(IMAGE, torch.zeros(1, 16, 16, dtype=torch.int64)), ValueError, "one label per pixel"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, error, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_what_does_not_fit_is_refused(call, error, message, our_errors):
     with pytest.raises(error, match=message):
         call(small("a_swin_mini"))
 
