@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from model_checks import narrow
 
 import trueshift as ts
 from trueshift.testing import photographs
@@ -13,7 +14,7 @@ NAMES = ("a_swin_mini", "a_cvt_mini", "a_mvitv2_mini")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_offsets_lead_to_the_grids(name):
-    model = ts.create_model(name, anchor=False).eval()
+    model = ts.create_model(name, anchor=False, **narrow(name)).eval()
     images = torch.stack(list(photographs(32).values()))
     report = ts.explain(model, images)
     with torch.no_grad():

@@ -6,9 +6,9 @@ import re
 import pytest
 import timm
 import torch
+from model_checks import narrow
 from references import make_reference
 from safetensors.torch import save_file
-from test_model_shift_laws import narrow
 
 import trueshift as ts
 from trueshift.models import registry

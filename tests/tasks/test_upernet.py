@@ -5,8 +5,8 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
-from model_checks import perturb_norms, random_shifts
-from test_model_shift_laws import narrow, some_images
+from model_checks import narrow, perturb_norms, random_shifts
+from test_model_shift_laws import some_images
 
 import trueshift as ts
 from trueshift import CircularConv2d, UperNet, circular_shift
