@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trueshift.data.masks import Labels, decode_mask, read_mask
+from trueshift.data.masks import Labels, decode_mask
 from trueshift.data.source import IGNORED
 
 VALUES = np.array([[0, 1, 2], [3, 3, 255]], np.uint8)
@@ -113,15 +113,9 @@ def test_what_cannot_be_labels_is_refused(data, message):
         decode_mask(data, "odd.png", FOUR)
 
 
-def test_a_file_that_ends_early_or_is_damaged_is_named(tmp_path):
-    noise = np.random.default_rng(0).integers(0, 4, (40, 40), dtype=np.uint8)
-    whole = grey(noise)
-    (tmp_path / "a.png").write_bytes(whole)
-    assert np.array_equal(read_mask(tmp_path / "a.png", FOUR), noise)
+def test_a_file_that_ends_early_or_is_damaged_is_named():
+    whole = grey(np.random.default_rng(0).integers(0, 4, (40, 40), dtype=np.uint8))
     middle = len(whole) // 2
     for damaged in (whole[:middle], whole[:middle] + bytes(50) + whole[middle + 50 :]):
-        (tmp_path / "a.png").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"a\.png is not whole \(.*\): copy it again"):
-            read_mask(tmp_path / "a.png", FOUR)
-    with pytest.raises(FileNotFoundError):
-        read_mask(tmp_path / "nowhere.png", FOUR)
+            decode_mask(damaged, "a.png", FOUR)
