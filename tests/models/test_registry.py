@@ -16,12 +16,19 @@ from trueshift.models.registry import ALIASES
 
 # The small ones by default, the paper's among the slow; of larger ones test_same_as_reference runs every one once.
 SIZES = ("mini", "tiny_patch4", "tiny_window8", "cvt_13", "mvitv2_tiny")
-MODELS = [
-    pytest.param(name, marks=() if "mini" in name else pytest.mark.slow)
-    for name in ts.list_models()
-    if any(size in name for size in SIZES)
-]
-every_model = pytest.mark.parametrize("name", MODELS)
+NAMES = [name for name in ts.list_models() if any(size in name for size in SIZES)]
+
+
+def slow_unless(*parts):
+    """All models, those slow whose names have not all of these parts."""
+    slow = {name for name in NAMES if not all(part in name for part in parts)}
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in NAMES]
+    )
+
+
+every_model = slow_unless("mini")
+each_family = slow_unless("mini", "a_")  # what an ordinary network shares with its adaptive twin
 
 
 def make(name: str, **arguments) -> tuple[ts.models.Backbone, torch.Tensor]:
@@ -63,7 +70,7 @@ def test_features_stand_where_they_say(name):
         assert model.norm(stages[-1].values).isfinite().all()
 
 
-@every_model
+@each_family
 @torch.no_grad()
 def test_copies_give_the_same_logits(name):
     model, images = make(name)
@@ -75,7 +82,7 @@ def test_copies_give_the_same_logits(name):
         assert torch.equal(copy(images), logits)
 
 
-@every_model
+@each_family
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_other_types(name, dtype):
@@ -85,14 +92,14 @@ def test_other_types(name, dtype):
     assert logits.isfinite().all()
 
 
-@every_model
+@each_family
 def test_shapes_can_be_had_without_memory(name):
     with torch.device("meta"):
         model, images = make(name)
     assert model(images).shape == model.train()(images).shape == (2, 3)
 
 
-@every_model
+@each_family
 @torch.no_grad()
 def test_classifier_and_pooling(name):
     model, images = make(name)
