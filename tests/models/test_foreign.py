@@ -172,7 +172,7 @@ for name, how, criterion in {cases}:
     torch._dynamo.reset()
 print("done")
 """
-FEW = [("timm vit", "compiled", "max_norm"), ("torchvision swin", "exported", "fixed")]
+FEW = [("timm vit", "compiled", "max_norm"), ("torchvision vit", "exported", "fixed")]
 ALL = [(name, how, "max_norm") for name in IMAGES for how in ("compiled", "exported")]
 
 
