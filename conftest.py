@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import jaxtyping
 import pytest
-from jaxtyping import install_import_hook
 
 if not Path(
     "/dev/nvidiactl"
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent
 
 # The shapes in our signatures are checked under pytest and nowhere else; a kernel is not a function of Python's.
 _files = [path.relative_to(ROOT) for path in (ROOT / "trueshift").rglob("*.py") if path.parent.name != "kernels"]
-install_import_hook([".".join(path.with_suffix("").parts) for path in _files], "shape_checks.checked")
+jaxtyping.install_import_hook([".".join(path.with_suffix("").parts) for path in _files], "shape_checks.checked")
 
 import torch  # noqa: E402
 import unchecked  # noqa: E402
@@ -30,6 +30,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores instead of co
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def our_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What we say to bad input, which the shape checks would refuse before."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def main() -> None:
         ordinary.save_pretrained(folder)
         processor.save_pretrained(folder)
         model = replace(load_eval_model(folder), name="the ViT", random=True)
-    options = AuditOptions(limit=24, shifts=4, examples=0)
+    options = AuditOptions(limit=12, shifts=4, examples=0)
     found = run_audit([model, adapted_twin(model)], open_data("sample"), options, find_protocols(["circular"]))
     print_audit(Console(width=110), found)
 

@@ -21,6 +21,11 @@ class Broken:
     what: str
 
 
+def narrow(name: str) -> dict[str, int | tuple[int, ...]]:
+    """A quarter of the channels of a mini: the same geometry in a fraction of the time."""
+    return {"embed_dim": 16 if "swin" in name else (16, 32, 64)}
+
+
 def everything(model: nn.Module) -> Forward:
     """A function from images to logits, values and origins of all stages, in one pass."""
 

@@ -25,22 +25,6 @@ def tables(monkeypatch, tmp_path):
     return speed_tables
 
 
-def save(name, results, date="2026-01-01"):
-    machine = {"processor": "a processor", "threads": 4, "gpu": "a GPU"}
-    recorded = {"date": date, "machine": machine, "versions": {"torch": "2"}, "commit": "0123456789abcdef"}
-    (record.RESULTS / f"{name}.json").write_text(json.dumps({**recorded, "result": {"results": results}}))
-
-
-def speeds(adaptive=0.5, **other):
-    rows = [
-        {"name": name, "images_per_second": 1000.0, "ratio": ratio, "quartiles": [ratio - 0.1, ratio + 0.1]}
-        for name, ratio in (("reference", 1.0), ("ours, adaptive", adaptive))
-    ]
-    rows = [{**row, "milliseconds": 1.0, "seconds": [0.1], "allocated_mib": 10.0 * row["ratio"]} for row in rows]
-    setting = {"model": "swin_tiny_patch4_window7_224", "size": 224, "batch": 128, "work": "inference"}
-    return {**setting, "precision": "bf16", "mode": "compiled", "device": "cuda", "rows": rows, **other}
-
-
 def test_everything_runs_in_every_round_and_half_of_them_backwards():
     order = []
     runs = {name: lambda name=name: order.append(name) for name in "abc"}
@@ -70,56 +54,21 @@ def test_tables_of_nothing_say_so(tables):
             assert "ot measured yet" in table.render(), name
 
 
-def test_the_latest_measurement_of_a_setting_counts(tables):
-    save("model_speed_b", [speeds(adaptive=0.5)], "2026-01-02")
-    save("model_speed_a", [speeds(adaptive=0.7)], "2026-01-01")
-    line = "| 1,000 img/s | 0.500 (0.400 to 0.600) | 0.500 |"
-    assert f"| Swin-T | bf16, compiled, batch 128 {line}" in tables.inference()
-    assert "| SwinV2-T | bf16, compiled, batch 128 | not measured yet |" in tables.inference()
-    assert "| Swin-T | 0.50 | not measured yet |" in tables.summary()
+def save(name, rows):
+    setting = {"model": "swin_tiny_patch4_window7_224", "size": 224, "batch": 128, "work": "inference"}
+    setting |= {"precision": "bf16", "mode": "compiled", "device": "cuda", "rows": rows}
+    machine = {"processor": "a processor", "threads": 4, "gpu": "a GPU"}
+    recorded = {"date": "2026-01-01", "machine": machine, "versions": {"torch": "2"}, "result": {"results": [setting]}}
+    (record.RESULTS / f"{name}.json").write_text(json.dumps(recorded))
 
 
-FAILED = {"name": "ours, adaptive", "error": "Oops: no"}
-ON_CPU = {"batch": 8, "mode": "eager", "precision": "float32", "device": "cpu"}
-
-
-@pytest.mark.parametrize(
-    ("table", "measured", "date", "shown"),
-    [
-        ("latency", {"batch": 1, "mode": "graph"}, "2026", "CUDA graph, batch 1 | 1.00 ms | 2.000 (1.667 to 2.500) |"),
-        ("memory", {"batch": 64, "mode": "eager"}, "2026", "inference | 10 MiB | 0.500 |  | 1.000 | 1.022 |"),
-        ("cpu", ON_CPU, "2027", "On a processor, 4 threads, torch 2. "),
-        ("cpu", ON_CPU, "2026-11-16", "torch 2 (at commit 0123456789, when merges on a CPU used Winograd's products)"),
-        ("inference", {"rows": [{"name": "reference"}, FAILED]}, "2026", "failed: Oops: no"),
-        ("summary", {"rows": [{"name": "reference"}, FAILED]}, "2026", "| Swin-T | failed |"),
-    ],
-)
-def test_what_tables_show(tables, table, measured, date, shown):
-    """Latency as times, memory beside the paper's, the processor that did the work, and what failed."""
-    save("model_speed_a", [speeds(**measured)], date)
-    assert shown in getattr(tables, table)()
-
-
-def test_larger_images_follow_the_models_own_size(tables):
-    larger = speeds(adaptive=0.8, size=448, batch=32, mode="eager")
-    save("model_speed_a", [larger, speeds(adaptive=0.7, mode="eager")])
-    own, other = tables.resolution().splitlines()[2:4]
-    assert "224 x 224, bf16, eager, batch 128" in own
-    assert "448 x 448, bf16, eager, batch 32" in other
-
-
-def test_modules_stand_beside_the_papers(tables):
-    rows = [
-        {"name": "tokenization", "ordinary_ms": 1.0, "adaptive_ms": 1.5, "delta_ms": 0.5, "adaptive_of_block": 0.2},
-        {"name": "window selection, stage 1", "adaptive_ms": 0.25, "delta_ms": 0.25},
-        {"name": "cvt", "error": "Oops: no"},
-    ]
-    setting = {"device": "cuda", "batch": 128, "size": 224, "precision": "bf16", "mode": "graph"}
-    save("modules_speed_cuda", [{**setting, "rows": rows}])
-    text = tables.modules()
-    assert "| tokenization | 1.000 ms |  | 1.500 ms | +0.500 ms | 0.20 | +27.52 ms |" in text
-    assert "| window selection, stage 1 |  |  | 0.250 ms | +0.250 ms |  | +7.63 ms |" in text
-    assert "| cvt | Oops: no |" in text
+def test_what_failed_is_shown(tables):
+    """All that can be measured is in the documents, whose tables test_house.py renders."""
+    save("model_speed_a", [{"name": "reference"}, {"name": "ours, adaptive", "error": "Oops: no"}])
+    save("modules_speed_cuda", [{"name": "cvt", "error": "Oops: no"}])
+    assert "failed: Oops: no" in tables.inference()
+    assert "| Swin-T | failed |" in tables.summary()
+    assert "| cvt | Oops: no |" in tables.modules()
 
 
 def test_every_table_of_the_documents_is_in_the_manifest_and_the_reverse():

@@ -157,9 +157,11 @@ def test_windows_follow_the_content_by_every_criterion(name, criterion):
     model = ts.create_model(name, criterion=criterion).eval()
     decisions = [each for each in ts.explain(model, photos()).decisions if "align" in each.layer]
     assert len(decisions) == 3
-    for decision in decisions[:2]:  # in the last stage a window spans the grid
+    for decision in decisions[:2]:
         assert len(decision.offset.unique(dim=0)) > 1
         assert decision.margin.median() > 1e-6
+    if criterion == "max_norm":  # in the last stage one window spans the grid: the tokens themselves decide
+        assert decisions[2].margin.median() > 1e-4
 
 
 def test_a_learned_score_of_windows_is_learned():

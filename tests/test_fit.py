@@ -2,7 +2,6 @@
 
 import re
 
-import jaxtyping
 import pytest
 import torch
 
@@ -41,8 +40,7 @@ def test_content():
         ),
     ],
 )
-def test_what_has_no_sizes_is_refused(to, error, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_what_has_no_sizes_is_refused(to, error, message, our_errors):
     with pytest.raises(error, match=message):
         ts.fit(torch.rand(1, 3, 40, 40), to)
 

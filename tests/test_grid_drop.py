@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from model_checks import narrow
 
 import trueshift as ts
 from trueshift.criteria import Criterion
@@ -45,8 +46,8 @@ def test_a_share_of_the_images_gets_a_grid_drawn_uniformly(rate):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_nothing_is_random_in_evaluation(name):
-    plain = ts.create_model(name).eval()
-    dropping = ts.create_model(name, grid_drop_rate=1.0).eval()
+    plain = ts.create_model(name, **narrow(name)).eval()
+    dropping = ts.create_model(name, grid_drop_rate=1.0, **narrow(name)).eval()
     dropping.load_state_dict(plain.state_dict())
     x = images()
     with torch.no_grad():
@@ -57,7 +58,7 @@ def test_nothing_is_random_in_evaluation(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_choice_of_a_network_is_dropped_and_none_at_rate_0(name):
     x = images(16)
-    model = ts.create_model(name, grid_drop_rate=1.0).train()
+    model = ts.create_model(name, grid_drop_rate=1.0, **narrow(name)).train()
     with torch.no_grad():
         once, again = chosen(model, x), chosen(model, x)
         for criterion in model.modules():
@@ -88,7 +89,8 @@ def test_gradients_reach_every_parameter_and_can_be_computed_again(name):
     x, gradients = images(), []
     for checkpointing in (False, True):
         torch.manual_seed(0)
-        model = ts.create_model(name, num_classes=4, grid_drop_rate=0.5, drop_path_rate=0.0).train()
+        rates = {"grid_drop_rate": 0.5, "drop_path_rate": 0.0}
+        model = ts.create_model(name, num_classes=4, **rates, **narrow(name)).train()
         model.set_grad_checkpointing(checkpointing)
         torch.manual_seed(1)
         model(x).square().sum().backward()

@@ -10,104 +10,60 @@ from PIL import Image
 ROOT = Path(__file__).parents[1]
 # each imports only from those before it
 FLOORS = (
-    "_torchvision",
-    "utils",
-    "_old_paths",
-    "ops",
-    "testing",
-    "criteria",
-    "layers",
-    "canonical",
-    "motion",
-    "models",
-    "tasks",
-    "fit",
-    "explain",
-    "onnx_export",
-    "commands",
-    "data",
-    "eval",
-    "report",
-    "playground",
-    "segment_command",
-    "recipes",
-    "train",
-    "cli",
-    "__main__",
-)
-
-
-def imported(path: Path, root: Path = ROOT) -> set[str]:
-    """The parts of our package that a file imports."""
-    package = path.relative_to(root).parent.parts  # ("trueshift", "ops")
-    parts = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            full = [*base, *(node.module.split(".") if node.module else [])]
-            names = [full[1]] if len(full) > 1 else [alias.name for alias in node.names]
-            if full and full[0] == "trueshift":
-                parts.update(names)
-        elif isinstance(node, ast.Import):
-            parts.update(alias.name.split(".")[1] for alias in node.names if alias.name.startswith("trueshift."))
-    return parts
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "trueshift").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_each_floor_stands_on_those_below(path):
-    inside = path.relative_to(ROOT / "trueshift").parts[0].removesuffix(".py")
-    if inside == "__init__":
-        return
-    allowed = set(FLOORS[: FLOORS.index(inside) + 1])
-    assert imported(path) <= allowed, f"{path} imports from a floor above its own"
-
-
-def test_the_layering_check_sees_a_file_that_reaches_up(tmp_path):
-    path = tmp_path / "trueshift" / "ops" / "wrong.py"
-    path.parent.mkdir(parents=True)
-    path.write_text("from .shift import pair\nfrom ..layers.merge import AdaptiveMerge\nimport trueshift.criteria\n")
-    assert imported(path, tmp_path) - set(FLOORS[: FLOORS.index("ops") + 1]) == {"layers", "criteria"}
-
-
-# what a function may import: packages that are not needed by all, and our rooms that need such packages
+    "_torchvision", "utils", "_old_paths", "ops", "testing", "criteria", "layers", "canonical", "motion", "models",
+    "tasks", "fit", "explain", "onnx_export", "commands", "data", "eval", "report", "playground", "segment_command",
+    "recipes", "train", "cli", "__main__",
+)  # fmt: skip
+# what a function may import: packages that are not needed by all, torch's compiler and optional parts, which are slow
+# to import, and our rooms that need such packages
 OPTIONAL = {
-    "accelerate",
-    "datasets",
-    "huggingface_hub",
-    "jsonargparse",
-    "matplotlib",
-    "onnx",
-    "onnx_ir",
-    "onnxruntime",
-    "onnxscript",
-    "pyarrow",
-    "safetensors",
-    "segmentation_models_pytorch",
-    "tensorboard",
-    "torch",  # its compiler and its optional parts, which are slow to import
-    "torchvision",
-    "transformers",
-    "triton",
-    "wandb",
-    "yaml",
-}
+    "accelerate", "datasets", "huggingface_hub", "jsonargparse", "matplotlib", "onnx", "onnx_ir", "onnxruntime",
+    "onnxscript", "pyarrow", "safetensors", "segmentation_models_pytorch", "tensorboard", "torch", "torchvision",
+    "transformers", "triton", "wandb", "yaml",
+}  # fmt: skip
 OPTIONAL_ROOMS = ("trueshift.train", "trueshift.ops.kernels")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "trueshift").rglob("*.py"))
 }
+every_module = pytest.mark.parametrize("name", sorted(MODULES))
 
 
-def targets(module: str, node: ast.AST, path: Path) -> set[str]:
+def targets(module: str, node: ast.AST, package: bool = False) -> set[str]:
     """The modules that an import statement names, ours with their full name."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if not isinstance(node, ast.ImportFrom):
         return set()
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    base = [*package[: len(package) - node.level + 1]] if node.level else []
+    inside = module.split(".") if package else module.split(".")[:-1]
+    base = inside[: len(inside) - node.level + 1] if node.level else []
     full = ".".join([*base, *([node.module] if node.module else [])])
     return {each if (each := f"{full}.{alias.name}") in MODULES else full for alias in node.names}
+
+
+def imported(name: str, within: type[ast.AST] = ast.Module) -> set[str]:
+    """The modules that a module imports, or its functions alone."""
+    path = MODULES[name]
+    parts = [part for part in ast.walk(ast.parse(path.read_text())) if isinstance(part, within)]
+    package = path.name == "__init__.py"
+    return {target for part in parts for node in ast.walk(part) for target in targets(name, node, package)}
+
+
+def above(name: str, found: set[str]) -> set[str]:
+    """What a module of ours imports from floors above its own."""
+    ours = [target.split(".") for target in found if target.partition(".")[0] == "trueshift"]
+    return {(*parts, "__init__")[1] for parts in ours} - set(FLOORS[: FLOORS.index(name.split(".")[1]) + 1])
+
+
+@every_module
+def test_each_floor_stands_on_those_below(name):
+    assert name == "trueshift" or not above(name, imported(name))
+
+
+def test_the_layering_check_sees_a_file_that_reaches_up():
+    text = "from .shift import pair\nfrom ..layers.merge import AdaptiveMerge\nimport trueshift.criteria\n"
+    found = set().union(*(targets("trueshift.ops.wrong", node) for node in ast.walk(ast.parse(text))))
+    assert above("trueshift.ops.wrong", found) == {"layers", "criteria"}
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
@@ -122,17 +78,9 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 def test_no_module_imports_itself_through_others():
-    graph = {
-        name: {
-            target
-            for node in ast.walk(ast.parse(path.read_text()))
-            for target in targets(name, node, path)
-            # a package that only lists what its modules hold is no idea of its own
-            if target in MODULES and MODULES[target].name != "__init__.py" and target != name
-        }
-        for name, path in MODULES.items()
-    }
-    assert circles(graph) == []
+    # a package that only lists what its modules hold is no idea of its own
+    ideas = {name for name, path in MODULES.items() if path.name != "__init__.py"}
+    assert circles({name: (imported(name) & ideas) - {name} for name in MODULES}) == []
 
 
 def test_the_search_for_circles_finds_one():
@@ -140,20 +88,10 @@ def test_the_search_for_circles_finds_one():
     assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
+@every_module
 def test_functions_import_only_what_is_optional(name):
-    path = MODULES[name]
-    tree = ast.parse(path.read_text())
-    inside = [
-        node
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    for node in inside:
-        for target in targets(name, node, path):
-            assert target.split(".")[0] in OPTIONAL or target.startswith(OPTIONAL_ROOMS), f"{name}: {target}"
+    for target in imported(name, within=ast.FunctionDef):
+        assert target.split(".")[0] in OPTIONAL or target.startswith(OPTIONAL_ROOMS), target
 
 
 def test_no_file_is_long():

@@ -37,9 +37,10 @@ def examine(name: str, size: tuple[int, int], shifts: int, device: str, batch: i
             moved = ts.circular_shift(some, shift.to(device), (2, 3))
             after = ts.explain(model, moved)
             flipped = torch.zeros_like(clear)
-            for old, new, window in zip(before.grids, after.grids, before.windows, strict=True):
-                period = torch.tensor([old.stride[axis] * window[axis] for axis in (0, 1)], device=device)
-                flipped |= ((old.origin - shift.to(device) - new.origin) % period != 0).any(1)
+            for old, new in zip(before.grids + before.windows, after.grids + after.windows, strict=True):
+                if old is not None and new is not None:  # any token, and any window, may come first
+                    away = (old.origin - shift.to(device) - new.origin) % torch.tensor(old.stride, device=device)
+                    flipped |= away.any(1)
             change = (model(moved) - logits).abs().amax(1) / logits.abs().amax(1)
             for kind, chosen in (("clear", clear), ("close", ~clear)):
                 counts[kind] += int(chosen.sum())

@@ -28,7 +28,6 @@ from benchmarks.release.weights import restore_weights
 from trueshift.models import Backbone, from_pretrained
 from trueshift.models import bundled_weights as shipped
 from trueshift.models.hub import read_json
-from trueshift.models.registry import name_of
 from trueshift.testing import assert_invariant
 from trueshift.utils.files import json_text, write_whole
 
@@ -83,7 +82,7 @@ def compare(kept: Backbone, loaded: Backbone, count: int, shifts: int, allowed: 
     same = int((before.argmax(1) == answers).sum())
     if count - same > allowed:
         raise Refused(f"rounded, it answers {count - same} of {count} images differently: allowed are {allowed}")
-    moved = images[: 2 * BATCH] if name_of(loaded).startswith("a_") else images[:0]
+    moved = images[: 2 * BATCH] if loaded.architecture.startswith("a_") else images[:0]
     if len(moved):
         try:
             assert_invariant(loaded, moved, shifts=shifts)
@@ -130,12 +129,12 @@ def ship(
     cfg = {key: model.pretrained_cfg[key] for key in CFG if model.pretrained_cfg.get(key) is not None}
     if len(cfg.get("label_names", ())) != model.num_classes:
         raise Refused(f"{model.num_classes} classes, but {len(cfg.get('label_names', ()))} names of them")
-    stem = f"{name_of(model)}.{tag}"
+    stem = f"{model.architecture}.{tag}"
     with tempfile.TemporaryDirectory() as drafts:
         draft = Path(drafts)
         weights = write_whole(draft / f"{stem}.safetensors", data)
         about = {
-            "architecture": name_of(model),
+            "architecture": model.architecture,
             "tag": tag,
             "arguments": {key: value for key, value in model.changed_arguments().items() if not _free(key)},
             "pretrained_cfg": {**cfg, "num_classes": model.num_classes, "license": "apache-2.0", **PAPER},
@@ -199,7 +198,7 @@ def main() -> int:
             if measured["top1"] is None:
                 raise Refused("its result has no Top-1: needs that of the run with its evaluation")
             model, kept_in = open_run(source)
-            training = training_of(result, name_of(model))
+            training = training_of(result, model.architecture)
             limits = {"shifts": options.shifts, "allowed": options.allow}
             path = ship(model, options.folder, training, measured, options.tag, kept_in=kept_in, **limits)
         except (ValueError, OSError) as error:

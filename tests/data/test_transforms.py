@@ -67,12 +67,6 @@ def test_an_input_that_is_not_square_cuts_but_does_not_distort():
     assert (canvas == 200).all()
 
 
-def test_normalising_undoes_mean_and_deviation():
-    preparation = Preparation((1, 1), 1.0, (0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
-    canvas = torch.tensor([0, 255, 51], dtype=torch.uint8).view(3, 1, 1)
-    assert preparation.normalise(canvas).flatten().tolist() == pytest.approx([-0.2, 3.2, -0.05])
-
-
 # margins
 
 

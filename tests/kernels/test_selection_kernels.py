@@ -98,6 +98,10 @@ def test_starts_on_seams_that_tie(stride, both_ways):
     assert torch.equal(plain, fused)
 
 
+composed = pytest.mark.usefixtures("quick_interpreter")  # overflows are looked for above, in each kernel alone
+
+
+@composed
 @pytest.mark.parametrize(("kernel", "padding"), [pytest.param(4, 0, marks=pytest.mark.slow), (7, 2)])
 def test_the_tokenizer_moves_with_every_image(kernel, padding, both_ways):
     images = pictures((8, 12))
@@ -114,6 +118,7 @@ def test_the_tokenizer_moves_with_every_image(kernel, padding, both_ways):
         assert torch.equal(circular_shift(moved, choice.offset, IMAGE_DIMS), framed)
 
 
+@composed
 def test_the_frame_of_any_model(both_ways):
     images = pictures()
     plain, fused = both_ways(ts.canonical.canonical_origin, images)

@@ -1,16 +1,12 @@
 """Bad input is refused, in words that name what would be right."""
 
-import jaxtyping
 import pytest
 import torch
 
 import trueshift as ts
 from trueshift.ops.geometry.shift import circular_shift
 
-
-@pytest.fixture(autouse=True)
-def _our_errors_not_the_shape_checks(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+pytestmark = pytest.mark.usefixtures("our_errors")
 
 
 def tokens(*shape):

@@ -31,7 +31,7 @@ def test_scores_move_with_the_lines_bit_for_bit():
         assert torch.equal(moved_columns[i], columns[i].roll(-column))
 
 
-@pytest.mark.parametrize("size", [64, 128, 224])
+@pytest.mark.parametrize("size", [64, 128, pytest.param(224, marks=pytest.mark.slow)])
 def test_the_border_of_photographs_is_found(size):
     photos = torch.stack(list(photographs(size).values())).permute(0, 2, 3, 1)
     offset = (size // 3, size // 2)

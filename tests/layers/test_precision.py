@@ -26,10 +26,11 @@ def choices(layer, x):
     return ts.Tokens(x.new_ones(x.shape[0], *grid.shape, 1), grid)
 
 
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
+USUAL = pytest.param(torch.float32, marks=pytest.mark.slow)  # in test_shift_laws.py
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float64, USUAL, *HALVES])
 @pytest.mark.parametrize("name", CHOOSERS)
 @pytest.mark.parametrize("shifts", [8, pytest.param("all", marks=pytest.mark.slow)])
 def test_choice_moves_with_the_image(name, dtype, shifts):
@@ -37,7 +38,7 @@ def test_choice_moves_with_the_image(name, dtype, shifts):
     assert_equivariant(lambda x: choices(layer, x), images(dtype), shifts=shifts)
 
 
-@pytest.mark.parametrize("dtype", DTYPES[2:])
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", CHOOSERS)
 def test_low_precision_weights_and_values_choose_as_their_float32_copies(name, dtype):
     """Scores are derived from the values as given: widening them changes nothing."""

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from model_checks import broken_pairs, everything, random_shifts
-from test_model_shift_laws import narrow
+from model_checks import broken_pairs, everything, narrow, random_shifts
 
 from trueshift import adapt, canonicalize, create_model
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from model_checks import all_shifts, broken_pairs, everything, perturb_norms, random_shifts
+from model_checks import all_shifts, broken_pairs, everything, narrow, perturb_norms, random_shifts
 
 import trueshift as ts
 from trueshift.testing import hostile_images, photographs
@@ -18,11 +18,6 @@ PAPER = {
     "a_swinv2_tiny_window16_256": (256, 256),  # windows span the last two stages
     "a_swin_tiny_patch4_window7_224": (224, 448),  # and here the last one, along the height only
 }
-
-
-def narrow(name: str) -> dict[str, int | tuple[int, ...]]:
-    """A quarter of the channels: the same geometry in a fraction of the time."""
-    return {"embed_dim": 16 if "swin" in name else (16, 32, 64)}
 
 
 def some_images(size: tuple[int, int], every: int = 1) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """What older tools of torch make of our networks: the same answers, or a word about which tool does."""
 
-import jaxtyping
 import pytest
 import timm
 import torch
@@ -11,6 +10,7 @@ from trueshift.layers import AdaptiveTokenize
 from trueshift.testing import photographs
 
 pytestmark = [
+    pytest.mark.usefixtures("our_errors"),  # sizes are tensors or symbols in a trace
     pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:Currently, qnnpack incorrectly ignores reduce_range:UserWarning"),
@@ -19,11 +19,6 @@ pytestmark = [
 ]
 ADAPTIVE = ts.list_models("a_*mini*")
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def _unchecked(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # sizes are tensors or symbols in a trace
 
 
 @pytest.mark.parametrize(("name", "anchor"), [*((name, True) for name in ADAPTIVE), ("a_swin_mini", False)])

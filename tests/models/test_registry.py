@@ -3,13 +3,12 @@
 import pickle
 import re
 
-import jaxtyping
 import pytest
 import timm
 import torch
+from model_checks import narrow
 from references import make_reference
 from safetensors.torch import save_file
-from test_model_shift_laws import narrow
 
 import trueshift as ts
 from trueshift.models import registry
@@ -17,12 +16,19 @@ from trueshift.models.registry import ALIASES
 
 # The small ones by default, the paper's among the slow; of larger ones test_same_as_reference runs every one once.
 SIZES = ("mini", "tiny_patch4", "tiny_window8", "cvt_13", "mvitv2_tiny")
-MODELS = [
-    pytest.param(name, marks=() if "mini" in name else pytest.mark.slow)
-    for name in ts.list_models()
-    if any(size in name for size in SIZES)
-]
-every_model = pytest.mark.parametrize("name", MODELS)
+NAMES = [name for name in ts.list_models() if any(size in name for size in SIZES)]
+
+
+def slow_unless(*parts):
+    """All models, those slow whose names have not all of these parts."""
+    slow = {name for name in NAMES if not all(part in name for part in parts)}
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in NAMES]
+    )
+
+
+every_model = slow_unless("mini")
+each_family = slow_unless("mini", "a_")  # what an ordinary network shares with its adaptive twin
 
 
 def make(name: str, **arguments) -> tuple[ts.models.Backbone, torch.Tensor]:
@@ -64,7 +70,7 @@ def test_features_stand_where_they_say(name):
         assert model.norm(stages[-1].values).isfinite().all()
 
 
-@every_model
+@each_family
 @torch.no_grad()
 def test_copies_give_the_same_logits(name):
     model, images = make(name)
@@ -76,7 +82,7 @@ def test_copies_give_the_same_logits(name):
         assert torch.equal(copy(images), logits)
 
 
-@every_model
+@each_family
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_other_types(name, dtype):
@@ -86,14 +92,14 @@ def test_other_types(name, dtype):
     assert logits.isfinite().all()
 
 
-@every_model
+@each_family
 def test_shapes_can_be_had_without_memory(name):
     with torch.device("meta"):
         model, images = make(name)
     assert model(images).shape == model.train()(images).shape == (2, 3)
 
 
-@every_model
+@each_family
 @torch.no_grad()
 def test_classifier_and_pooling(name):
     model, images = make(name)
@@ -121,8 +127,7 @@ def test_another_input_size(name):
 
 
 @every_model
-def test_wrong_input_is_refused_with_what_would_be_right(name, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_wrong_input_is_refused_with_what_would_be_right(name, our_errors):
     model, images = make(name)
     (rows, columns), (height, width) = model.size_multiple, images.shape[2:]
     for wrong, error, message in [

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from model_checks import perturb_norms, random_shifts
-from test_model_shift_laws import narrow
+from model_checks import narrow, perturb_norms, random_shifts
 
 import trueshift as ts
 from trueshift.models.config import SelectionConfig, describe

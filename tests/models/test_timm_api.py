@@ -5,6 +5,7 @@ import timm
 import timm.data
 import timm.optim
 import torch
+from model_checks import narrow
 
 import trueshift as ts
 from trueshift.testing import photographs
@@ -64,7 +65,7 @@ def test_features_only_gives_what_timms_gives(name):
 @torch.no_grad()
 def test_features_only_stands_in_the_frame_of_the_image(name):
     """Moved by whole tokens the map moves by whole tokens; the rest of the position is in the grid."""
-    wrapper = timm.create_model(name, features_only=True, out_indices=(0, 1)).eval()
+    wrapper = timm.create_model(name, features_only=True, out_indices=(0, 1), **narrow(name)).eval()
     image = photographs(32)["rocket"][None]
     maps, tokens = wrapper(image), wrapper.tokens(image)
     moved = ts.circular_shift(image, (8, 4), (2, 3))
@@ -82,7 +83,7 @@ def test_features_only_stands_in_the_frame_of_the_image(name):
 @pytest.mark.parametrize("name", MINI)
 @torch.no_grad()
 def test_aligned_to_pixels(name):
-    model = ts.create_model(name, feature_frame="pixel").eval()
+    model = ts.create_model(name, feature_frame="pixel", **narrow(name)).eval()
     image = photographs(32)["rocket"][None]
     for tokens, raw in zip(model.intermediate_tokens(image), model.features(image), strict=True):
         assert not tokens.grid.origin.any()

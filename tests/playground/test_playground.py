@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +19,11 @@ from trueshift.playground import EVERY, FAMILIES, GRAPHS, network_names, weights
 
 NETWORKS = [name for family in FAMILIES for name in network_names(family)]
 DEFAULT = network_names("swin")
+
+
+@pytest.fixture(autouse=True)
+def _packed_quickly(monkeypatch):
+    monkeypatch.setattr(gzip, "compress", partial(gzip.compress, compresslevel=1))
 
 
 def held(text):

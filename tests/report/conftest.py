@@ -1,14 +1,14 @@
 """Audits to draw: small, with names that would break a page that does not escape them, and a broken image."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+import torch
 from known_models import ByPixel, ByPlace, Scenes, noise, segmenter
 from PIL import Image
 
 from trueshift.data import ImageFolder
-from trueshift.eval import AuditOptions, EvalOptions, adapted_twin, load_eval_model, run_audit
+from trueshift.eval import AuditOptions, EvalOptions, adapted_twin, make_eval_model, run_audit
+from trueshift.models import create_model
 from trueshift.report.page import write_audit
 
 NASTY = "<script>alert(1)<script>&\"quoted\" 'name'"
@@ -25,7 +25,10 @@ def written(tmp_path_factory):
             Image.fromarray(pixels).save(folder / "data" / name / f"<img src=x onerror=alert({label}{number})>.png")
     (folder / "data" / "c" / "torn <b>.png").write_bytes(b"torn")
     source, options = ImageFolder(folder / "data"), EvalOptions(random_weights=True)
-    ordinary = replace(load_eval_model("swin_mini", options), name="swin_tiny_patch4_window7_224")  # long, as most are
+    torch.manual_seed(0)
+    network = create_model("swin_mini", embed_dim=16, depths=(1, 1), num_heads=(1, 2))
+    torch.nn.init.normal_(network.patch_embed.proj.weight)  # so that answers change
+    ordinary = make_eval_model(network, "swin_tiny_patch4_window7_224", "random", options, random=True)  # a long name
     quick = AuditOptions(limit=8, shifts=4, examples=2, plane=4, batch_size=32)
     found = run_audit([ordinary, adapted_twin(ordinary, options)], source, quick)
     return found, write_audit(found, source, folder)

@@ -2,12 +2,11 @@
 
 from copy import deepcopy
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
-from model_checks import perturb_norms, random_shifts
-from test_model_shift_laws import narrow, some_images
+from model_checks import narrow, perturb_norms, random_shifts
+from test_model_shift_laws import some_images
 
 import trueshift as ts
 from trueshift import CircularConv2d, UperNet, circular_shift
@@ -211,8 +210,7 @@ def test_means_are_spread_around_the_circle_as_interpolation_does_inside(size, c
         (lambda net: net(IMAGE, torch.zeros(1, 16, 16, dtype=torch.int64)), ValueError, "one label per pixel"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, error, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_what_does_not_fit_is_refused(call, error, message, our_errors):
     with pytest.raises(error, match=message):
         call(small("a_swin_mini"))
 

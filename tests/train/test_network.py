@@ -12,7 +12,7 @@ import trueshift
 from trueshift.data import Preparation
 from trueshift.eval.models.load import load_eval_model
 from trueshift.models.backbone import Backbone
-from trueshift.models.registry import name_of, resolve_name
+from trueshift.models.registry import resolve_name
 from trueshift.train.config import DataConfig, ModelConfig, TrainConfig
 from trueshift.train.network import build_network, is_ours, preparation_for, save_network
 
@@ -50,7 +50,7 @@ def test_by_name(name):
         assert type(model).__module__.startswith("timm")
     else:
         assert isinstance(model, Backbone)
-        assert name_of(model) == resolve_name(name)
+        assert model.architecture == resolve_name(name)
     assert model.training
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)
 

@@ -5,7 +5,6 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int32
@@ -52,13 +51,8 @@ class Labels:
         return _ranges(known) + (f", or {_ranges(ignored)} for what is ignored" if ignored else "")
 
 
-def read_mask(path: str | Path, labels: Labels) -> Int32[np.ndarray, "H W"]:
-    """The class of each pixel of a label file, or ``IGNORED``."""
-    return decode_mask(Path(path).read_bytes(), str(path), labels)
-
-
 def decode_mask(data: bytes, name: str, labels: Labels) -> Int32[np.ndarray, "H W"]:
-    """The same from the content of a file; ``name`` is for error messages."""
+    """The class of each pixel of a label file, or ``IGNORED``, from its content; ``name`` is for error messages."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             _check_kind(image, name)

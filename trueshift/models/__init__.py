@@ -11,20 +11,6 @@ from .registry import create_model, list_models
 from .swin import Swin, SwinConfig, SwinV2, SwinV2Config
 
 __all__ = [
-    "Backbone",
-    "BackboneConfig",
-    "Cvt",
-    "CvtConfig",
-    "MvitV2",
-    "MvitV2Config",
-    "Swin",
-    "SwinConfig",
-    "SwinV2",
-    "SwinV2Config",
-    "adapt",
-    "create_model",
-    "features",
-    "from_pretrained",
-    "list_models",
-    "revert",
-]
+    "Backbone", "BackboneConfig", "Cvt", "CvtConfig", "MvitV2", "MvitV2Config", "Swin", "SwinConfig", "SwinV2",
+    "SwinV2Config", "adapt", "create_model", "features", "from_pretrained", "list_models", "revert",
+]  # fmt: skip

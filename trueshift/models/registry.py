@@ -23,7 +23,7 @@ from .mvit_v2 import MvitV2
 from .swin import Swin, SwinV2
 
 # timm's register_model adds the names of models
-__all__ = ["create_model", "is_ours", "list_models", "name_of", "resolve_name"]
+__all__ = ["create_model", "is_ours", "list_models", "resolve_name"]
 
 FAMILIES: tuple[type[Backbone], ...] = (Swin, SwinV2, Cvt, MvitV2)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -241,8 +241,3 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
         arguments["pretrained_cfg"] = tag
     given = {key: value for key, value in arguments.items() if value is not None}
     return ENTRYPOINTS[resolve_name(base)](pretrained, **given)
-
-
-def name_of(model: Backbone) -> str:
-    """The registered variant nearest to a model."""
-    return model.architecture

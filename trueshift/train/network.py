@@ -16,7 +16,7 @@ from ..models import create_model
 from ..models import hub as saving
 from ..models.backbone import Backbone
 from ..models.config import BackboneConfig
-from ..models.registry import is_ours, name_of, resolve_name
+from ..models.registry import is_ours, resolve_name
 from ..tasks import UperNet, adapt, from_pretrained
 from ..tasks.upernet import ARCHITECTURE, UperNetConfig
 from .config import TrainConfig
@@ -90,7 +90,7 @@ def _started(name: str, folder: Path, changes: dict[str, Any], decoder: dict[str
 
 def _to_adapt(model: Backbone, name: str, asked: BackboneConfig, folder: Path) -> bool:
     """Whether a folder holds the ordinary twin of the wanted adaptive network; other networks are refused."""
-    held, wanted = name_of(model), resolve_name(name.partition(".")[0])
+    held, wanted = model.architecture, resolve_name(name.partition(".")[0])
     alike = held.removeprefix("a_") == wanted.removeprefix("a_") or _structure(model.config) == _structure(asked)
     if not alike or (held.startswith("a_") and not wanted.startswith("a_")):
         raise ValueError(f"{folder} holds a {held}: needs {wanted}, or the ordinary network to adapt")

@@ -5,7 +5,6 @@ from functools import partial
 from itertools import combinations, pairwise
 from math import comb, isnan, nan
 
-import jaxtyping
 import pytest
 import torch
 from known_metrics import every_metric
@@ -318,18 +317,10 @@ def test_a_measures_interval_counts_images_not_views():
 # bad input
 
 
-@pytest.fixture
-def _our_errors_not_the_shape_checks():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 def labels(*shape):
     return torch.zeros(shape, dtype=torch.int64)
 
 
-@pytest.mark.usefixtures("_our_errors_not_the_shape_checks")
 @pytest.mark.parametrize(
     ("metric", "inputs", "message"),
     [
@@ -361,6 +352,6 @@ def labels(*shape):
         (SegmentationConsistency(), (labels(4, 2, 2, 2), labels(4, 2, 2, 2).bool()), "no pixel in common"),
     ],
 )
-def test_the_error_says_what_was_wrong(metric, inputs, message):
+def test_the_error_says_what_was_wrong(metric, inputs, message, our_errors):
     with pytest.raises(ValueError, match=message):
         metric.update(*inputs)

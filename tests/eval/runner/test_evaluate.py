@@ -126,12 +126,20 @@ class Renamed(EmbeddedSample):
         return f"other {index}"
 
 
+class Reordered(EmbeddedSample):
+    def __init__(self):
+        super().__init__()
+        self.classes = self.classes[::-1]
+
+
 @pytest.mark.parametrize(
     ("measure", "change", "message"),
     [
         (evaluated, {"seed": 1}, r"another question.*seed was 0, is 1"),
         (evaluated, {"shifts": 4}, r"another question.*shifts was 3, is 4"),
         (evaluated, {"limit": 20}, r"another question.*30 images, is .*20 images"),
+        (evaluated, {"batch_size": 8}, r"another question.*batch_size was 16, is 8"),  # kernels round by it
+        (evaluated, {"source": Reordered()}, r"\(classes was \w+, is \w+\)"),
         (evaluated, {"source": Renamed()}, "was cat 0, is other 0"),
         (segmented, {"model": segmenter(ByPlace(), scenes=replace(SMALL, scale=(64, 24)))}, r"preparation was.*is"),
         (segmented, {"model": segmenter(ByPixel())}, "another question"),

@@ -98,22 +98,28 @@ def test_an_epoch_without_changes_is_what_is_measured_on():
             assert torch.equal(batch.images, wanted)
 
 
-@pytest.mark.parametrize("feed", [on_device, by_loader])
-@pytest.mark.parametrize(("processes", "accumulate"), [(2, 1), (2, 2), (1, 3)])
+both_feeds = pytest.mark.parametrize("feed", [on_device, by_loader])
+
+
+@both_feeds
+@pytest.mark.parametrize(("processes", "accumulate"), [(2, 1), (2, 2), (1, 3), (4, 1)])
 def test_shares_together_are_what_one_process_takes(feed, processes, accumulate):
     whole = list(feed().epoch(1))
     shares = [list(feed(Share(rank, processes), accumulate).epoch(1)) for rank in range(processes)]
+    assert {len(share) for share in shares} == {len(whole) * accumulate}
     for step, batch in enumerate(whole):
         parts = [part for share in shares for part in share[step * accumulate : (step + 1) * accumulate]]
+        assert {len(part.indices) for part in parts} == {12 // (processes * accumulate)}
         by_index = {int(at): image for part in parts for at, image in zip(part.indices, part.images, strict=True)}
         assert by_index.keys() == set(batch.indices.tolist())
         for at, image in zip(batch.indices, batch.images, strict=True):
             assert torch.equal(by_index[int(at)], image)
 
 
-@pytest.mark.parametrize("feed", [on_device, by_loader])
-def test_an_epoch_goes_on_with_the_same_bits(feed):
-    feed = feed(accumulate=2)
+@both_feeds
+@pytest.mark.parametrize("share", [ALONE, Share(1, 2)])
+def test_an_epoch_goes_on_with_the_same_bits(feed, share):
+    feed = feed(share, accumulate=2)
     whole, rest = list(feed.epoch(2)), list(feed.epoch(2, first_step=1))
     assert len(rest) == len(whole) - 2 == 2
     assert_same(rest, whole[2:])
