@@ -1,7 +1,9 @@
 """Every registered model: training and evaluation, features, copies, types, sizes, names and arguments."""
 
+import inspect
 import pickle
 import re
+from typing import Any, get_type_hints
 
 import pytest
 import timm
@@ -274,3 +276,9 @@ def test_pretrained_weights_of_the_ordinary_network_load_into_both(tmp_path, nam
         assert torch.equal(value, ordinary.state_dict()[key])
     other = ts.create_model(f"a_{name}", pretrained=True, pretrained_cfg=cfg, num_classes=7, **arguments)
     assert other(image).shape == (1, 7)
+
+
+def test_public_functions_say_what_they_give():
+    functions = [thing for name in ts.__all__ if inspect.isfunction(thing := getattr(ts, name))]
+    assert {ts.create_model, ts.adapt, ts.revert} <= set(functions)
+    assert [function.__name__ for function in functions if get_type_hints(function).get("return", Any) is Any] == []

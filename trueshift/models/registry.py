@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 import timm
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -211,8 +211,12 @@ def is_ours(name: str) -> bool:
     return ALIASES.get(base, base) in ENTRYPOINTS
 
 
+@overload
+def create_model(name: str, pretrained: bool = ..., *, features_only: Literal[True], **arguments: Any) -> nn.Module: ...
+@overload
+def create_model(name: str, pretrained: bool = ..., **arguments: Any) -> Backbone: ...
 @renamed_arguments(align="feature_frame")
-def create_model(name: str, pretrained: bool = False, **arguments: Any) -> Any:
+def create_model(name: str, pretrained: bool = False, **arguments: Any) -> nn.Module:
     """Create a model by name.
 
     Args:

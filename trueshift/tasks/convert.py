@@ -4,17 +4,24 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor, nn
 
 from ..models import convert, hub
+from ..models.backbone import Backbone
 from ..models.foreign import unwrapped
 from ..models.registry import create_model
 from .upernet import UperNet
 
 
-def adapt(model: Any, **changes: Any) -> Any:
+@overload
+def adapt(model: UperNet, **changes: Any) -> UperNet: ...
+@overload
+def adapt(model: Backbone | Mapping[str, Tensor], **changes: Any) -> Backbone: ...
+@overload
+def adapt(model: nn.Module, **changes: Any) -> nn.Module: ...
+def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> nn.Module:
     """The shift-equivariant twin of a classifier or a segmentation network, with its weights.
 
     For classifiers and feature networks (Swin, CvT, MViTv2; ViT, DINO, CLIP, Hiera, torchvision's and transformers',
@@ -49,7 +56,13 @@ def adapt(model: Any, **changes: Any) -> Any:
     return _rebuilt(model, config, head_align_corners=False)
 
 
-def revert(model: Any, **changes: Any) -> Any:
+@overload
+def revert(model: UperNet, **changes: Any) -> UperNet: ...
+@overload
+def revert(model: Backbone, **changes: Any) -> Backbone: ...
+@overload
+def revert(model: nn.Module, **changes: Any) -> nn.Module: ...
+def revert(model: nn.Module, **changes: Any) -> nn.Module:
     """The ordinary network with the same weights: see :func:`trueshift.models.convert.revert`.
 
     >>> ordinary = trueshift.create_model("swin_mini")

@@ -273,7 +273,7 @@ class TrainConfig:
             that has checkpoints; or the folder of one checkpoint, until the output folder has a newer one.
         batch_size: images in a step, over all processes and accumulated gradients.
         accumulate: passes whose gradients are accumulated to a step.
-        precision: of the forward pass.
+        precision: of the forward pass; on a CPU without instructions for bf16, that is computed in float32.
         compile: use torch.compile.
         cuda_graph: replay each step as one CUDA graph, where the host is slower than the GPU; see docs/training.md.
         deterministic: allow only algorithms that reproduce their bits, on a GPU too; slower there.

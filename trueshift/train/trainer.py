@@ -24,7 +24,7 @@ from ..eval.options import inference_device
 from ..report.console import print_evaluation
 from ..utils.distributed import broadcast_buffers, joined_processes, sole_run
 from ..utils.files import json_text, writable_folder, write_whole
-from ..utils.provenance import circumstances
+from ..utils.provenance import circumstances, has_bf16
 from ..utils.rng import deterministic_algorithms, seed_everything
 from .checkpoint import CheckpointFolder, Snapshot, find_snapshot
 from .compile_check import AGAIN_AT, compiled, fault_of_compiler
@@ -82,9 +82,11 @@ class Trainer:
         if config.sync_batchnorm and device.type == "cpu":
             raise ValueError("sync_batchnorm works on GPUs only: leave it out on a CPU")
         self.config, self.console, self.stop = config, console, stop
+        slow = config.precision == "bf16" and device.type == "cpu" and not has_bf16()
+        self.precision = "float32" if slow else config.precision
         self.folder = writable_folder(config.output)
         self.accelerator = Accelerator(
-            mixed_precision="no" if config.precision == "float32" else config.precision,
+            mixed_precision="no" if self.precision == "float32" else self.precision,
             cpu=device.type == "cpu",
             gradient_accumulation_steps=config.accumulate,
         )
@@ -170,8 +172,8 @@ class Trainer:
             f"[bold]{escape(self.config.model.name)}[/], {count / 1e6:.2f} M parameters, {len(self.data.classes)} "
             f"classes; {len(self.data.train):,} images of {self.task.describe_input()}, "
             f"{self.config.batch_size} in a step, {self.share.processes} process(es) on {self.device}, "
-            f"{self.config.precision}{', compiled' if self.config.compile else ''}"
-            f"{', as a CUDA graph' if self.config.cuda_graph else ''}; "
+            f"{self.precision}{' (no bf16 on this CPU)' if self.precision != self.config.precision else ''}"
+            f"{', compiled' if self.config.compile else ''}{', as a CUDA graph' if self.config.cuda_graph else ''}; "
             f"{'from step ' + str(self.step) if self.step else 'from the start'} to {self.total_steps}"
         )
 

@@ -4,8 +4,9 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _warned: set[tuple[str, str]] = set()
 
 
@@ -20,10 +21,10 @@ def warn_deprecated(old: str, new: str) -> None:
     warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=level)
 
 
-def renamed_arguments(**renamed: str) -> Callable[[Callable[..., Any]], Any]:
+def renamed_arguments(**renamed: str) -> Callable[[_Function], _Function]:
     """Decorate a function so that keyword arguments are also accepted under their old names, ``old="new"``."""
 
-    def decorate(function: Callable[..., Any]) -> Any:
+    def decorate(function: _Function) -> _Function:
         @wraps(function)
         def accepting(*args: Any, **given: Any) -> Any:
             for old, new in renamed.items():
@@ -34,7 +35,7 @@ def renamed_arguments(**renamed: str) -> Callable[[Callable[..., Any]], Any]:
                     given[new] = given.pop(old)
             return function(*args, **given)
 
-        return accepting
+        return accepting  # type: ignore[return-value]
 
     return decorate
 

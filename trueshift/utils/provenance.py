@@ -65,6 +65,13 @@ def device_name(device: torch.device | str) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
 
 
+def has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this CPU has instructions for bf16, as far as Linux says so; without them it is slower than float32."""
+    with suppress(OSError):
+        return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(cpuinfo.read_text().split())
+    return False
+
+
 def processor() -> str:
     """The processor's name."""
     with suppress(OSError, subprocess.CalledProcessError):
