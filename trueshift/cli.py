@@ -28,6 +28,7 @@ from .recipes import about, find_recipe, list_recipes
 from .report.console import print_audit, print_evaluation, progress_bars
 from .report.page import write_audit
 from .segment_command import PixelLabels, Segmented, check_free, find_images, segment_files, usual_sliding
+from .utils.checks import first_line
 from .utils.distributed import joined_processes, sole_run
 from .utils.files import json_text, writable_folder, write_whole
 
@@ -277,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"trueshift: {error}", file=sys.stderr)
         return 2
     except torch.OutOfMemoryError as error:
-        print(f"trueshift: {str(error).splitlines()[0]}: needs a smaller batch size", file=sys.stderr)
+        print(f"trueshift: {first_line(error)}: needs a smaller batch size", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before there was any result
         print("trueshift: interrupted", file=sys.stderr)

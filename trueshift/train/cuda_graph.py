@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..utils.checks import first_line
 from .config import TrainConfig
 from .data.loader import Batch
 
@@ -107,7 +108,7 @@ class GraphedStep:
             raise
         except RuntimeError as error:
             raise ValueError(
-                f"the step cannot be captured ({str(error).partition(chr(10))[0]}): leave out cuda_graph, or have no "
+                f"the step cannot be captured ({first_line(error)}): leave out cuda_graph, or have no "
                 "module wait for the GPU or copy from the host"
             ) from error
         return graph

@@ -1,4 +1,4 @@
-"""Check numbers given by the user before any work is done."""
+"""Check numbers given by the user before any work is done, and say what went wrong in one line."""
 
 _SEEDS = 1 << 63  # as many as every generator takes
 
@@ -14,3 +14,8 @@ def check_seed(seed: int) -> None:
     check_at_least("seed", seed, 0)
     if seed >= _SEEDS:
         raise ValueError(f"seed is {seed}: needs less than 2**63")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line of at most 200 letters; its name, if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

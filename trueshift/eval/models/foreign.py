@@ -13,6 +13,7 @@ from torch import Tensor
 from ...data import Preparation
 from ...data.transforms import ScenePreparation
 from ...models.registry import CIFAR_MEAN, CIFAR_STD
+from ...utils.checks import first_line
 from ..options import EvalOptions
 from .eval_model import EvalModel, imagenet_names, make_eval_model
 
@@ -26,9 +27,8 @@ class WeightsUnavailable(RuntimeError):
 
 def unavailable(model: str, error: Exception) -> WeightsUnavailable:
     """What to do without a model's weights."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
     return WeightsUnavailable(
-        f"the weights of {model} are unavailable ({type(error).__name__}: {reason[:200]}): needs a network "
+        f"the weights of {model} are unavailable ({type(error).__name__}: {first_line(error)}): needs a network "
         "connection, a local checkpoint or folder in place of the name, or --random-weights for the initialisation"
     )
 
@@ -53,9 +53,8 @@ def from_transformers(model: str, options: EvalOptions) -> EvalModel:
     try:
         config = AutoConfig.from_pretrained(model)
     except Exception as error:  # missing, unreadable, or no network to ask
-        reason = str(error).strip().splitlines()[0]
         raise WeightsUnavailable(
-            f"{model} is unavailable on the Hub ({reason[:200]}): needs a network connection, or a local folder"
+            f"{model} is unavailable on the Hub ({first_line(error)}): needs a network connection, or a local folder"
         ) from error
     dense = any(name.endswith("ForSemanticSegmentation") for name in config.architectures or ())
     kind: Any = AutoModelForSemanticSegmentation if dense else AutoModelForImageClassification
@@ -117,7 +116,7 @@ def from_onnx(model: str, options: EvalOptions) -> EvalModel:
     try:
         session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
     except Exception as error:  # onnxruntime's own exceptions are not public
-        raise ValueError(f"{path} cannot be run by onnxruntime: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{path} cannot be run by onnxruntime: {first_line(error)}") from error
     entry, answer = session.get_inputs()[0], session.get_outputs()[0]
     if len(entry.shape) != 4 or (isinstance(entry.shape[1], int) and entry.shape[1] != 3):
         raise ValueError(f"{path.name} takes {entry.shape}: needs images of shape [batch, 3, height, width]")

@@ -24,6 +24,7 @@ from ...models.registry import is_ours, list_models
 from ...ops.geometry.shift import pair
 from ...tasks import from_pretrained
 from ...tasks.upernet import ARCHITECTURE
+from ...utils.checks import first_line
 from ...utils.evaluation_mode import in_evaluation
 from ..options import EvalOptions
 from .dense import answer_to_blank, is_segmenter
@@ -104,9 +105,8 @@ def _at_size(module: Any, name: str, weights: str, options: EvalOptions) -> Eval
             with in_evaluation(module), torch.inference_mode():
                 module(torch.zeros(1, 3, side, side))
         except Exception as error:  # any exception, from anyone's code
-            reason = str(error).strip().splitlines()[0]
             raise ValueError(
-                f"{name} does not take images of {side} x {side} ({reason[:200]}): needs no --img-size"
+                f"{name} does not take images of {side} x {side} ({first_line(error)}): needs no --img-size"
             ) from error
     weights = f"random, seed {options.seed}" if options.random_weights else weights
     return make_eval_model(module, name, weights, options, options.random_weights)
