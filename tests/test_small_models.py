@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
 def test_recipes_by_patterns():
     small = [f"cifar10_small/{name}" for name in ("a_cvt_mini", "a_mvitv2_mini", "a_swinv2_mini")]
     assert matching(["a_*v*_mini"]) == small
-    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 37
+    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 41
     assert matching(["cifar10_small/swin_mini", "swin*"])[0] == "cifar10_small/swin_mini"
     assert matching(["cifar10/*swin_tiny_circular"]) == [f"cifar10/{a}swin_tiny_circular" for a in ("a_", "")]
     with pytest.raises(SystemExit, match="no recipe fits swim"):
@@ -65,12 +65,12 @@ SWITCHED_OFF = ["no_a_token", "no_a_wsa", "no_a_pmerge"]
 MEASURED = {
     "cifar10_small/a_swin_mini": [*EXACT, "magnitude", "distorted", *SWITCHED_OFF],
     "cifar10_small/shipped/a_swin_mini": [*EXACT, *SWITCHED_OFF],
-    "cifar10_small/shipped/cvt_mini": ["canonical"],
+    "cifar10_small/shipped/cvt_mini": ["itself", "canonical"],
     "cifar10_small/cvt_mini_circular": ["magnitude", "canonical", "adapted"],
-    "cifar10_small/swin_mini_da_circular": ["distorted", "adapted"],
+    "cifar10_small/swin_mini_da_circular": ["distorted", "canonical", "adapted"],
     "cifar10_small/a_swinv2_mini_200_epochs": EXACT,
     "cifar10_small/cvt_mini_adapted_10_epochs": EXACT,
-    "cifar10_small/a_swin_mini_random_grids": EXACT,
+    "cifar10_small/a_swin_mini_random_grids": [*EXACT, "grids_2", "grids_4"],
     "cifar10_small/cvt_mini_standard": [],
     "cifar10_small/a_swin_mini_no_anchor": [],
     "cifar10/a_swin_tiny_circular": [*EXACT, "magnitude"],
@@ -85,8 +85,8 @@ def test_what_a_run_needs_and_what_is_asked_of_it():
 
 
 @torch.no_grad()
-def test_one_module_switched_off():
-    """The same weights, which no longer stand still under every shift."""
+def test_one_module_switched_off_and_a_mean_over_grids():
+    """The same weights, which no longer stand still under every shift; the mean does."""
     subject, images = load_eval_model("a_swin_mini", EvalOptions()), torch.randn(2, 3, 32, 32)
     moved = images.roll((5, 3), (2, 3))
     assert torch.equal(subject.forward(images), subject.forward(moved))
@@ -95,6 +95,10 @@ def test_one_module_switched_off():
         assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
         assert not torch.equal(twin.forward(images), twin.forward(moved)), part
         assert all(map(torch.equal, twin.module.parameters(), subject.module.parameters()))
+    mean = measure.PARTS["grids_2"].twin(subject, EvalOptions())
+    assert mean.num_classes == subject.num_classes
+    assert torch.equal(mean.forward(images), mean.forward(moved))
+    assert not torch.equal(mean.forward(images), subject.forward(images))
 
 
 def test_the_result_of_a_run_is_all_that_is_worth_keeping(finished):
