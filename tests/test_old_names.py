@@ -5,7 +5,8 @@ from importlib import import_module
 
 import pytest
 
-from trueshift import _old_paths, data, eval
+from trueshift import _old_paths, create_model, data, eval
+from trueshift.models.registry import name_of
 from trueshift.utils import deprecation
 
 
@@ -56,3 +57,9 @@ def test_modules_that_became_rooms_still_give_their_names():
     from trueshift.eval.protocols import find_protocols
 
     assert (run_audit, ShiftConsistency, find_protocols) == (eval.run_audit, eval.ShiftConsistency, eval.find_protocols)
+
+
+def test_the_name_of_a_model_is_its_architecture():
+    model = create_model("a_swin_mini")
+    with pytest.warns(DeprecationWarning, match="use model.architecture$"):
+        assert name_of(model) == model.architecture

@@ -14,7 +14,7 @@ from timm.models._registry import get_arch_pretrained_cfgs
 from torch import nn
 
 from ..ops.geometry.shift import pair
-from ..utils.deprecation import renamed_arguments
+from ..utils.deprecation import renamed_arguments, warn_deprecated
 from .backbone import Backbone, FeatureMaps
 from .bundled_weights import DamagedWeights, find_shipped, has_own_weights, tags_of, unpacked
 from .cvt import Cvt
@@ -245,3 +245,9 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> nn.Mo
         arguments["pretrained_cfg"] = tag
     given = {key: value for key, value in arguments.items() if value is not None}
     return ENTRYPOINTS[resolve_name(base)](pretrained, **given)
+
+
+def name_of(model: Backbone) -> str:
+    """Deprecated: ``model.architecture``."""
+    warn_deprecated("trueshift.models.registry.name_of(model)", "model.architecture")
+    return model.architecture

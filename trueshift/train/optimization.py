@@ -33,7 +33,8 @@ def build_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
 def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Load a checkpoint's ``state_dict``, which another device or a run without a CUDA graph may have written."""
     for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
-        saved.update({key: group[key] for key in ("capturable",) if key in group})
+        if "capturable" in group:
+            saved["capturable"] = group["capturable"]
     optimizer.load_state_dict(state)
 
 
