@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
 def test_recipes_by_patterns():
     small = [f"cifar10_small/{name}" for name in ("a_cvt_mini", "a_mvitv2_mini", "a_swinv2_mini")]
     assert matching(["a_*v*_mini"]) == small
-    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 41
+    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 45
     assert matching(["cifar10_small/swin_mini", "swin*"])[0] == "cifar10_small/swin_mini"
     assert matching(["cifar10/*swin_tiny_circular"]) == [f"cifar10/{a}swin_tiny_circular" for a in ("a_", "")]
     with pytest.raises(SystemExit, match="no recipe fits swim"):
@@ -66,6 +66,7 @@ MEASURED = {
     "cifar10_small/a_swin_mini": [*EXACT, "magnitude", "distorted", *SWITCHED_OFF],
     "cifar10_small/shipped/a_swin_mini": [*EXACT, *SWITCHED_OFF],
     "cifar10_small/shipped/cvt_mini": ["itself", "canonical"],
+    "cifar10_small/shipped/cvt_mini_anchored_20_epochs": [],
     "cifar10_small/cvt_mini_circular": ["magnitude", "canonical", "adapted"],
     "cifar10_small/swin_mini_da_circular": ["distorted", "canonical", "adapted"],
     "cifar10_small/a_swinv2_mini_200_epochs": EXACT,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from benchmarks.accuracy.runs import SMALL, Run, configuration, write_result
+from benchmarks.accuracy.runs import SMALL, Run, configuration, needed_by, write_result
 from benchmarks.common.package import (
     EvalModel,
     EvalOptions,
@@ -57,7 +57,7 @@ def _ordinary(recipe: str) -> bool:
 
 
 def _shipped_ordinary(recipe: str) -> bool:
-    return "/shipped/" in recipe and not configuration(recipe).model.name.startswith("a_")
+    return "/shipped/" in recipe and not (configuration(recipe).model.name.startswith("a_") or needed_by(recipe))
 
 
 def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:

@@ -239,6 +239,8 @@ RANDOM_GRIDS = [
     Line("{plain}, trained on circular shifts (DA)", "{family}_mini_da_circular"),
     ADAPTIVE,
     Line("{adaptive}, random grids", "{twin}_random_grids"),
+    Line("{adaptive}, random grids, mean over 2", "{twin}_random_grids", part="grids_2"),
+    Line("{adaptive}, random grids, mean over 4", "{twin}_random_grids", part="grids_4"),
     Line("{plain} DA, adapted as it is", "{family}_mini_da_circular", part="adapted"),
 ]
 CANONICAL = [
@@ -252,6 +254,7 @@ SHIPPED = [
     Line("{plain}, `anchor=True`", "shipped/{family}_mini", part="canonical"),
     Line("{adaptive}", "shipped/a_{family}_mini"),
     Line("{plain} + Adapt, 20 epochs", "shipped/{family}_mini_adapted_20_epochs"),
+    Line("{plain}, `anchor=True`, 20 epochs more", "shipped/{family}_mini_anchored_20_epochs"),
 ]
 TRIED = "One seed. Frames of the finder while training were a change of one line, which is not in the repository."
 SEAM = "By the seam: measured before the [frame finder](exactness.md) took its place in `canonicalize`."

@@ -48,7 +48,7 @@ LONGER = [f"{model}_200_epochs" for model in ("swinv2_mini", "a_swinv2_mini")]
 ADAPTED = [f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)]
 TABLES = [*MAIN, *CHANGED, *(f"{model}_da_circular" for model in MINIS[::2]), *(f"{a}_random_grids" for a in ADAPTIVE)]
 SHIPPED = [f"shipped/{model}" for model in MINIS]
-FINE_TUNED = [f"shipped/{model}_adapted_20_epochs" for model in MINIS[::2]]
+FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored")]
 SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED)]
 PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
@@ -91,7 +91,7 @@ def title_of(model):
 
 
 def test_all_are_there():
-    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 41)
+    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 45)
     assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *OPTIONS])
 
 
@@ -311,10 +311,11 @@ def test_shipped_weights_are_trained_at_least_as_long_and_on_more(name):
 
 @pytest.mark.parametrize("name", FINE_TUNED)
 def test_shipped_weights_are_fine_tuned_on_what_they_were_trained_on(name):
-    ordinary = name.removesuffix("_adapted_20_epochs")
+    ordinary, how = re.fullmatch(r"(.+)_(adapted|anchored)_20_epochs", name).groups()
     config = small(name)
     assert config.model.start_from == f"runs/cifar10_small/{ordinary}/final"
-    assert (config.schedule.epochs, config.model.grid_drop_rate) == (20, 0.5)
+    assert (config.schedule.epochs, config.model.grid_drop_rate) == (20, 0.5 if how == "adapted" else None)
+    assert how == "adapted" or config.model.arguments == {"anchor": True}
     different = ("model", "schedule", "optimizer.lr")
     assert values(f"cifar10_small/{name}", *different) == values(f"cifar10_small/{ordinary}", *different)
 
