@@ -31,6 +31,8 @@ SMALL_RESULTS = "cifar10_small.csv cifar10_small/*.json"
 BIT_IDENTITY = "exactness/bit_identity.py"
 EXACT_SEGMENTATION = "segmentation_exactness_cuda.json"
 DECODER = "speed/model_speed.py --part decoder --models swin swinv2 --batch 16 --work inference training"
+OTHERS = "vit dinov2 torchvision_swin transformers_swin"
+ADAPTED_SPEED = f"speed/model_speed.py --models {OTHERS} --name adapted_speed --mode eager compiled"
 TABLES = {
     "speed_summary": Table(f"{MODEL_SPEED}compiled --mode compiled", SPEED_RESULTS, speed.summary),
     "speed_inference": Table(f"{MODEL_SPEED}eager --precision bf16 tf32", SPEED_RESULTS, speed.inference),
@@ -47,6 +49,8 @@ TABLES = {
     "training_speed": Table(
         "speed/training_speed.py --data data/cifar10 --evaluate", "training_speed_*.json", speed.trainer
     ),
+    "graph_speed": Table("speed/graph_speed.py", "graph_speed.json", speed.graphed_steps),
+    "speed_adapted": Table(ADAPTED_SPEED, "adapted_speed.json", speed.adapted),
     "audit_overhead": Table("speed/audit_overhead.py --device cuda", "audit_overhead_*.json", speed.audit),
     "exactness": Table(f"{BIT_IDENTITY} layers --shifts 64", "exactness_*.json", exactness.layers),
     "model_exactness": Table(f"{BIT_IDENTITY} models --shifts 8", "model_exactness_*.json", exactness.models),

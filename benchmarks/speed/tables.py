@@ -224,6 +224,19 @@ def trainer() -> str:
     return table(head, rows, note)
 
 
+def graphed_steps() -> str:
+    """A training step as one CUDA graph beside the eager one."""
+    recorded, rows = load("graph_speed"), []
+    times = {(row["model"], row["batch"], row["compiled"], row["graph"]): row for row in recorded["result"]["rows"]}
+    for (model, batch, compiled, graph), row in times.items():
+        if graph:
+            before, now = times[model, batch, compiled, False]["milliseconds"], row["milliseconds"]
+            how = f"`{model}`, batch {batch}{', compiled' * compiled}"
+            rows.append([how, f"{before:.1f} ms", f"{now:.1f} ms", f"{before / now:.1f}"])
+    note = f"bf16, 32 pixels, on {machine(recorded)}."
+    return table(["network", "a step", "as one graph", "times as fast"], rows, note)
+
+
 def seconds_per_step(log: list[Result]) -> float:
     """Slope of time over steps without the first interval, which compiles: a constant error per interval drops out."""
     entries = [entry for entry in log if entry["kind"] == "train"]
@@ -243,6 +256,16 @@ def audit() -> str:
             rows.append([where, row["model"], f"{result['images']}, {result['batch']}", *cells])
     head = ["where", "model", "images, batch", "forward passes", "audit", "ratio (each round)"]
     return table([*head, "memory beyond the passes"], rows)
+
+
+def adapted() -> str:
+    """Networks of other libraries, adapted, beside themselves."""
+    results = measured("adapted_speed")
+    rows = [
+        [result["model"], setting_words(result), *(show(result) for show in SPEED_AND_MEMORY.values())]
+        for result in results
+    ]
+    return _noted(["model", "setting", *SPEED_AND_MEMORY], rows, results, f"{{}} {MEMORY}")
 
 
 def segmentation() -> str:
