@@ -60,6 +60,11 @@ def _shipped_ordinary(recipe: str) -> bool:
     return "/shipped/" in recipe and not (configuration(recipe).model.name.startswith("a_") or needed_by(recipe))
 
 
+def _keeps_grids(recipe: str) -> bool:
+    """Whether it is one of ours that was trained with random grids."""
+    return configuration(recipe).model.grid_drop_rate is not None and _invariant(recipe) and not needed_by(recipe)
+
+
 def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:
     """The same weights with one of the modules switched off, and the anchor, which would hide what the others do."""
 
@@ -94,10 +99,7 @@ PARTS = {
         canonical_twin,
     ),
     "adapted": Part(lambda recipe: _ordinary(recipe) or "_da_" in recipe, ("circular", "cifar-standard"), adapted_twin),
-    **{
-        f"grids_{count}": Part(lambda name: "_random_grids" in name, ("circular", "cifar-standard"), _mean_over(count))
-        for count in (2, 4)
-    },
+    **{f"grids_{count}": Part(_keeps_grids, ("circular", "cifar-standard"), _mean_over(count)) for count in (2, 4)},
     **{
         f"no_{name}": Part(lambda recipe: recipe in SWITCHED, ("circular",), _without(module))
         for name, module in MODULES.items()

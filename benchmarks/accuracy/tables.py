@@ -259,6 +259,14 @@ SHIPPED = [
     Line("{plain} + Adapt, 20 epochs", "shipped/{family}_mini_adapted_20_epochs"),
     Line("{plain}, `anchor=True`, 20 epochs more", "shipped/{family}_mini_anchored_20_epochs"),
 ]
+VIT = [
+    Line("ViT-mini", "vit_mini"),
+    Line("ViT-mini, trained on circular shifts (DA)", "vit_mini_da_circular"),
+    Line("ViT-mini DA, adapted as it is", "vit_mini_da_circular", part="canonical"),
+    Line("ViT-mini, adapted, random grids", "a_vit_mini_random_grids"),
+    Line("ViT-mini, crops and CutMix", "shipped/vit_mini", part="itself"),
+    Line("ViT-mini, crops and CutMix, adapted as it is", "shipped/vit_mini", part="canonical"),
+]
 TRIED = "One seed. Frames of the finder while training were a change of one line, which is not in the repository."
 SEAM = "By the seam: measured before the [frame finder](exactness.md) took its place in `canonicalize`."
 ERASED = {f"max {side}": [(f"erased-{side}", key) for key in ("top1", "consistency")] for side in (0, 28, 42, 56, 70)}
@@ -279,6 +287,7 @@ trained_tables = {
     ),
     "criterion": partial(by_line, CRITERIA),
     "random_grids": partial(by_family, RANDOM_GRIDS),
+    "vit": partial(by_line, VIT),
     "curves": curves,
 }
 measured_tables = {

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import record
-from trueshift.layers.frame import COARSER, COLUMNS, DEPTH, HALF, LARGEST, LINES, REACH, UNIT, WEIGHTS, FrameFinder
+from trueshift.layers.frame import WEIGHTS, FrameFinder
+from trueshift.ops.selection.frame_scores import COARSER, COLUMNS, DEPTH, HALF, LARGEST, LINES, REACH, UNIT
 from trueshift.ops.selection.quantised_image import Pixels
 from trueshift.utils.provenance import circumstances
 

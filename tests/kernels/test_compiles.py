@@ -76,6 +76,8 @@ for name, size in (*networks, ("a_swin_mini", 40)):  # on 40 pixels windows are 
             model.train()(torch.rand(2, 3, size, size)).float().sum().backward()
             with torch.no_grad():
                 model.eval()(torch.rand(2, 3, size, size))
+with torch.no_grad():
+    ts.create_model("swin_mini", anchor=True).eval()(torch.rand(2, 3, 32, 32))
 print(json.dumps(messages))
 """
 

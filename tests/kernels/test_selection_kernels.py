@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import trueshift as ts
+from trueshift.layers.frame import FrameFinder
 from trueshift.ops import kernels
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.ops.selection.choose import choose
@@ -123,3 +124,16 @@ def test_the_frame_of_any_model(both_ways):
     images = pictures()
     plain, fused = both_ways(ts.canonical.canonical_origin, images)
     assert torch.equal(plain, fused)
+
+
+@pytest.mark.parametrize("size", [(6, 20), (40, 5)])
+def test_scores_of_the_frame_finder(size, both_ways, quick_interpreter):
+    finder = FrameFinder().to(DEVICE)
+    images = pictures(size, 3)[:: 1 if DEVICE == "cuda" else 3]
+    for x in (images.permute(0, 2, 3, 1), images.bfloat16().permute(0, 2, 3, 1).contiguous()):
+        plain, fused = both_ways(lambda x: finder(Pixels(x)), x)
+        assert plain[0].any()
+        for one, other in zip(plain, fused, strict=True):
+            assert torch.equal(one, other)
+    with kernels.switched(True):  # other channels are left to the plain code
+        assert finder(Pixels(images[:2, :1].permute(0, 2, 3, 1)))[0].shape == (2, size[0])

@@ -11,7 +11,9 @@ from training_runs import same as same_weights
 import trueshift
 from trueshift.data import Preparation
 from trueshift.eval.models.load import load_eval_model
+from trueshift.eval.options import EvalOptions
 from trueshift.models.backbone import Backbone
+from trueshift.models.foreign import is_adapted
 from trueshift.models.registry import resolve_name
 from trueshift.train.config import DataConfig, ModelConfig, TrainConfig
 from trueshift.train.network import build_network, is_ours, preparation_for, save_network
@@ -200,3 +202,27 @@ def test_timms_come_back_with_the_preparation_of_images(tmp_path, name, data, ar
     assert Preparation.from_config(again.pretrained_cfg) == asked
     config = json.loads((tmp_path / "final" / "config.json").read_text())
     assert (config["num_classes"], config["label_names"]) == (5, CLASSES)
+
+
+def test_a_network_of_timms_that_chooses_its_grid(tmp_path):
+    """It is trained adapted, and comes back adapted from its folder; timm reads the ordinary one there."""
+    changes = {"depth": 1, "criterion": "max_norm"}
+    model = built("test_vit", grid_drop_rate=0.5, data=DataConfig(img_size=32), arguments=changes)
+    part = next(part for part in model.modules() if hasattr(part, "criterion"))
+    assert part.criterion.grid_drop_rate == 0.5
+    assert built("test_vit", data=DataConfig(img_size=32), arguments={"depth": 1}).state_dict().keys() == (
+        model.state_dict().keys()
+    )
+    preparation = Preparation.from_config(dict(model.pretrained_cfg))
+    folder = save_network(model, tmp_path / "vit", replace(preparation, size=(32, 32)), CLASSES)
+    image = torch.rand(1, 3, 32, 32)
+    loaded = load_eval_model(str(folder), EvalOptions())
+    assert same(loaded.module, model)
+    assert torch.equal(loaded.forward(image), model.eval()(image))
+    assert torch.equal(loaded.forward(image), loaded.forward(image.roll((3, 1), (2, 3))))
+    assert not is_adapted(timm.create_model(f"local-dir:{folder}", pretrained=True))
+
+
+def test_random_grids_of_a_network_that_chooses_none_are_refused():
+    with pytest.raises(ValueError, match="needs a criterion that chooses"):
+        built("test_vit", grid_drop_rate=0.5)

@@ -49,7 +49,8 @@ ADAPTED = [f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)]
 TABLES = [*MAIN, *CHANGED, *(f"{model}_da_circular" for model in MINIS[::2]), *(f"{a}_random_grids" for a in ADAPTIVE)]
 SHIPPED = [f"shipped/{model}" for model in MINIS]
 FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored")]
-SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED)]
+VIT = ["vit_mini", "vit_mini_da_circular", "a_vit_mini_random_grids", "shipped/vit_mini"]  # timm's
+SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED, *VIT)]
 PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
 
@@ -91,18 +92,18 @@ def title_of(model):
 
 
 def test_all_are_there():
-    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 45)
+    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 49)
     assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *OPTIONS])
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name not in OPTIONS])
 def test_a_recipe_is_a_training_that_exists(name):
-    config = parsed(name)
-    assert resolve_name(config.model.name)
+    config, timms = parsed(name), name.removeprefix("cifar10_small/") in VIT
+    assert timms or resolve_name(config.model.name)
     assert find_protocols(config.evaluate.protocols)
     assert config.output == f"runs/{name}"  # so no two write to the same folder
     assert config.precision == "bf16"
-    assert config.model.padding is not None
+    assert (config.model.padding is None) == timms  # it has nothing to pad
     assert not (config.compile and "swinv2" in name)  # which would not learn
     assert config.compile == ("swinv2" not in name) or name not in MATRIX + OTHERS
 
@@ -265,9 +266,9 @@ def test_accuracies_are_those_of_the_paper():
 
 @pytest.mark.parametrize("name", SMALL)
 def test_images_stay_as_they_are_and_little_interrupts(name):
-    config = parsed(name)
-    assert input_size(config.model.name) == (3, 32, 32)
-    assert (config.data.kind, config.data.crop_pct, config.data.img_size) == ("cifar10", 1.0, None)
+    config, timms = parsed(name), name.removeprefix("cifar10_small/") in VIT
+    assert timms or input_size(config.model.name) == (3, 32, 32)
+    assert (config.data.kind, config.data.crop_pct, config.data.img_size) == ("cifar10", 1.0, 32 if timms else None)
     assert (config.compile, config.log.tensorboard, config.checkpoint.every_steps) == (False, False, 0)
     assert config.evaluate.every_epochs >= 5
     assert config.augment.label_smoothing == 0.1
@@ -307,6 +308,22 @@ def test_shipped_weights_are_trained_at_least_as_long_and_on_more(name):
     assert (config.augment.pad_crop, config.augment.cutmix) == (4, 1.0)
     assert config.model.padding == "circular"
     assert config.evaluate.protocols == ("circular", "cifar-standard")
+
+
+def test_the_small_vit_is_trained_as_the_others():
+    """What differs is the network, and where there is one, the change that the name says."""
+    assert values("cifar10_small/vit_mini", "model", "data.img_size") == values(
+        "cifar10_small/swin_mini", "model", "data.img_size"
+    )
+    assert values("cifar10_small/shipped/vit_mini", "model", "data.img_size") == values(
+        "cifar10_small/shipped/swin_mini", "model", "data.img_size"
+    )
+    assert values("cifar10_small/vit_mini_da_circular", "augment.circular_shift") == values(
+        "cifar10_small/vit_mini", "augment.circular_shift"
+    )
+    plain, adapted = small("vit_mini").model, small("a_vit_mini_random_grids").model
+    assert adapted.arguments == {**plain.arguments, "criterion": "max_norm"}
+    assert values("cifar10_small/a_vit_mini_random_grids", "model") == values("cifar10_small/vit_mini", "model")
 
 
 @pytest.mark.parametrize("name", FINE_TUNED)

@@ -16,16 +16,14 @@ import json
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
-from ..ops.selection.quantised_image import BITS, Pixels
+from ..ops.selection.frame_scores import frame_scores
+from ..ops.selection.quantised_image import Pixels
 
 WEIGHTS = Path(__file__).with_name("frame_finder.json")
-LINES, COLUMNS, DEPTH = 4, 3, 24  # of the first layer
-HALF, COARSER = 7, 1024  # bits of a pixel beside its sign; by what the first layer is divided
-REACH = 2  # lines on either side that are mixed
-UNIT, LARGEST = 256, 4095  # of the multiples of the mean
+NAMES = ("filters", "pointwise", "offset", "mixing", "bias", "output")
 
 
 class FrameFinder(nn.Module):
@@ -44,26 +42,10 @@ class FrameFinder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         weights = json.loads(WEIGHTS.read_text())
-        for name in ("filters", "pointwise", "offset", "mixing", "bias", "output"):
+        for name in NAMES:
             # integers stay what they are when a network changes its precision
             self.register_buffer(name, torch.tensor(weights[name]), persistent=False)
 
     def forward(self, pixels: Pixels) -> tuple[Float64[Tensor, "B H"], Float64[Tensor, "B W"]]:
         """Scores of rows and columns."""
-        values = (pixels.integers().values / 2 ** (BITS - HALF)).floor().to(torch.float32)
-        if values.shape[3] != 3:  # the mean of other channels, or a grey image, in three colours
-            values = values.mean(3, keepdim=True).floor().expand(-1, -1, -1, 3)
-        return self._scores(values), self._scores(values.transpose(1, 2))
-
-    def _scores(self, values: Float[Tensor, "B N M 3"]) -> Float64[Tensor, "B N"]:
-        # products of integers whose sums stay below 2**24 are exact in float32, and in the formats it may be cut to
-        filters, pointwise, offset = (part.to(torch.float32) for part in (self.filters, self.pointwise, self.offset))
-        near = torch.cat([values.roll(-column, 2) for column in range(-(COLUMNS // 2), COLUMNS // 2 + 1)], 3)
-        sums = [(near @ filters[:, line].T).roll(LINES // 2 - line, 1) for line in range(LINES)]
-        first = torch.stack(sums).sum(0).relu_().div_(COARSER).floor_()
-        lines = (first @ pointwise.T).add_(offset).relu_().sum(2, dtype=torch.float64)
-        share = lines * lines.shape[1] / lines.sum(1, keepdim=True).clamp_min(1)
-        level = (UNIT * share.sqrt()).floor().clamp(max=LARGEST)
-        around = torch.cat([level.roll(-line, 1) for line in range(-REACH, REACH + 1)], 2)
-        mixing, bias, output = (part.to(torch.float64) for part in (self.mixing, self.bias, self.output))
-        return (around @ mixing.T + UNIT * bias).relu() @ output
+        return frame_scores(pixels, *(getattr(self, name) for name in NAMES))

@@ -17,7 +17,7 @@ from ..layers.patch_conv import FrameConv, make_adaptive, make_ordinary
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.shift import Pair
 from .backbone import Backbone
-from .config import CriterionSpec, SelectionConfig
+from .config import CriterionSpec, SelectionConfig, describe
 
 # by library; in all of them the image goes to one convolution, the first of the network, and nowhere else
 KEPT = {
@@ -82,6 +82,11 @@ def adapt_foreign(model: nn.Module, criterion: CriterionSpec = "fixed", grid_dro
 def is_adapted(model: Any) -> bool:
     """Whether :func:`adapt_foreign` made this network."""
     return isinstance(model, nn.Module) and any(isinstance(part, FrameConv) for part in model.modules())
+
+
+def described_criterion(model: nn.Module) -> Any:
+    """The criterion of such a network in names and numbers, for a file."""
+    return describe(next(part.criterion for part in model.modules() if isinstance(part, FrameConv)))
 
 
 def revert_foreign(model: nn.Module) -> nn.Module:

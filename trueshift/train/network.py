@@ -16,6 +16,7 @@ from ..models import create_model
 from ..models import hub as saving
 from ..models.backbone import Backbone
 from ..models.config import BackboneConfig
+from ..models.foreign import described_criterion, is_adapted
 from ..models.registry import is_ours, resolve_name
 from ..tasks import UperNet, adapt, from_pretrained
 from ..tasks.upernet import ARCHITECTURE, UperNetConfig
@@ -37,11 +38,14 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
             resolve_name(asked.name)  # raises with a suggestion
         if given.pop("padding", None) == "circular":
             raise ValueError(f"{asked.name} of timm's cannot be padded circularly: needs --model.padding null")
+        chosen = {key: given.pop(key) for key in ("criterion", "grid_drop_rate") if key in given}
         try:
             model = timm.create_model(asked.name, pretrained=asked.pretrained, num_classes=num_classes, **given)
         except TypeError:  # convolutional networks have no img_size argument
             given.pop("img_size", None)
             model = timm.create_model(asked.name, pretrained=asked.pretrained, num_classes=num_classes, **given)
+        if chosen:
+            model = adapt(model, **chosen)
         model.made_with = given  # needed to save it; timm does not keep it
     return model.train()
 
@@ -126,7 +130,8 @@ def save_network(model: nn.Module, folder: Path, preparation: Preparation, class
         return model.save_pretrained(folder, **about)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as draft:
-        save_for_hf(model, draft, about, getattr(model, "made_with", None), safe_serialization=True)
+        adapted = {"adapted": {"criterion": described_criterion(model)}} if is_adapted(model) else {}
+        save_for_hf(model, draft, about | adapted, getattr(model, "made_with", None), safe_serialization=True)
         for written in Path(draft).iterdir():
             os.replace(written, folder / written.name)
     return folder

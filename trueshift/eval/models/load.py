@@ -22,7 +22,7 @@ from ...models.bundled_weights import DamagedWeights
 from ...models.hub import misfits
 from ...models.registry import is_ours, list_models
 from ...ops.geometry.shift import pair
-from ...tasks import from_pretrained
+from ...tasks import adapt, from_pretrained
 from ...tasks.upernet import ARCHITECTURE
 from ...utils.checks import first_line
 from ...utils.evaluation_mode import in_evaluation
@@ -132,6 +132,8 @@ def _from_folder(model: str, options: EvalOptions) -> EvalModel:
     trained = not options.random_weights
     ours = trained and is_ours(read["architecture"])
     module: Any = from_pretrained(folder) if ours else timm.create_model(f"local-dir:{folder}", trained)
+    if "adapted" in read:  # a network of timm's, trained by us
+        module = adapt(module, **read["adapted"])
     return _at_size(module, name, f"folder {name}", options)
 
 

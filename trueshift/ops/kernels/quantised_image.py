@@ -46,7 +46,7 @@ def ones_at(images: int, channels: int, stride: Sequence[int], layout: Layout) -
     return images * channels * stride[0] * stride[1] * 2 * layout.plane
 
 
-def _dense(x: Tensor) -> Tensor:
+def dense(x: Tensor) -> Tensor:
     """The image itself if each of its images is one run of memory, else a copy that is."""
     return x if x.is_contiguous() or x.permute(0, 3, 1, 2).is_contiguous() else x.contiguous()
 
@@ -69,23 +69,28 @@ def planes(x: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, k
 
     A last pair of planes holds zeros and ones: the digits of the number 1.
     """
-    x = _dense(x.detach())
+    x = dense(x.detach())
     found = _planes(x, stride_rows, stride_columns, kernel_rows, kernel_columns)
     images, rows, columns, channels = x.shape
     layout = Layout(rows, columns, (stride_rows, stride_columns), (kernel_rows, kernel_columns))
-    bounds = x.new_empty((images, 2, SPLITS), dtype=torch.float32)
-    size = rows * columns * channels
-    part = blocks_in(blocks_in(size, SPLITS), 2048) * 2048
-    _find_bounds[(images, SPLITS)](x, bounds, size, part, SPLITS, 2048, num_warps=4)
     width = columns + 2 * layout.beside * stride_columns
     ones = ones_at(images, channels, (stride_rows, stride_columns), layout)
     _write_planes[(images * channels, (layout.per_lane + layout.below) * stride_rows)](
-        x, bounds, *found, ones, *x.stride(), rows, columns, channels,
+        x, find_bounds(x), *found, ones, *x.stride(), rows, columns, channels,
         stride_rows, stride_columns, layout.block_rows, layout.per_lane, layout.beside, layout.row,
         layout.plane, width, power_of_two(width), LANES, SPLITS,
         num_warps=4 if width <= 512 else 8, enable_fp_fusion=False,
     )  # fmt: skip
     return found
+
+
+def find_bounds(x: Tensor) -> Tensor:
+    """Smallest and largest value of each part of each image, which is one run of memory."""
+    bounds = x.new_empty((x.shape[0], 2, SPLITS), dtype=torch.float32)
+    size = x[0].numel()
+    part = blocks_in(blocks_in(size, SPLITS), 2048) * 2048
+    _find_bounds[(x.shape[0], SPLITS)](x, bounds, size, part, SPLITS, 2048, num_warps=4)
+    return bounds
 
 
 @launched
@@ -123,7 +128,20 @@ def _round(x):
 
 
 @triton.jit
-def _integers(x, at, centre, per_unit):
+def scale_of(bounds, image, SPLITS: tl.constexpr):
+    """Centre, unit and its inverse, of one image."""
+    split = tl.arange(0, SPLITS)
+    low = tl.min(tl.load(bounds + image * 2 * SPLITS + split), 0).to(tl.float64) * 0.5
+    high = tl.max(tl.load(bounds + image * 2 * SPLITS + SPLITS + split), 0).to(tl.float64) * 0.5
+    exponent = _power_of_two_above(high - low) - 14
+    unit = (exponent << 52).to(tl.float64, bitcast=True)
+    per_unit = ((2046 - exponent) << 52).to(tl.float64, bitcast=True)
+    return low + high, unit, per_unit
+
+
+@triton.jit
+def integers_at(x, at, centre, per_unit):
+    """The integers of pixels."""
     value = tl.load(x + at).to(tl.float32).to(tl.float64)
     return _round((value - centre) * per_unit).to(tl.int32)
 
@@ -141,13 +159,7 @@ def _write_planes(
     image, channel = which // CHANNELS, which % CHANNELS
     inner, residue = place // SH, place % SH
 
-    split = tl.arange(0, SPLITS)
-    low = tl.min(tl.load(bounds + image * 2 * SPLITS + split), 0).to(tl.float64) * 0.5
-    high = tl.max(tl.load(bounds + image * 2 * SPLITS + SPLITS + split), 0).to(tl.float64) * 0.5
-    centre = low + high
-    exponent = _power_of_two_above(high - low) - 14
-    unit = (exponent << 52).to(tl.float64, bitcast=True)
-    per_unit = ((2046 - exponent) << 52).to(tl.float64, bitcast=True)
+    centre, unit, per_unit = scale_of(bounds, image, SPLITS)
     if (channel == 0) & (place == 0):
         tl.store(scale + image * 2, centre)
         tl.store(scale + image * 2 + 1, unit)
@@ -159,7 +171,7 @@ def _write_planes(
     column = (at + ((BESIDE * SW + COLUMNS - 1) // COLUMNS * COLUMNS - BESIDE * SW)) % COLUMNS
     inside = (at < WIDTH) & (lane < LANES)  # what is read outside is some pixel, and is not stored
     start = x + image * step_image + channel * step_channel
-    integers = _integers(start, row * step_row + column * step_column, centre, per_unit)
+    integers = integers_at(start, row * step_row + column * step_column, centre, per_unit)
 
     upper = (integers + 128) >> 8
     lower = integers - upper * 256
@@ -176,9 +188,9 @@ def _write_planes(
         own = (at >= BESIDE * SW) & (at < BESIDE * SW + COLUMNS) & (block_row < BLOCK_ROWS)
         above = (row + ROWS - 1) % ROWS
         left = (column + COLUMNS - 1) % COLUMNS
-        other = _integers(start, above * step_row + column * step_column, centre, per_unit)
+        other = integers_at(start, above * step_row + column * step_column, centre, per_unit)
         down = tl.sum(tl.where(own, tl.abs(integers - other), 0), 0)
-        other = _integers(start, row * step_row + left * step_column, centre, per_unit)
+        other = integers_at(start, row * step_row + left * step_column, centre, per_unit)
         across = tl.sum(tl.where(own, tl.abs(integers - other), 0), 1)
         lanes = tl.arange(0, LANES)
         places = tl.arange(0, PADDED)
