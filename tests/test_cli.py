@@ -177,7 +177,7 @@ def test_too_little_memory_is_reported_in_a_line(monkeypatch, capsys):
     def full(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nMore.")
 
-    monkeypatch.setattr("trueshift.cli.run_audit", full)
+    monkeypatch.setattr("trueshift.eval.audit.run.run_audit", full)
     assert main(["audit", "swin_mini", "--random-weights"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error == "trueshift: CUDA out of memory. Tried to allocate 20 GiB.: needs a smaller batch size"
@@ -306,7 +306,7 @@ def test_a_dataclass_stands_for_one_option_per_field(capsys):
 
 
 def test_recipes_are_listed_and_shown_without_what_training_needs(monkeypatch, capsys):
-    monkeypatch.setattr("trueshift.cli._training", lambda: pytest.fail("needs trueshift[train]"))
+    monkeypatch.setattr("trueshift.cli._training", lambda module: pytest.fail("needs trueshift[train]"))
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
     assert "cifar10/a_swin_tiny_circular" in listed
