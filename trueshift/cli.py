@@ -31,7 +31,7 @@ DIVERGED = 3
 def audit(
     model: str,
     *,
-    data: str = "sample",
+    data: str | None = None,
     against: str | None = None,
     protocols: list[str] | None = None,
     output: Path = Path("audit"),
@@ -43,9 +43,10 @@ def audit(
     Args:
         model: a name of trueshift's or timm's, a transformers repository or folder, a folder of save_pretrained, a
             checkpoint (with --architecture), an .onnx file, or package.module:factory.
-        data: 'sample' (real images that come with the package), an image, a folder of images, CIFAR files, tar shards,
-            parquet files or a compact archive; for a segmentation model also images with masks (ADE20K, Cityscapes,
-            CamVid, or a folder with images, masks and classes.txt).
+        data: an image, a folder of images, CIFAR files, tar shards, parquet files or a compact archive; for a
+            segmentation model also images with masks (ADE20K, Cityscapes, CamVid, or a folder with images, masks and
+            classes.txt). By default what comes with the package: 'sample', 400 test images of CIFAR-10, up to 64
+            pixels, and 'sample-photos', six photographs, above.
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, 'steady' for a moving camera, or
             another model.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
@@ -55,7 +56,7 @@ def audit(
     from .eval.audit.run import run_audit
     from .eval.models.load import load_eval_model
     from .eval.protocols.registry import find_protocols
-    from .eval.runner.tasks import open_source
+    from .eval.runner.tasks import bundled_data, open_source
     from .report.console import print_audit, progress_bars
     from .report.page import write_audit
     from .utils.distributed import sole_run
@@ -66,7 +67,7 @@ def audit(
     asked = find_protocols(protocols) if protocols else None
     with sole_run(folder):
         models = [load_eval_model(model, options)]
-        source = open_source(data, split, models[0].dense)
+        source = open_source(data or bundled_data(models[0]), split, models[0].dense)
         if against:
             models.append(_other(against, models[0], options))
         with progress_bars(console) as progress:
