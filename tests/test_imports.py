@@ -1,6 +1,7 @@
 """What `import trueshift` loads beside torch and timm: its own modules, and nothing heavy."""
 
 import ast
+import pickle
 import subprocess
 import sys
 from importlib import import_module
@@ -77,5 +78,6 @@ def test_every_name_of_a_stub_is_there(package):
     assert sorted(named) == module.__all__
     assert set(named) <= set(dir(module))
     assert all(hasattr(module, name) for name in named)
+    assert pickle.loads(pickle.dumps(module)) is module
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'never_was'"):
         _ = module.never_was

@@ -40,5 +40,8 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, ModuleType) and name in vars(self).get("__all__", ()):
-            value = getattr(value, name)
+            value = getattr(value, name, value)
         super().__setattr__(name, value)
+
+    def __reduce__(self) -> Any:
+        return import_module, (self.__name__,)  # as tools pickle modules that they know by their exact type
