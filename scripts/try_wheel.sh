@@ -20,6 +20,11 @@ bin=$root/out/wheel/empty/bin
 cd out/wheel/folder # not the source tree: what was installed is tried
 "$bin/trueshift" --version
 "$bin/trueshift" --help >/dev/null
+for command in audit eval playground segment recipes download; do
+  "$bin/trueshift" "$command" --help >/dev/null
+done
+if "$bin/trueshift" train --help 2>message; then exit 1; fi # its packages are not there
+grep "pip install 'trueshift\[train\]'" message
 "$bin/trueshift" audit swin_mini --against a_swin_mini --limit 4 --output audit
 test -s audit/report.html
 "$bin/trueshift" playground --no-open --output playground.html

@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -39,6 +40,7 @@ def test_an_audit_beside_its_twin(tmp_path, capsys):
     assert "C-Cons." in message
     found = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert [model["name"] for model in found["models"]] == ["swin_mini", "swin_mini, adapted"]
+    assert found["data"]["title"] == "400 CIFAR-10 test images"
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
@@ -46,6 +48,15 @@ def test_an_audit_beside_another_model_of_another_size(tmp_path):
     assert main(["audit", "resnet10t", "--against", "swin_mini", "--random-weights", *BRIEF]) == 0
     found = json.loads((tmp_path / "audit" / "audit.json").read_text())
     assert [model["preparation"]["size"] for model in found["models"]] == [[176, 176], [32, 32]]
+    assert found["data"]["title"] == "6 photographs"  # the first model's are no thumbnails
+
+
+def test_training_without_its_extra_names_it(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "trueshift.train.cli")
+    monkeypatch.setitem(sys.modules, "jsonargparse", None)
+    assert main(["train", "--config", "cifar10/a_swin_tiny_circular"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pip install 'trueshift[train]'" in line
 
 
 def test_an_evaluation(tmp_path, capsys):
@@ -177,7 +188,7 @@ def test_too_little_memory_is_reported_in_a_line(monkeypatch, capsys):
     def full(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nMore.")
 
-    monkeypatch.setattr("trueshift.cli.run_audit", full)
+    monkeypatch.setattr("trueshift.eval.audit.run.run_audit", full)
     assert main(["audit", "swin_mini", "--random-weights"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error == "trueshift: CUDA out of memory. Tried to allocate 20 GiB.: needs a smaller batch size"
@@ -306,7 +317,7 @@ def test_a_dataclass_stands_for_one_option_per_field(capsys):
 
 
 def test_recipes_are_listed_and_shown_without_what_training_needs(monkeypatch, capsys):
-    monkeypatch.setattr("trueshift.cli._training", lambda: pytest.fail("needs trueshift[train]"))
+    monkeypatch.setattr("trueshift.cli._training", lambda module: pytest.fail("needs trueshift[train]"))
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
     assert "cifar10/a_swin_tiny_circular" in listed

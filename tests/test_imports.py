@@ -1,8 +1,13 @@
 """What `import trueshift` loads beside torch and timm: its own modules, and nothing heavy."""
 
+import ast
+import pickle
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,6 +26,7 @@ import trueshift
 after = time.perf_counter()
 print(f"{(after - start) / (between - start):.2f} times the import of torch and timm", file=sys.stderr)
 print(*sorted(set(sys.modules) - before))
+assert timm.is_model("a_swin_tiny"), "timm was there before us"
 assert trueshift.eval.run_audit and trueshift.data.open_data and trueshift.testing.assert_equivariant
 """
 
@@ -31,3 +37,47 @@ def test_importing_us_loads_no_compiler_and_no_plots():
     assert "trueshift.criteria" in loaded
     heavy = {"torch._dynamo", "torch._inductor", "triton", "sympy", "matplotlib", "datasets", "accelerate", "onnx"}
     assert not loaded & heavy
+
+
+def run(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.splitlines()
+
+
+# the last line: what was loaded
+PARSING = """
+import sys
+from trueshift.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stopped:
+    assert stopped.code == 0
+print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize("command", ["", "audit", "eval", "playground", "segment", "train", "recipes", "download"])
+def test_help_waits_for_no_network(command):
+    *text, loaded = run(PARSING, *command.split(), "--help")
+    assert "usage: trueshift" in text[0]
+    assert not {"torch", "timm", "torchvision", "torchmetrics", "matplotlib", "trueshift.models"} & set(loaded.split())
+
+
+def test_timm_knows_our_networks_also_where_ours_imported_it():
+    # also, a function wins over the module of its name
+    program = "import timm, trueshift.explain, trueshift.fit as fit; print(timm.is_model('a_swin_tiny'), callable(fit))"
+    (found,) = run(f"from trueshift.canonical import origin; {program}")
+    assert found == "True True"
+
+
+@pytest.mark.parametrize("package", ["trueshift", "trueshift.eval", "trueshift.train"])
+def test_every_name_of_a_stub_is_there(package):
+    module = import_module(package)
+    stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text())
+    (named,) = (ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign))
+    assert sorted(named) == module.__all__
+    assert set(named) <= set(dir(module))
+    assert all(hasattr(module, name) for name in named)
+    assert pickle.loads(pickle.dumps(module)) is module
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'never_was'"):
+        _ = module.never_was

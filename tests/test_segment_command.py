@@ -42,7 +42,8 @@ def colours(monkeypatch):
     """The model that the command finds under any name."""
     network = StrongestColour()
     monkeypatch.setattr(
-        "trueshift.cli.load_eval_model", lambda name, options: make_eval_model(network, name, "none", options)
+        "trueshift.eval.models.load.load_eval_model",
+        lambda name, options: make_eval_model(network, name, "none", options),
     )
     return network
 
@@ -203,7 +204,8 @@ def test_a_model_of_whole_images_is_refused(tmp_path, monkeypatch, capsys):
             return images.mean((2, 3))
 
     monkeypatch.setattr(
-        "trueshift.cli.load_eval_model", lambda name, options: make_eval_model(Classifier(), name, "none", options)
+        "trueshift.eval.models.load.load_eval_model",
+        lambda name, options: make_eval_model(Classifier(), name, "none", options),
     )
     assert main(["segment", "a.png", "--model", "cats"]) == 2
     assert "cats gives one answer per image: needs a segmentation model" in capsys.readouterr().err

@@ -8,15 +8,16 @@ where the library really does not load: a working torchvision is left alone.
 
 from importlib.util import find_spec
 from pathlib import Path
-
-import torch
+from typing import Any
 
 _SCHEMA = "{}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_definitions: list[torch.library.Library] = []  # a definition lives as long as its Library object
+_definitions: list[Any] = []  # a definition lives as long as its Library object
 
 
 def make_importable() -> bool:
     """Define torchvision's missing operators if its compiled library cannot be loaded; say whether that was needed."""
+    import torch
+
     spec = find_spec("torchvision")
     if spec is None or spec.origin is None or _definitions or _library_loads(Path(spec.origin).parent):
         return bool(_definitions)
@@ -28,6 +29,8 @@ def make_importable() -> bool:
 
 
 def _library_loads(package: Path) -> bool:
+    import torch
+
     for path in sorted([*package.glob("_C*.so"), *package.glob("_C*.pyd"), *package.glob("_C*.dylib")]):
         try:
             torch.ops.load_library(path)

@@ -4,33 +4,24 @@ import sys
 import webbrowser
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
 
 from .commands import command_line
-from .data import download as download_data
-from .eval.audit.run import run_audit
-from .eval.models.eval_model import EvalModel, adapted_twin, canonical_twin, steady_twin
-from .eval.models.foreign import WeightsUnavailable
-from .eval.models.load import load_eval_model
 from .eval.options import AuditOptions, EvalOptions, inference_device
-from .eval.protocols.registry import find_protocols
-from .eval.runner.evaluate import run_evaluation
-from .eval.runner.tasks import open_source
-from .playground import write_playground
 from .recipes import about, find_recipe, list_recipes
-from .report.console import print_audit, print_evaluation, progress_bars
-from .report.page import write_audit
-from .segment_command import PixelLabels, Segmented, check_free, find_images, segment_files, usual_sliding
 from .utils.checks import first_line
-from .utils.distributed import joined_processes, sole_run
 from .utils.files import json_text, writable_folder, write_whole
+
+if TYPE_CHECKING:
+    from .eval.models.eval_model import EvalModel
+
+# Commands import what they need themselves, so that help comes at once.
 
 INCOMPLETE = 1  # something could not be read
 INTERRUPTED = 130  # by Ctrl-C, as shells expect
@@ -40,7 +31,7 @@ DIVERGED = 3
 def audit(
     model: str,
     *,
-    data: str = "sample",
+    data: str | None = None,
     against: str | None = None,
     protocols: list[str] | None = None,
     output: Path = Path("audit"),
@@ -52,22 +43,31 @@ def audit(
     Args:
         model: a name of trueshift's or timm's, a transformers repository or folder, a folder of save_pretrained, a
             checkpoint (with --architecture), an .onnx file, or package.module:factory.
-        data: 'sample' (real images that come with the package), an image, a folder of images, CIFAR files, tar shards,
-            parquet files or a compact archive; for a segmentation model also images with masks (ADE20K, Cityscapes,
-            CamVid, or a folder with images, masks and classes.txt).
+        data: an image, a folder of images, CIFAR files, tar shards, parquet files or a compact archive; for a
+            segmentation model also images with masks (ADE20K, Cityscapes, CamVid, or a folder with images, masks and
+            classes.txt). By default what comes with the package: 'sample', 400 test images of CIFAR-10, up to 64
+            pixels, and 'sample-photos', six photographs, above.
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, 'steady' for a moving camera, or
             another model.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
         output: folder for audit.json, images.csv, figures and report.html.
         split: test or train, where the data has both.
     """
+    from .eval.audit.run import run_audit
+    from .eval.models.load import load_eval_model
+    from .eval.protocols.registry import find_protocols
+    from .eval.runner.tasks import bundled_data, open_source
+    from .report.console import print_audit, progress_bars
+    from .report.page import write_audit
+    from .utils.distributed import sole_run
+
     console = Console()
     folder = writable_folder(output)
     options = replace(options, device=inference_device(options.device))
     asked = find_protocols(protocols) if protocols else None
     with sole_run(folder):
         models = [load_eval_model(model, options)]
-        source = open_source(data, split, models[0].dense)
+        source = open_source(data or bundled_data(models[0]), split, models[0].dense)
         if against:
             models.append(_other(against, models[0], options))
         with progress_bars(console) as progress:
@@ -89,7 +89,10 @@ def _refuse_nothing(data: dict[str, Any], asked: int) -> None:
         )
 
 
-def _other(against: str, first: EvalModel, options: EvalOptions) -> EvalModel:
+def _other(against: str, first: "EvalModel", options: EvalOptions) -> "EvalModel":
+    from .eval.models.eval_model import adapted_twin, canonical_twin, steady_twin
+    from .eval.models.load import load_eval_model
+
     twins = {"adapted": adapted_twin, "canonical": canonical_twin, "steady": steady_twin}
     return twins[against](first, options) if against in twins else load_eval_model(against, options)
 
@@ -114,6 +117,13 @@ def evaluate(
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
         split: test or train, where the data has both.
     """
+    from .eval.models.load import load_eval_model
+    from .eval.protocols.registry import find_protocols
+    from .eval.runner.evaluate import run_evaluation
+    from .eval.runner.tasks import open_source
+    from .report.console import print_evaluation, progress_bars
+    from .utils.distributed import joined_processes, sole_run
+
     folder = writable_folder(output)
     asked = find_protocols(protocols)
     with joined_processes(inference_device(options.device)) as (device, rank), sole_run(folder):
@@ -159,6 +169,9 @@ def segment(
         device: cpu, cuda, cuda:1, or auto.
         precision: float32, or bf16 for autocast.
     """
+    from .eval.models.load import load_eval_model
+    from .segment_command import PixelLabels, Segmented, check_free, find_images, segment_files, usual_sliding
+
     console = Console()
     device = inference_device(device)
     folder = writable_folder(output)
@@ -189,6 +202,8 @@ def playground(*, family: str = "swin", output: Path = Path("playground.html"), 
         output: one file that ends in .html; or a folder, for a site in which visitors choose among the families.
         no_open: only write it.
     """
+    from .playground import write_playground
+
     page = write_playground(output, family).resolve()
     Console().print(f"Playground: {page}", markup=False, highlight=False, soft_wrap=True)
     if not no_open:
@@ -198,17 +213,17 @@ def playground(*, family: str = "swin", output: Path = Path("playground.html"), 
 
 def train(*arguments: str) -> int:
     """Train a network by a recipe, from one GPU to many nodes; started again, it resumes."""
-    training = _training()
     if not set(arguments) - {"--dry-run", "--dry_run"}:
         raise ValueError(
             "train needs a recipe, e.g. --config cifar10/a_swin_tiny_circular: `trueshift recipes` lists them all"
         )
-    asked = training.parse_arguments(arguments)
+    asked = _training("cli").parse_arguments(arguments)
     if asked.print_config:
         print(asked.text, end="")
         return 0
     if asked.dry_run:
-        return training.dry_run(asked.config)
+        return _training("dry_run").dry_run(asked.config)
+    training = _training("trainer")
     try:
         return training.train(asked.config)
     except training.Diverged as error:
@@ -216,13 +231,12 @@ def train(*arguments: str) -> int:
         return DIVERGED
 
 
-def _training() -> ModuleType:
-    """The room for training, which needs optional dependencies."""
+def _training(module: str) -> Any:
+    """A module of the room for training, which needs optional dependencies."""
     try:
-        from . import train
+        return import_module(f".train.{module}", __package__)
     except ModuleNotFoundError as error:
         raise ImportError(f"training needs more than the core ({error}): pip install 'trueshift[train]'") from error
-    return train
 
 
 def recipes(name: str = "") -> int:
@@ -250,6 +264,8 @@ def download(name: str, *, folder: Path) -> int:
         name: cifar10 or cifar100.
         folder: where to put it.
     """
+    from .data import download as download_data
+
     path = download_data(name, folder)
     Console().print(f"{name} is in {path}", highlight=False, soft_wrap=True)
     return 0
@@ -274,11 +290,18 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         return given.run(given)
-    except (ValueError, TypeError, OSError, ImportError, WeightsUnavailable) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"trueshift: {error}", file=sys.stderr)
         return 2
-    except torch.OutOfMemoryError as error:
-        print(f"trueshift: {first_line(error)}: needs a smaller batch size", file=sys.stderr)
+    except RuntimeError as error:
+        from torch import OutOfMemoryError
+
+        from .eval.models.foreign import WeightsUnavailable
+
+        if not isinstance(error, (OutOfMemoryError, WeightsUnavailable)):
+            raise
+        smaller = isinstance(error, OutOfMemoryError)
+        print(f"trueshift: {f'{first_line(error)}: needs a smaller batch size' if smaller else error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before there was any result
         print("trueshift: interrupted", file=sys.stderr)

@@ -65,8 +65,15 @@ def test_the_sample_is_opened_by_its_name():
     assert isinstance(open_data("sample"), EmbeddedSample)
 
 
+def test_the_photographs_are_opened_by_their_name():
+    source = open_data("sample-photos")
+    assert (source.title, source.classes, len(source)) == ("6 photographs", None, 6)
+    assert all(min(source[index].image.size) >= 224 for index in range(6))
+    assert source[1].target is None
+
+
 def test_data_that_is_not_there_is_reported(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no data at .*nowhere: needs 'sample', a folder of CIFAR files, "):
+    with pytest.raises(FileNotFoundError, match=r"no data at .*nowhere: needs 'sample', 'sample-photos', a folder"):
         open_data(tmp_path / "nowhere")
     (tmp_path / "a.txt").write_text("no image")
     with pytest.raises(NotADirectoryError, match="needs a folder of images, or one image"):

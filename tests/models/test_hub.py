@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import trueshift as ts
+from trueshift.eval import load_eval_model
 from trueshift.models import hub as saving
 
 IMAGE = torch.randn(1, 3, 32, 32)
@@ -41,6 +42,36 @@ def test_what_differs_from_the_variant_is_kept(tmp_path):
     wide = torch.randn(1, 3, 32, 64)
     assert torch.equal(again(wide), model(wide))
     assert ts.from_pretrained(tmp_path, anchor=True).patch_embed.anchor
+
+
+SMALL_SWIN = {"img_size": 56, "embed_dim": 24, "depths": (1, 1), "num_heads": (2, 2)}
+SMALL_MVIT = {"img_size": 64, "depths": (1, 1, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "theirs"),
+    [
+        ("mvitv2_tiny", {"img_size": 64}, True),
+        ("mvitv2_tiny", SMALL_MVIT, False),  # timm's takes no other depths
+        ("mvitv2_tiny", {**SMALL_MVIT, "padding": "circular"}, False),
+        ("swin_tiny", SMALL_SWIN, True),
+        ("swin_tiny", {**SMALL_SWIN, "anchor": True}, False),  # timm's would take that, and do nothing
+    ],
+)
+@torch.no_grad()
+def test_timm_loads_the_same_network_under_its_own_name_or_ours(name, arguments, theirs, tmp_path):
+    model = ts.create_model(name, num_classes=5, **arguments).eval()
+    model.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())["architecture"]
+    assert saved.startswith("trueshift_") == (not theirs)
+    by_timm = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    assert type(by_timm).__module__.startswith("timm." if theirs else "trueshift.")
+    image = torch.randn(1, 3, *model.config.size)
+    torch.testing.assert_close(by_timm(image), model(image), rtol=0, atol=1e-5 if theirs else 0)
+    again = ts.from_pretrained(tmp_path)
+    assert torch.equal(again(image), model(image))
+    assert again.architecture == model.architecture
+    assert type(load_eval_model(str(tmp_path)).module) is type(model)
 
 
 @torch.no_grad()

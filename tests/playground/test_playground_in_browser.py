@@ -7,7 +7,9 @@ from PIL import Image
 
 from trueshift.data import EmbeddedSample, Preparation
 from trueshift.models.registry import create_model
-from trueshift.playground import EVERY, FAMILIES, FIRST, network_names, write_playground
+from trueshift.motion import steady
+from trueshift.playground import EVERY, FAMILIES, FIRST, PHOTO_SIDE, network_names, write_playground
+from trueshift.testing.images import PHOTOS, square_pixels
 
 pytestmark = needs_browser
 READY = "ready && networks.every(network => network.answers?.size > 0)"
@@ -93,6 +95,80 @@ def test_drag_keys_own_images_and_small_screens(tmp_path):
         page.click("summary")
         page.click("#show-notices")
         page.wait_for_function("$('notices').textContent.includes('MIT License')")
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [written.as_uri()]
+
+
+@torch.inference_mode()
+def test_a_camera_moves_over_a_photograph(tmp_path):
+    own = tmp_path / "own.png"
+    Image.new("RGB", (300, 200), (10, 200, 30)).save(own)
+    written, requests, problems = write_playground(tmp_path / "page.html"), [], []
+    models = [create_model(name, pretrained=True).eval() for name in network_names("swin")]
+    pixels = square_pixels(PHOTOS / "rocket.jpg", PHOTO_SIDE)
+    photo = Preparation.from_config(models[0].pretrained_cfg).normalise(pixels)[None]
+    with open_browser() as page:
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda made: requests.append(made.url))
+        page.goto(written.as_uri())
+        page.wait_for_function(READY)
+        page.evaluate("rest = []")
+        page.focus("#tab-circle")
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.id") == "tab-camera"
+        assert page.get_attribute("#tab-camera", "aria-selected") == "true"
+        assert page.is_visible("#photo")
+        assert not page.is_visible("#stage")
+        assert "No guarantee holds here" in page.inner_text("header")
+
+        page.wait_for_function(READY)
+        for at, model in enumerate(models):  # the camera starts in the middle, and so does what the networks see
+            found = torch.tensor(page.evaluate(f"[...networks[{at}].first]"))
+            torch.testing.assert_close(found, model(photo[..., 40:72, 40:72])[0], rtol=0, atol=1e-3)
+        ours = steady(models[0], 32)
+        for dy, dx in ((0, 0), (0, 64), (13, 7), (31, 40), (50, 22), (64, 64)):
+            place = f"{{dy: {dy}, dx: {dx}, view: 48, steady: true}}"
+            crop = page.evaluate(f"networks[0].ask('camera', {place}).then(answer => answer.crop)")
+            chosen = ours.choose(photo[..., dy : dy + 48, dx : dx + 48]).offset
+            assert chosen.tolist() == [[crop["dy"] - dy, crop["dx"] - dx]]
+
+        box = page.locator("#photo").bounding_box()
+        pixel, x, y = box["width"] / PHOTO_SIDE, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        for step in range(1, 25):
+            page.mouse.move(x + step * pixel, y)
+            page.wait_for_function(f"moves === {step}")
+        page.mouse.up()
+        assert page.evaluate("at") == {"dy": 32, "dx": 56}
+        ordinary, adaptive = page.evaluate(SEEN)
+        assert ordinary["patterns"] == adaptive["patterns"] == 25  # no guarantee
+        assert page.evaluate("networks[0].answers.size") == 25
+
+        page.check("#steady")
+        page.wait_for_function(READY)
+        page.focus("#photo")
+        seen = {}
+        for step in range(1, 17):
+            page.keyboard.press("ArrowRight" if step % 4 else "ArrowDown")
+            page.wait_for_function(f"moves === {step}")
+            crop = page.evaluate("`${$('crop').style.top} ${$('crop').style.left}`")
+            seen.setdefault(crop, set()).add(page.evaluate("String(networks.map(each => fingerprint(each.logits)))"))
+        assert 1 <= len(seen) < 8
+        assert all(len(fingerprints) == 1 for fingerprints in seen.values())  # one crop, one pattern of bits
+        page.click("#play")
+        page.wait_for_function("moves >= 24")
+        page.click("#play")
+        assert page.inner_text("#play") == "Play"
+
+        page.set_input_files("#file", own)
+        page.wait_for_function("image.name === 'your image'")
+        assert page.evaluate("image.pixels.length") == 3 * PHOTO_SIDE**2
+        for scheme, width in (("dark", 1280), ("light", 390)):
+            assert_readable(page, scheme, width)
+        page.click("#tab-circle")
+        page.wait_for_function(READY)
+        assert page.evaluate("image.label !== null && image.pixels.length === 3 * 32 * 32")
     assert problems == []
     assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [written.as_uri()]
 

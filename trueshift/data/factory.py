@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..testing.images import PHOTOS
 from .arrays import CifarFiles, CompactArchive, EmbeddedSample
 from .huggingface import HUB, DatasetImages
 from .images import ImageFolder, image_files
@@ -12,23 +13,28 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
     """Open images by a name or a path.
 
     Args:
-        where: ``"sample"`` for the images that come with the package; a folder of CIFAR-10's or CIFAR-100's official
-            files, python version; a folder of images, with one folder per class if there are classes, or with such in
+        where: ``"sample"`` for 400 small images that come with the package, ``"sample-photos"`` for its six
+            photographs, which have no labels; a folder of CIFAR-10's or CIFAR-100's official files, python version; a
+            folder of images, with one folder per class if there are classes, or with such in
             ``train`` and in ``test``, ``val`` or ``validation``; one image; a folder of ``.parquet`` files or of
             ``.tar`` shards; ``hf-hub:OWNER/NAME`` for a data set of the Hugging Face Hub; an ``.npz``; or a ``.zip`` of
             mosaics. A folder that holds images is one of images, whatever else lies there.
-        split: ``"test"`` or ``"train"``; ignored for the sample, and for images in one folder.
+        split: ``"test"`` or ``"train"``; ignored for what comes with the package, and for images in one folder.
     """
     check_split(split)
     if where == "sample":
         return EmbeddedSample()
+    if where == "sample-photos":
+        source = ImageFolder(PHOTOS)
+        source.title = f"{len(source)} photographs"
+        return source
     if str(where).startswith(HUB):
         return DatasetImages(where, split)
     path = Path(where)
     if not path.exists():
         raise FileNotFoundError(
-            f"there is no data at {path}: needs 'sample', a folder of CIFAR files, of images, of .tar shards or of "
-            f".parquet files, an image, a .zip or .npz file, or '{HUB}OWNER/NAME'"
+            f"there is no data at {path}: needs 'sample', 'sample-photos', a folder of CIFAR files, of images, of "
+            f".tar shards or of .parquet files, an image, a .zip or .npz file, or '{HUB}OWNER/NAME'"
         )
     if CifarFiles.are_in(path):
         return CifarFiles(path, split)

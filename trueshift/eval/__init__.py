@@ -1,56 +1,22 @@
 """Measure how much a model's answers depend on where the image lies."""
 
 from ..utils.deprecation import renamed_attributes
-from .audit.run import run_audit
-from .metrics.aggregate import LabelTally, PixelTally
-from .metrics.consistency import (
-    BitExactFraction,
-    FlickerRate,
-    LargestLogitChange,
-    LongestRun,
-    MeanIoU,
-    SegmentationConsistency,
-    ShiftConsistency,
-    TopOne,
-    WorstCaseAccuracy,
-    WorstCaseConsistency,
-    wilson_interval,
-)
-from .models.eval_model import EvalModel, adapted_twin, canonical_twin, make_eval_model, steady_twin
-from .models.feature_maps import token_errors
-from .models.foreign import WeightsUnavailable
-from .models.load import load_eval_model
-from .options import AuditOptions, EvalOptions
-from .protocols.real_motion import CropsApart, Jitter, Path, SubPixel
-from .protocols.registry import PROTOCOLS, SUITES, ShiftProtocol, find_protocols
-from .protocols.shifts import Circular, Cropped, ZeroPadded
-from .runner.classify import measure
-from .runner.evaluate import run_evaluation
-from .runner.records import LabelAnswers, PixelAnswers, Record
-from .runner.segment import measure_segmentation, read_scenes
-from .runner.view_batches import margin_of
+from ..utils.lazy import names_on_demand
 
-__getattr__ = renamed_attributes(
+__getattr__, __dir__, __all__ = names_on_demand(
     __name__,
-    Answers="LabelAnswers",
-    AuditSettings="AuditOptions",
-    EvalSettings="EvalOptions",
-    ImageRecord="Record",
-    Protocol="ShiftProtocol",
-    Request="EvalOptions",
-    SceneRecord="Record",
-    SceneTally="PixelTally",
-    Subject="EvalModel",
-    load_subject="load_eval_model",
-    subject_of="make_eval_model",
+    renamed_attributes(
+        __name__,
+        Answers="LabelAnswers",
+        AuditSettings="AuditOptions",
+        EvalSettings="EvalOptions",
+        ImageRecord="Record",
+        Protocol="ShiftProtocol",
+        Request="EvalOptions",
+        SceneRecord="Record",
+        SceneTally="PixelTally",
+        Subject="EvalModel",
+        load_subject="load_eval_model",
+        subject_of="make_eval_model",
+    ),
 )
-
-__all__ = [
-    "PROTOCOLS", "SUITES", "AuditOptions", "BitExactFraction", "Circular", "Cropped", "CropsApart", "EvalModel",
-    "EvalOptions", "FlickerRate", "Jitter", "LabelAnswers", "LabelTally", "LargestLogitChange", "LongestRun", "MeanIoU",
-    "Path", "PixelAnswers", "PixelTally", "Record", "SegmentationConsistency", "ShiftConsistency", "ShiftProtocol",
-    "SubPixel", "TopOne", "WeightsUnavailable", "WorstCaseAccuracy", "WorstCaseConsistency", "ZeroPadded",
-    "adapted_twin", "canonical_twin", "find_protocols", "load_eval_model", "make_eval_model", "margin_of", "measure",
-    "measure_segmentation", "read_scenes", "run_audit", "run_evaluation", "steady_twin", "token_errors",
-    "wilson_interval",
-]  # fmt: skip

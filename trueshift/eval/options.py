@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from ..utils.checks import check_at_least, check_seed
 
 PRECISIONS = ("float32", "bf16")
@@ -94,11 +92,15 @@ class AuditOptions(EvalOptions):
 
 def on_gpu(device: str) -> bool:
     """Whether a device is a GPU."""
+    import torch
+
     return torch.device(device).type == "cuda"
 
 
 def inference_device(device: str) -> str:
     """The device asked for, or the best there is for ``"auto"``."""
+    import torch
+
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):

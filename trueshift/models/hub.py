@@ -5,9 +5,12 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import timm
+import torch
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
@@ -17,6 +20,7 @@ from torch import Tensor, nn
 from ..utils.files import json_text
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+OWN = "trueshift_"  # before names that timm has too, for networks that only ours are
 
 # What builds a model from its config.json, by architecture: builder(config, **changes). Models register themselves.
 BUILDERS: dict[str, Callable[..., "HubModel"]] = {}
@@ -50,7 +54,8 @@ class HubModel(nn.Module):
         names = model_config.get("label_names")
         if isinstance(names, list | tuple) and len(names) != self.num_classes:
             raise ValueError(f"{len(names)} label_names for {self.num_classes} classes: needs one for each")
-        return write_model(directory, self.state_dict(), {**self.hub_config(), **model_config})
+        weights = self.state_dict()
+        return write_model(directory, weights, named_for_timm({**self.hub_config(), **model_config}, weights))
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **changes: Any) -> Any:
@@ -99,6 +104,23 @@ def saved_cfg(config: Mapping[str, Any], num_classes: int) -> dict[str, Any]:
     """The ``pretrained_cfg`` of a configuration, with the class names that stand beside it, as timm reads it."""
     names = {key: config[key] for key in ("label_names", "label_descriptions") if config.get(key)}
     return {**config.get("pretrained_cfg", {}), **names, "num_classes": num_classes}
+
+
+def named_for_timm(config: dict[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The configuration under timm's own name only if timm's network of that name is this one, else under ours."""
+    name, arguments = config["architecture"], dict(config.get("model_args", {}))
+    if OWN + name not in BUILDERS:
+        return config
+    if arguments.get("positions") == "linear":
+        del arguments["positions"]  # as timm's network reads them, which has no such argument
+    try:
+        with torch.device("meta"):
+            theirs = timm.create_model(name, **{"num_classes": config["num_classes"], **arguments})
+        known = signature(type(theirs)).parameters  # some take any argument and do nothing with it
+        same = arguments.keys() <= known.keys() and not misfits(theirs.state_dict(), weights)
+    except (TypeError, ValueError, RuntimeError, AssertionError):
+        same = False
+    return {**config, "model_args": arguments} if same else {**config, "architecture": OWN + name}
 
 
 def write_model(directory: str | Path, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Path:

@@ -18,7 +18,7 @@ from ..utils.deprecation import renamed_arguments, warn_deprecated
 from .backbone import Backbone, FeatureMaps
 from .bundled_weights import DamagedWeights, find_shipped, has_own_weights, tags_of, unpacked
 from .cvt import Cvt
-from .hub import BUILDERS, saved_cfg
+from .hub import BUILDERS, OWN, saved_cfg
 from .mvit_v2 import MvitV2
 from .swin import Swin, SwinV2
 
@@ -32,11 +32,13 @@ WEIGHTS_OF_CVT = {
     "cvt_21": {"in1k": "microsoft/cvt-21"},
     "cvt_w24": {"in22k_ft_in1k_384": "microsoft/cvt-w24-384-22k"},
 }
-ALIASES: dict[str, str] = {}  # "swin_tiny" is the first variant that begins so
+ALIASES: dict[str, str] = {}  # "swin_tiny" is the first variant that begins so; also ours of names that timm has
 for _variant in (variant for family in FAMILIES for variant in family.variants):
     _short = "_".join(_variant.split("_")[:2])
     if _short != _variant and _short not in ALIASES:
         ALIASES |= {_short: _variant, f"a_{_short}": f"a_{_variant}"}
+    if timm.is_model(_variant):
+        ALIASES[OWN + _variant] = _variant
 
 
 def _pretrained_cfgs(variant: str, arguments: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,7 @@
 """A page on which a visitor drags an image and two networks, ordinary and adaptive, answer live in the browser.
 
+A second tab moves a camera over photographs, where no network is exact, with and without ``steady``.
+
 They run in ONNX Runtime Web (``runtime``), from graphs without weights (``graphs``) and the bundled safetensors files,
 which the page holds as scripts: it needs no server and makes no request.
 """
@@ -17,10 +19,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..data import EmbeddedSample
 from ..models.bundled_weights import Shipped, find_shipped
 from ..models.registry import resolve_name
+from ..testing.images import PHOTOS, square_pixels
 from ..utils.files import writable_folder, write_whole
 
 FAMILIES = ("swin", "swinv2", "cvt", "mvitv2")
 EVERY, FIRST = 25, 13  # images of the sample that are on the page, and which of these it opens with
+PHOTO_SIDE, FIRST_PHOTO = 112, "rocket"  # of the photographs under the camera
 _FOLDER = Path(__file__).parent
 GRAPHS, RUNTIME = _FOLDER / "graphs", _FOLDER / "runtime"
 _TITLE = "<title>trueshift playground</title>"
@@ -103,6 +107,7 @@ def _settings(family: str, families: Sequence[str]) -> dict[str, Any]:
     source, prepared = EmbeddedSample(), _shipped(network_names(family)[0]).about["pretrained_cfg"]
     chosen = range(0, len(source), EVERY)
     pixels = np.ascontiguousarray(source.pixels[list(chosen)])
+    photos = {path.stem: square_pixels(path, PHOTO_SIDE) for path in sorted(PHOTOS.glob("*.jpg"))}
     return {
         "family": family,
         "families": {each: network_names(each) for each in families},
@@ -111,6 +116,15 @@ def _settings(family: str, families: Sequence[str]) -> dict[str, Any]:
         "std": prepared["std"],
         "names": [source.name(index) for index in chosen],
         "labels": [int(source.labels[index]) for index in chosen],
-        "first": FIRST,
-        "pixels": base64.b64encode(gzip.compress(pixels.tobytes())).decode(),
+        "pixels": _encoded(pixels),
+        "photos": {
+            "side": PHOTO_SIDE,
+            "names": list(photos),
+            "pixels": _encoded(np.stack([photo.permute(1, 2, 0).numpy() for photo in photos.values()])),
+        },
+        "opens": {"circle": FIRST, "camera": list(photos).index(FIRST_PHOTO)},
     }
+
+
+def _encoded(pixels: np.ndarray) -> str:
+    return base64.b64encode(gzip.compress(pixels.tobytes())).decode()

@@ -1,9 +1,9 @@
 "use strict";
 const SIDE = 32, SHIFTS = SIDE * SIDE;
+const PHOTO = settings.photos.side, VIEW = 48, STRIP = 96; // pixels of a photograph and of the camera's view; frames shown
 // one colour for each class, told apart by colour-blind readers too
 const COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#8e6bbf", "#a6761d"];
 const $ = id => document.getElementById(id);
-const stage = $("stage");
 
 // ---- bytes that the page holds
 
@@ -37,6 +37,7 @@ class Network {
       return item;
     });
     this.map = this.find(".map canvas").getContext("2d");
+    this.strip = this.find(".strip").getContext("2d");
     this.find(".map").addEventListener("pointerdown", event => {
       const box = this.find(".map").getBoundingClientRect();
       const cell = (at, start, length) => Math.floor((at - start) / length * SIDE) - SIDE / 2;
@@ -73,7 +74,8 @@ class Network {
     this.patterns = new Set();
     this.answers = new Map();
     this.map.clearRect(0, 0, SIDE, SIDE);
-    return this.ask("show", { pixels, mean: settings.mean, std: settings.std });
+    this.strip.clearRect(0, 0, STRIP, 1);
+    return this.ask("show", { pixels, side: mode.side, mean: settings.mean, std: settings.std });
   }
 
   take(logits, dy, dx, moved) {
@@ -81,9 +83,19 @@ class Network {
     this.first ??= logits;
     this.largest = logits.reduce((most, value, at) => Math.max(most, Math.abs(value - this.first[at])), this.largest);
     this.patterns.add(new Uint32Array(logits.buffer).join());
-    this.answers.set(dy * SIDE + dx, answer);
-    this.map.fillStyle = COLOURS[answer];
-    this.map.fillRect((dx + SIDE / 2) % SIDE, (dy + SIDE / 2) % SIDE, 1, 1);
+    this.map.fillStyle = this.strip.fillStyle = COLOURS[answer];
+    if (mode === CIRCLE) {
+      this.answers.set(dy * SIDE + dx, answer);
+      this.map.fillRect((dx + SIDE / 2) % SIDE, (dy + SIDE / 2) % SIDE, 1, 1);
+    } else {
+      if (this.answers.size >= STRIP) {
+        this.strip.globalCompositeOperation = "copy";
+        this.strip.drawImage(this.strip.canvas, -1, 0);
+        this.strip.globalCompositeOperation = "source-over";
+      }
+      this.strip.fillRect(Math.min(this.answers.size, STRIP - 1), 0, 1, 1);
+      this.answers.set(this.answers.size, answer);
+    }
     if (moved) {
       if (this.last !== null && this.last !== answer) this.changes++;
       this.last = answer;
@@ -115,7 +127,8 @@ class Network {
     put(".changes", `${this.changes} in ${moves} ${moves === 1 ? "move" : "moves"}`, this.changes === 0);
     put(".largest", this.largest === 0 ? "exactly 0" : this.largest.toPrecision(3), this.largest === 0);
     put(".patterns", this.patterns.size, this.patterns.size === 1);
-    this.find(".mapped").textContent = `Answers at ${this.answers.size} of all ${SHIFTS} shifts`;
+    const seen = this.answers.size, frames = seen > STRIP ? `${seen} frames, the last ${STRIP} below` : `${seen} frames`;
+    this.find(".mapped").textContent = mode === CIRCLE ? `Answers at ${seen} of all ${SHIFTS} shifts` : `Answers to ${frames}`;
     const counts = new Map();
     for (const answer of this.answers.values()) counts.set(answer, (counts.get(answer) ?? 0) + 1);
     this.find(".legend").innerHTML = [...counts].sort((a, b) => b[1] - a[1]).map(([answer, count]) =>
@@ -130,6 +143,23 @@ function fingerprint(logits) {
   return hash.toString(16).padStart(8, "0");
 }
 
+// ---- two ways to move: an image around the circle, and a camera over a photograph
+
+const CIRCLE = {
+  name: "circle", side: SIDE, stage: $("stage"), shelf: $("shelf"), start: { dy: 0, dx: 0 }, image: null,
+  hint: "Drag the image, or use the arrow keys.",
+  within: value => ((value % SIDE) + SIDE) % SIDE,
+  rest: () => allShifts(),
+};
+const CAMERA = {
+  name: "camera", side: PHOTO, stage: $("photo"), shelf: $("photos"), image: null,
+  start: { dy: (PHOTO - VIEW) / 2, dx: (PHOTO - VIEW) / 2 },
+  hint: "Drag the camera, use arrow keys, or press Play.",
+  within: value => Math.max(0, Math.min(PHOTO - VIEW, value)),
+  rest: () => [],
+};
+let mode = CIRCLE;
+
 // ---- both networks in step: the next shift is looked at when both have answered the one before
 
 const networks = ["ordinary", "adaptive"].map(id => new Network($(id)));
@@ -141,10 +171,13 @@ async function work() {
   while (wanted || rest.length) {
     const mine = round, moved = wanted !== null, shift = wanted ?? rest.shift();
     wanted = null;
-    const answers = await Promise.all(networks.map(network => network.ask("look", shift)));
+    const content = { ...shift, view: VIEW, steady: $("steady").checked };
+    const answers = await Promise.all(networks.map(network => network.ask(mode.name, content)));
     if (mine !== round) continue; // another image meanwhile
     if (moved && networks[0].last !== null) moves++;
-    networks.forEach((network, which) => network.take(answers[which], shift.dy, shift.dx, moved));
+    networks.forEach((network, which) => network.take(answers[which].logits, shift.dy, shift.dx, moved));
+    if (mode === CAMERA) frame("crop", answers[0].crop, SIDE);
+    if (playing && mode === CAMERA && !wanted) setTimeout(step, PAUSE);
   }
   working = false;
 }
@@ -160,8 +193,8 @@ function allShifts() {
 }
 
 function choose(pixels, label, name) {
-  image = { pixels, label, name };
-  for (const button of $("shelf").children) {
+  image = mode.image = { pixels, label, name };
+  for (const button of mode.shelf.children) {
     button.setAttribute("aria-pressed", button.title === name);
     if (button.title === name) button.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
@@ -171,8 +204,8 @@ function choose(pixels, label, name) {
 function begin() {
   round++;
   moves = 0;
-  at = wanted = { dy: 0, dx: 0 };
-  rest = allShifts();
+  at = wanted = mode.start;
+  rest = mode.rest();
   draw();
   if (!ready) return;
   networks.forEach(network => network.begin(image.pixels));
@@ -180,15 +213,20 @@ function begin() {
 }
 
 function moveTo(dy, dx) {
-  const wrap = value => ((value % SIDE) + SIDE) % SIDE;
-  if (wrap(dy) === at.dy && wrap(dx) === at.dx) return;
-  at = wanted = { dy: wrap(dy), dx: wrap(dx) };
+  if (mode.within(dy) === at.dy && mode.within(dx) === at.dx) return;
+  at = wanted = { dy: mode.within(dy), dx: mode.within(dx) };
   draw();
   run(work());
 }
 
 function draw() {
-  paint(stage, image.pixels, at);
+  if (mode === CAMERA) {
+    paint(mode.stage, image.pixels, { dy: 0, dx: 0 });
+    frame("view", at, VIEW);
+    $("where").textContent = `${image.name}, camera at ${at.dx} right and ${at.dy} down`;
+    return;
+  }
+  paint(mode.stage, image.pixels, at);
   const way = (value, there, back) => value > SIDE / 2 ? `${SIDE - value} ${back}` : `${value} ${there}`;
   const truth = image.label === null ? image.name : settings.classes[image.label];
   $("where").textContent = `${truth}, moved ${way(at.dx, "right", "left")} and ${way(at.dy, "down", "up")}`;
@@ -198,51 +236,102 @@ function draw() {
   }
 }
 
+// a box over the photograph
+function frame(id, { dy, dx }, side) {
+  const percent = length => `${100 * length / PHOTO}%`;
+  Object.assign($(id).style, { top: percent(dy), left: percent(dx), width: percent(side), height: percent(side) });
+}
+
 function paint(canvas, pixels, { dy, dx }) {
-  const drawn = new ImageData(SIDE, SIDE);
-  for (let y = 0; y < SIDE; y++) for (let x = 0; x < SIDE; x++) {
-    const from = 3 * (((y - dy + SIDE) % SIDE) * SIDE + (x - dx + SIDE) % SIDE);
-    drawn.data.set([...pixels.subarray(from, from + 3), 255], 4 * (y * SIDE + x));
+  const side = canvas.width, drawn = new ImageData(side, side);
+  for (let y = 0; y < side; y++) for (let x = 0; x < side; x++) {
+    const from = 3 * (((y - dy + side) % side) * side + (x - dx + side) % side);
+    drawn.data.set([...pixels.subarray(from, from + 3), 255], 4 * (y * side + x));
   }
   canvas.getContext("2d").putImageData(drawn, 0, 0);
 }
 
 // ---- what the visitor does
 
-let grip = null;
-stage.addEventListener("pointerdown", event => {
-  stage.setPointerCapture(event.pointerId);
-  stage.classList.add("held");
-  grip = { x: event.clientX, y: event.clientY, ...at };
-});
-stage.addEventListener("pointermove", event => {
-  if (!grip) return;
-  const pixels = distance => Math.round(distance * SIDE / stage.clientWidth);
-  moveTo(grip.dy + pixels(event.clientY - grip.y), grip.dx + pixels(event.clientX - grip.x));
-});
-for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, () => { grip = null; stage.classList.remove("held"); });
-stage.addEventListener("keydown", event => {
-  const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-  if (!step) return;
-  event.preventDefault(); // no scrolling
-  moveTo(at.dy + step[0], at.dx + step[1]);
-});
+let grip = null, playing = false, way = { dy: 1, dx: 1 };
+const PAUSE = 60; // ms between frames
+for (const { stage, side } of [CIRCLE, CAMERA]) {
+  stage.addEventListener("pointerdown", event => {
+    play(false);
+    stage.setPointerCapture(event.pointerId);
+    stage.classList.add("held");
+    grip = { x: event.clientX, y: event.clientY, ...at };
+  });
+  stage.addEventListener("pointermove", event => {
+    if (!grip) return;
+    const pixels = distance => Math.round(distance * side / stage.clientWidth);
+    moveTo(grip.dy + pixels(event.clientY - grip.y), grip.dx + pixels(event.clientX - grip.x));
+  });
+  for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, () => { grip = null; stage.classList.remove("held"); });
+  stage.addEventListener("keydown", event => {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!step) return;
+    event.preventDefault(); // no scrolling
+    play(false);
+    moveTo(at.dy + step[0], at.dx + step[1]);
+  });
+}
+
+// the camera goes by itself: one pixel a frame, and down or up at every eighth, back at the border
+function step() {
+  if (!playing || mode !== CAMERA) return;
+  const end = PHOTO - VIEW;
+  if (at.dx + way.dx < 0 || at.dx + way.dx > end) way.dx *= -1;
+  if (at.dy + way.dy < 0 || at.dy + way.dy > end) way.dy *= -1;
+  moveTo(at.dy + (moves % 8 === 7 ? way.dy : 0), at.dx + way.dx);
+}
+
+function play(on) {
+  const begins = on && !playing;
+  playing = on;
+  $("play").textContent = on ? "Stop" : "Play";
+  if (begins) step();
+}
+
+function openTab(tab) {
+  play(false);
+  mode = tab;
+  for (const each of [CIRCLE, CAMERA]) {
+    $(`tab-${each.name}`).setAttribute("aria-selected", each === mode);
+    $(`tab-${each.name}`).tabIndex = each === mode ? 0 : -1;
+    for (const part of document.querySelectorAll(`[data-tab=${each.name}]`)) part.hidden = each !== mode;
+  }
+  $("board").setAttribute("aria-labelledby", `tab-${mode.name}`);
+  if (ready) say(mode.hint);
+  if (mode.image === null) mode.shelf.children[settings.opens[mode.name]].click();
+  else { image = mode.image; begin(); }
+}
+for (const tab of [CIRCLE, CAMERA]) {
+  $(`tab-${tab.name}`).addEventListener("click", () => openTab(tab));
+  $(`tab-${tab.name}`).addEventListener("keydown", event => {
+    if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+    openTab(tab === CIRCLE ? CAMERA : CIRCLE);
+    $(`tab-${mode.name}`).focus();
+  });
+}
+$("play").addEventListener("click", () => play(!playing));
+$("steady").addEventListener("change", () => { play(false); begin(); });
 
 $("file").addEventListener("change", async ({ target }) => {
   const [file] = target.files;
   if (!file) return;
   try {
     const whole = await createImageBitmap(file), side = Math.min(whole.width, whole.height);
-    const size = { resizeWidth: SIDE, resizeHeight: SIDE, resizeQuality: "high" };
+    const { side: wanted } = mode, size = { resizeWidth: wanted, resizeHeight: wanted, resizeQuality: "high" };
     const corner = length => Math.floor((length - side) / 2);
     const small = await createImageBitmap(whole, corner(whole.width), corner(whole.height), side, side, size);
-    const canvas = Object.assign(document.createElement("canvas"), { width: SIDE, height: SIDE }).getContext("2d");
+    const canvas = Object.assign(document.createElement("canvas"), { width: wanted, height: wanted }).getContext("2d");
     canvas.fillStyle = "white"; // behind what is transparent
-    canvas.fillRect(0, 0, SIDE, SIDE);
+    canvas.fillRect(0, 0, wanted, wanted);
     canvas.drawImage(small, 0, 0);
-    const { data } = canvas.getImageData(0, 0, SIDE, SIDE);
-    choose(Uint8Array.from({ length: 3 * SHIFTS }, (_, k) => data[4 * Math.floor(k / 3) + k % 3]), null, "your image");
-    say("Cropped to a square and resized to 32 x 32 pixels, as the networks take it.");
+    const { data } = canvas.getImageData(0, 0, wanted, wanted);
+    choose(Uint8Array.from({ length: 3 * wanted ** 2 }, (_, k) => data[4 * Math.floor(k / 3) + k % 3]), null, "your image");
+    say(`Cropped to a square and resized to ${wanted} x ${wanted} pixels.`);
   } catch {
     say(`${file.name} cannot be read as an image: try a JPEG, PNG or WebP file.`, true);
   }
@@ -275,22 +364,27 @@ async function load(family) {
   await Promise.all(networks.map((network, which) => network.load(settings.families[family][which])));
   $("family").disabled = false;
   ready = true;
-  say("Drag the image, or use the arrow keys.");
+  say(mode.hint);
   begin();
 }
 
-async function start() {
-  const pixels = await unpacked(settings.pixels);
-  settings.names.forEach((name, which) => {
+async function fill({ shelf, side }, packed, names, labels) {
+  const pixels = await unpacked(packed), length = 3 * side * side;
+  names.forEach((name, which) => {
     const button = Object.assign(document.createElement("button"), { type: "button", title: name });
-    const canvas = Object.assign(document.createElement("canvas"), { width: SIDE, height: SIDE });
-    const own = pixels.subarray(3 * SHIFTS * which, 3 * SHIFTS * (which + 1));
+    const canvas = Object.assign(document.createElement("canvas"), { width: side, height: side });
+    const own = pixels.subarray(length * which, length * (which + 1));
     paint(canvas, own, { dy: 0, dx: 0 });
     button.append(canvas);
-    button.addEventListener("click", () => choose(own, settings.labels[which], name));
-    $("shelf").append(button);
+    button.addEventListener("click", () => { play(false); choose(own, labels[which], name); });
+    shelf.append(button);
   });
-  $("shelf").children[settings.first].click();
+}
+
+async function start() {
+  await fill(CIRCLE, settings.pixels, settings.names, settings.labels);
+  await fill(CAMERA, settings.photos.pixels, settings.photos.names, settings.photos.names.map(() => null));
+  openTab(CIRCLE);
   const families = Object.keys(settings.families);
   $("families").hidden = families.length === 1;
   $("family").append(...families.map(family => new Option(settings.families[family][0], family, false, family === settings.family)));

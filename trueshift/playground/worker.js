@@ -1,6 +1,6 @@
 // One network in one worker. All bytes arrive by message, and messages are answered one after the other.
 const SIDE = 32, PLANE = SIDE * SIDE;
-let ort, session, input, planes;
+let ort, session, input, planes, whole, scores;
 
 const actions = {
   async start({ module, wasm }) {
@@ -15,26 +15,91 @@ const actions = {
     session = await ort.InferenceSession.create(graph, { executionProviders: ["wasm"], externalData });
   },
 
-  // pixels [32, 32, 3] become planes [3, 32, 32], normalised in float32 as PyTorch does it
-  show({ pixels, mean, std }) {
-    const f = Math.fround;
-    planes = Float32Array.from({ length: 3 * PLANE }, (_, at) => {
-      const channel = Math.floor(at / PLANE), value = pixels[3 * (at % PLANE) + channel];
+  // pixels [side, side, 3] become planes [3, side, side], normalised in float32 as PyTorch does it
+  show({ pixels, side, mean, std }) {
+    const f = Math.fround, area = side * side;
+    planes = Float32Array.from({ length: 3 * area }, (_, at) => {
+      const channel = Math.floor(at / area), value = pixels[3 * (at % area) + channel];
       return f(f(f(value / 255) - f(mean[channel])) / f(std[channel]));
     });
+    whole = side;
+    scores = side > SIDE ? cropScores() : null;
   },
 
   // the image moved circularly by dy down and dx to the right, both from 0 to 31
-  async look({ dy, dx }) {
+  circle({ dy, dx }) {
     for (let row = 0; row < 3 * SIDE; row++) {
       const y = row % SIDE, from = (row - y + (y - dy + SIDE) % SIDE) * SIDE, line = planes.subarray(from, from + SIDE);
       input.data.set(line.subarray(SIDE - dx), row * SIDE);
       input.data.set(line.subarray(0, SIDE - dx), row * SIDE + dx);
     }
-    const { logits } = await session.run({ image: input });
-    return Float32Array.from(logits.data);
+    return answer({ dy, dx });
+  },
+
+  // what a camera sees of a larger image: the middle of its view, or the crop that the content chooses there
+  camera({ dy, dx, view, steady }) {
+    const room = view - SIDE, crop = { dy: dy + room / 2, dx: dx + room / 2 };
+    if (steady) {
+      let best = null;
+      for (let y = dy; y <= dy + room; y++) for (let x = dx; x <= dx + room; x++)
+        if (best === null || better(y * whole + x, best)) best = y * whole + x;
+      Object.assign(crop, { dy: Math.floor(best / whole), dx: best % whole });
+    }
+    for (let row = 0; row < 3 * SIDE; row++) {
+      const from = (Math.floor(row / SIDE) * whole + crop.dy + row % SIDE) * whole + crop.dx;
+      input.data.set(planes.subarray(from, from + SIDE), row * SIDE);
+    }
+    return answer(crop);
   },
 };
+
+async function answer(crop) {
+  const { logits } = await session.run({ image: input });
+  return { logits: Float32Array.from(logits.data), crop };
+}
+
+// ---- trueshift.steady: how good the crop is that starts at each position, by its content alone (trueshift/motion.py)
+
+function cropScores() {
+  const area = whole * whole, strength = new Float64Array(area), prominence = new Uint8Array(area);
+  const levels = Float64Array.from(planes, value => { // half to even
+    const scaled = value * 256, low = Math.floor(scaled);
+    return scaled - low === 0.5 ? low + Math.abs(low % 2) : Math.round(scaled);
+  });
+  const blurred = (centre, n) => { // by a triangle of n pixels
+    let sum = 0;
+    for (let i = 1 - n; i < n; i++) for (let j = 1 - n; j < n; j++)
+      sum += (n - Math.abs(i)) * (n - Math.abs(j)) * levels[centre + i * whole + j];
+    return sum;
+  };
+  const each = (margin, visit) => {
+    for (let y = margin; y < whole - margin; y++) for (let x = margin; x < whole - margin; x++) visit(y * whole + x);
+  };
+  each(4, at => {
+    for (const plane of [0, area, 2 * area]) strength[at] += Math.abs(625 * blurred(plane + at, 3) - 81 * blurred(plane + at, 5));
+  });
+  each(8, at => {
+    const largest = radius => {
+      for (let i = -radius; i <= radius; i++) for (let j = -radius; j <= radius; j++)
+        if (strength[at + i * whole + j] > strength[at]) return false;
+      return true;
+    };
+    prominence[at] = [1, 2, 4].filter(largest).length;
+  });
+  return { strength, prominence };
+}
+
+// whether the crop that starts at one position is better than another's; crops that tie are compared pixel by pixel
+function better(one, other) {
+  const centre = SIDE / 2 * (whole + 1), { strength, prominence } = scores;
+  const lead = prominence[one + centre] - prominence[other + centre] || strength[one + centre] - strength[other + centre];
+  if (lead) return lead > 0;
+  for (let row = 0; row < 3 * SIDE; row++) for (let x = 0; x < SIDE; x++) {
+    const from = (Math.floor(row / SIDE) * whole + row % SIDE) * whole + x;
+    if (planes[from + one] !== planes[from + other]) return planes[from + one] > planes[from + other];
+  }
+  return false;
+}
 
 let last = Promise.resolve();
 self.onmessage = ({ data }) => {

@@ -1,11 +1,5 @@
 """Training: recipes of the paper, resumable runs on one device or many."""
 
-from ..recipes import list_recipes
-from .cli import parse_arguments
-from .config import TrainConfig
-from .divergence import Diverged
-from .dry_run import dry_run
-from .recipe import read_recipe
-from .trainer import train
+from ..utils.lazy import names_on_demand
 
-__all__ = ["Diverged", "TrainConfig", "dry_run", "list_recipes", "parse_arguments", "read_recipe", "train"]
+__getattr__, __dir__, __all__ = names_on_demand(__name__)

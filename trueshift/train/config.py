@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
 
-from ..ops.geometry.shift import Pair
 from ..utils.checks import check_at_least, check_seed
 
 # classes of each known dataset; 'any' is the user's own
@@ -124,7 +123,7 @@ class SegmentationAugmentConfig:
     """
 
     scale_range: tuple[float, float] = (0.5, 2.0)
-    crop: Pair = (512, 512)
+    crop: tuple[int, int] = (512, 512)
     flip: float = 0.5
     max_class_share: float = 0.75
     photometric: bool = True

@@ -159,12 +159,18 @@ def class_numbers(model: EvalModel, source: Source) -> list[int] | None:
     return [ours.index(name) for name in theirs]
 
 
+def bundled_data(model: EvalModel) -> str:
+    """The images in the package that suit a model's input: small ones up to 64 pixels, photographs above."""
+    side = model.preparation.scale[1] if model.dense else max(model.preparation.size)
+    return "sample" if side <= 64 else "sample-photos"
+
+
 def open_source(where: str | Path, split: str = "test", dense: bool = False) -> Source:
     """Data for a model: images, or for a segmentation model images with masks if the folder has them."""
     if not dense:
         return open_data(where, split)
     word = "test" if split == "val" else split  # images without masks do not distinguish these two
-    if where == "sample":
+    if where in ("sample", "sample-photos"):
         return WithoutTargets(open_data(where, word))
     try:
         return open_scenes(where, split)
