@@ -31,7 +31,7 @@ from .ops.geometry.grid import TokenGrid, Tokens, place  # noqa: E402
 from .ops.geometry.resample import resample  # noqa: E402
 from .ops.geometry.shift import circular_shift  # noqa: E402
 from .ops.selection.choose import Choice  # noqa: E402
-from .tasks import UperNet, adapt, from_pretrained, revert  # noqa: E402
+from .tasks import FieldNet, UperNet, adapt, from_pretrained, revert  # noqa: E402
 
 __version__ = "0.1.0.dev0"
 _ON_DEMAND = ("data", "eval", "report", "testing", "train")  # imported when first used
@@ -46,8 +46,8 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "AdaptiveConvMerge", "AdaptiveMerge", "AdaptiveTokenize", "AlignWindows", "Anchor", "Candidates", "Choice",
     "CircularAttention", "CircularConv2d", "CircularRelativePosition", "CosineWindowAttention", "Criterion",
-    "FixedOffset", "InputNorm", "LearnedScore", "MaxNorm", "TokenGrid", "Tokens", "UperNet", "WindowAttention", "adapt",
-    "canonicalize", "circular_shift", "create_model", "explain", "export_onnx", "features", "fit", "from_pretrained",
-    "list_models", "mean_over_grids", "move_boxes", "move_points", "origin", "place", "resample", "revert", "steady",
-    "video",
+    "FieldNet", "FixedOffset", "InputNorm", "LearnedScore", "MaxNorm", "TokenGrid", "Tokens", "UperNet",
+    "WindowAttention", "adapt", "canonicalize", "circular_shift", "create_model", "explain", "export_onnx", "features",
+    "fit", "from_pretrained", "list_models", "mean_over_grids", "move_boxes", "move_points", "origin", "place",
+    "resample", "revert", "steady", "video",
 ]  # fmt: skip
