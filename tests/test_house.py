@@ -19,7 +19,7 @@ FLOORS = (
 OPTIONAL = {
     "accelerate", "datasets", "huggingface_hub", "jsonargparse", "matplotlib", "onnx", "onnx_ir", "onnxruntime",
     "onnxscript", "pyarrow", "safetensors", "segmentation_models_pytorch", "tensorboard", "torch", "torchvision",
-    "transformers", "triton", "wandb", "yaml",
+    "transformers", "triton", "wandb", "xarray", "yaml",
 }  # fmt: skip
 OPTIONAL_ROOMS = ("trueshift.train", "trueshift.ops.kernels")
 MODULES = {
