@@ -57,6 +57,13 @@ def test_parts_have_whole_trajectories(states):
     assert np.array_equal(source.take(slice(3, None))[0][0], states[3, 0])
 
 
+def test_some_samples_are_spread_over_all(states):
+    few = FieldPairs(states, "flow").limited(3)
+    assert (len(few), [few.name(at) for at in (0, 2)]) == (3, ["trajectory 0, time 0", "trajectory 2, time 2"])
+    assert np.array_equal(few[2][1], states[2, 3])
+    assert len(FieldPairs(states, "flow").limited(0)) == len(FieldPairs(states, "flow").limited(99)) == 16
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_statistics_are_those_of_each_channel(states, dtype):
     states = states.astype(dtype)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .source import SPLITS, check_split
+from .subset import spread
 
 AXES = "[trajectory, time, channel, row, column]"
 _BY_XARRAY = (".zarr", ".nc", ".nc4", ".netcdf")
@@ -48,9 +49,10 @@ class FieldPairs:
     Args:
         states: ``[trajectory, time, channel, row, column]``, numbers of floating point; may be memory-mapped.
         title: what messages call it.
+        indices: of the samples to take, in the order of trajectories and times; all by default.
     """
 
-    def __init__(self, states: np.ndarray, title: str) -> None:
+    def __init__(self, states: np.ndarray, title: str, indices: np.ndarray | None = None) -> None:
         if states.ndim != 5:
             raise ValueError(f"{title} has the shape {states.shape}: needs the axes {AXES}")
         if not np.issubdtype(states.dtype, np.floating):
@@ -58,6 +60,7 @@ class FieldPairs:
         if not states.size or states.shape[1] < 2:
             raise ValueError(f"{title} has the shape {states.shape}: needs a trajectory of at least 2 times")
         self.states, self.title = states, title
+        self.indices = np.arange(states.shape[0] * (states.shape[1] - 1)) if indices is None else indices
 
     @property
     def channels(self) -> int:
@@ -70,7 +73,7 @@ class FieldPairs:
         return self.states.shape[3], self.states.shape[4]
 
     def __len__(self) -> int:
-        return self.states.shape[0] * (self.states.shape[1] - 1)
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= index < len(self):
@@ -80,18 +83,22 @@ class FieldPairs:
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The states of some samples, and the next ones, each ``[B, C, H, W]``."""
-        trajectory, time = np.divmod(indices, self.states.shape[1] - 1)
+        trajectory, time = np.divmod(self.indices[indices], self.states.shape[1] - 1)
         now, following = self.states[trajectory, time], self.states[trajectory, time + 1]
         return now.astype(np.float32, copy=False), following.astype(np.float32, copy=False)
 
     def name(self, index: int) -> str:
         """Trajectory and time."""
-        trajectory, time = divmod(index, self.states.shape[1] - 1)
+        trajectory, time = divmod(int(self.indices[index]), self.states.shape[1] - 1)
         return f"trajectory {trajectory}, time {time}"
 
     def take(self, trajectories: slice) -> "FieldPairs":
         """Some of the trajectories."""
         return FieldPairs(self.states[trajectories], f"part of {self.title}")
+
+    def limited(self, limit: int) -> "FieldPairs":
+        """At most ``limit`` samples, spread over all; 0 for all."""
+        return FieldPairs(self.states, self.title, self.indices[spread(len(self), limit)]) if limit else self
 
     def statistics(self) -> FieldStatistics:
         """Of each channel over all states; what is not finite is refused."""
