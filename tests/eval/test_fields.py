@@ -49,26 +49,27 @@ def test_patterns_of_the_patches(size):
 
 
 def test_a_network_that_knows_the_answer_and_one_that_does_nothing(moving):
-    right = measure_fields(lambda x: x.roll(1, 3), moving, PLAIN, 4, steps=(1, 3, 5, 50))
+    right = measure_fields(lambda x: x.roll(1, 3), moving, PLAIN, (2, 4), steps=(1, 3, 5, 50))
     assert right["relative_l2"] == {"1": 0, "3": 0, "5": 0}
     assert right["shift_error"] == {"1": 0, "3": 0, "5": 0}
     assert (right["one_step_l2"], right["trajectories"]) == (0, 3)
-    still = measure_fields(lambda x: x, moving, PLAIN, 4, steps=(1,), batch_size=2)
+    still = measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=(1,), batch_size=2)
     assert still["one_step_l2"] == still["persistence_l2"] == pytest.approx(right["persistence_l2"])
     assert still["persistence_l2"] > 1
-    assert still["harmonics"]["predicted_change"] == 0
+    assert still["harmonics"]["predicted_change"] == {"2": 0, "4": 0}
     assert still["harmonics"]["error"] == pytest.approx(still["harmonics"]["true_change"])
+    assert 0 < still["harmonics"]["error"]["2"] < still["harmonics"]["error"]["4"] < 1  # every second is a fourth
 
 
 def test_errors_are_of_normalized_states(moving):
     shifted = FieldPairs(moving.states * 10 + 1000, "shifted")
-    known = measure_fields(lambda x: 0 * x, shifted, shifted.statistics(), 4, steps=(1,))
+    known = measure_fields(lambda x: 0 * x, shifted, shifted.statistics(), (4,), steps=(1,))
     assert known["one_step_l2"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("name", "exact"), [("a_swinv2_mini", True), ("swinv2_mini", False)])
 def test_rollouts_of_networks(moving, name, exact):
-    found = measure_fields(small(name), moving, PLAIN, 2, steps=(1, 4), shifts=2, limit=2)
+    found = measure_fields(small(name), moving, PLAIN, (2, 8), steps=(1, 4), shifts=2, limit=2)
     assert (max(found["shift_error"].values()) == 0) == exact
     assert found["trajectories"] == 2
     assert found["shift_error"]["4"] == 0 or found["shift_error"]["1"] > 1e-3
@@ -76,7 +77,7 @@ def test_rollouts_of_networks(moving, name, exact):
 
 def test_what_is_refused(moving, tmp_path):
     with pytest.raises(ValueError, match="from 1 to 5"):
-        measure_fields(lambda x: x, moving, PLAIN, 4, steps=(50,))
+        measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=(50,))
     folder = small("a_swinv2_mini").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="network for fields"):
         load_eval_model(str(folder))

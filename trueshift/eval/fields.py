@@ -50,7 +50,7 @@ def measure_fields(
     net: Step,
     pairs: FieldPairs,
     statistics: FieldStatistics,
-    patch: int | Pair,
+    patches: Sequence[int],
     steps: Sequence[int] = (1, 10, 50),
     shifts: int = 4,
     batch_size: int = 32,
@@ -62,7 +62,7 @@ def measure_fields(
 
     Args:
         net: from states ``[B, C, H, W]`` to the next ones.
-        patch: points of the network's finest token, for the pattern of patches.
+        patches: points along the sides of the network's tokens, by stage, for their patterns.
         steps: lengths of rollouts from the first state on; those that the trajectories do not reach are left out.
         shifts: random circular shifts of each batch under which rollouts are compared.
         limit: trajectories at most; 0 for all.
@@ -72,8 +72,8 @@ def measure_fields(
         one_step_l2: that of one step from every state but the last.
         persistence_l2: that of a network which repeats its input, for comparison.
         shift_error: the largest difference between the rollout of a rolled state and the rolled rollout, by steps.
-        harmonics: the share of variance in the pattern of the patches, of one step's error, of the predicted change
-            and of the true one.
+        harmonics: the share of variance in the pattern of the patches, by their size: of one step's error, of the
+            predicted change and of the true one.
     """
     states, generator = pairs.states[: limit or None], torch.Generator().manual_seed(seed)
     wanted = [count for count in sorted(set(steps)) if 0 < count < states.shape[1]]
@@ -82,7 +82,9 @@ def measure_fields(
     errors: dict[int, list[Tensor]] = {count: [] for count in wanted}
     apart = dict.fromkeys(wanted, 0.0)
     single: dict[str, list[Tensor]] = {"one_step_l2": [], "persistence_l2": []}
-    parts: dict[str, list[float]] = {"error": [], "predicted_change": [], "true_change": []}
+    shares: dict[str, dict[int, list[float]]] = {
+        key: {patch: [] for patch in patches} for key in ("error", "predicted_change", "true_change")
+    }
     for first in range(0, len(states), batch_size):
         known = torch.from_numpy(states[first : first + batch_size].astype("float32")).to(device)
         true = statistics.normalize(known)
@@ -90,9 +92,10 @@ def measure_fields(
             said = net(now).float()
             single["one_step_l2"].append(relative_l2(said, following))
             single["persistence_l2"].append(relative_l2(now, following))
-            for key, field in (("error", said - following), ("predicted_change", said - now)):
-                parts[key].append(harmonic_share(field, patch))
-            parts["true_change"].append(harmonic_share(following - now, patch))
+            found = {"error": said - following, "predicted_change": said - now, "true_change": following - now}
+            for key, by_patch in shares.items():
+                for patch, values in by_patch.items():
+                    values.append(harmonic_share(found[key], patch))
         start, size = true[:, 0], torch.tensor(true.shape[-2:])
         offsets = [(torch.rand(len(true), 2, generator=generator) * size).long().to(true.device) for _ in range(shifts)]
         moving = [rollout(net, circular_shift(start, offset, IMAGE_DIMS), wanted[-1]) for offset in offsets]
@@ -108,7 +111,10 @@ def measure_fields(
         "relative_l2": {str(count): _mean(values) for count, values in errors.items()},
         **{key: _mean(values) for key, values in single.items()},
         "shift_error": {str(count): value for count, value in apart.items()},
-        "harmonics": {key: sum(values) / len(values) for key, values in parts.items()},
+        "harmonics": {
+            key: {str(patch): sum(values) / len(values) for patch, values in by_patch.items()}
+            for key, by_patch in shares.items()
+        },
     }
 
 
