@@ -106,6 +106,8 @@ def write_split(path: Path, count: int, seed: int, options: argparse.Namespace) 
     for first in range(0, count, options.batch):
         part = min(options.batch, count - first)
         start = random_vorticity(part, options.solve_at, generator).to(options.device)
+        if options.spin_up:
+            start = simulate(start, 2, options.spin_up, options.viscosity, options.dt)[:, 1]
         states = simulate(start, options.times, options.interval, options.viscosity, options.dt, size)
         array[first : first + part, :, 0] = states.float().cpu().numpy()
         print(f"{path.name}: {first + part} of {count} trajectories", flush=True)
@@ -119,6 +121,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--test", type=int, default=100, help="trajectories to measure on")
     parser.add_argument("--times", type=int, default=51, help="states of each, the first included")
     parser.add_argument("--interval", type=float, default=0.5, help="time between them")
+    parser.add_argument("--spin-up", type=float, default=2.0, help="time before the first, for eddies to form")
     parser.add_argument("--size", type=int, default=64, help="of the grid that is written")
     parser.add_argument("--solve-at", type=int, default=128, help="size of the grid to solve on, a multiple of it")
     parser.add_argument("--viscosity", type=float, default=5e-5)
