@@ -75,9 +75,19 @@ def test_rollouts_of_networks(moving, name, exact):
     assert found["shift_error"]["4"] == 0 or found["shift_error"]["1"] > 1e-3
 
 
+def test_a_rollout_that_grows_without_end_has_an_error(moving):
+    found = measure_fields(lambda x: 1e30 * x, moving, PLAIN, (4,), steps=(1, 5), shifts=1)
+    assert 1e3 < found["relative_l2"]["5"] < 1e5
+    assert found["shift_error"] == {"1": 0, "5": 0}
+    lost = measure_fields(lambda x: x * float("nan"), moving, PLAIN, (4,), steps=(1,), shifts=1)
+    assert 1e3 < lost["one_step_l2"] < 1e5
+
+
 def test_what_is_refused(moving, tmp_path):
     with pytest.raises(ValueError, match="from 1 to 5"):
         measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=(50,))
+    with pytest.raises(ValueError, match="height 32: needs a multiple of 5"):
+        measure_fields(lambda x: x, moving, PLAIN, (5,), steps=(1,))
     folder = small("a_swinv2_mini").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="network for fields"):
         load_eval_model(str(folder))

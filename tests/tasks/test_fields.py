@@ -154,6 +154,7 @@ def test_saved_and_loaded(tmp_path, name):
         (lambda net: net(torch.randn(1, 2, 33, 32)), ValueError, "multiple"),
         (lambda net: net(torch.randn(1, 3, 32, 32)), ValueError, "made for 2"),
         (lambda net: net(torch.zeros(1, 2, 32, 32, dtype=torch.int64)), TypeError, "floating-point"),
+        (lambda net: net(torch.full((1, 2, 32, 32), torch.nan)), ValueError, "NaN or infinity"),
         (lambda net: FieldNet("a_swin_mini", 2, 3, residual=True), ValueError, "as many out as in"),
         (lambda net: FieldNet("a_swin_mini", 2, 0), ValueError, "at least 1"),
         (lambda net: FieldNet("a_swin_mini", kernel_size=4), ValueError, "odd"),
@@ -166,3 +167,34 @@ def test_saved_and_loaded(tmp_path, name):
 def test_what_does_not_fit_is_refused(call, error, message, our_errors):
     with pytest.raises(error, match=message):
         call(small("a_swin_mini"))
+
+
+# -- in one compiled graph --------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import torch, trueshift as ts
+from model_checks import perturb_norms, random_shifts
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+sizes = dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), decoder_depth=1, kernel_size=3)
+net = perturb_norms(ts.FieldNet("{name}", 2, residual=True, **sizes)).eval()
+fields = torch.randn(4, 2, 32, 32)
+compiled = torch.compile(net, fullgraph=True)
+with torch.no_grad():
+    out = compiled(fields)
+    torch.testing.assert_close(out, net(fields), rtol=1e-3, atol=1e-3)
+    for offset in random_shifts(fields, 4):
+        again = compiled(ts.circular_shift(fields, offset, (2, 3)))
+        assert torch.equal(again, ts.circular_shift(out, offset, (2, 3))) == net.adaptive
+net.train()
+compiled(fields).square().mean().backward()
+assert all(weight.grad is not None for weight in net.parameters())
+print("ok")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a_swin_mini", "swin_mini"])
+def test_one_graph(name, run_unchecked):
+    assert "ok" in run_unchecked(PROGRAM.format(name=name))

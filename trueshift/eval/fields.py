@@ -8,9 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..data.fields import FieldPairs, FieldStatistics
+from ..layers.tokenize import check_size
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 
 Step = Callable[[Tensor], Tensor]
+_LARGEST = 1e4  # deviations: a rollout that grows without end is cut there, so that its error is a number
 
 
 def relative_l2(predicted: Float[Tensor, "B C H W"], true: Float[Tensor, "B C H W"]) -> Float[Tensor, " B"]:
@@ -39,6 +41,7 @@ def harmonic_share(fields: Float[Tensor, "B C H W"], patch: int | Pair) -> float
 
     Shift law: does not change, to rounding.
     """
+    check_size(tuple(fields.shape[2:]), pair(patch))
     power = torch.fft.fft2(fields.double()).abs().square().mean((0, 1))
     power[0, 0] = 0
     rows, columns = (length // step for length, step in zip(power.shape, pair(patch), strict=True))
@@ -75,6 +78,7 @@ def measure_fields(
         harmonics: the share of variance in the pattern of the patches, by their size: of one step's error, of the
             predicted change and of the true one.
     """
+    step = _bounded(net)
     states, generator = pairs.states[: limit or None], torch.Generator().manual_seed(seed)
     wanted = [count for count in sorted(set(steps)) if 0 < count < states.shape[1]]
     if not wanted:
@@ -89,7 +93,7 @@ def measure_fields(
         known = torch.from_numpy(states[first : first + batch_size].astype("float32")).to(device)
         true = statistics.normalize(known)
         for now, following in zip(true.unbind(1), true.unbind(1)[1:], strict=False):
-            said = net(now).float()
+            said = step(now)
             single["one_step_l2"].append(relative_l2(said, following))
             single["persistence_l2"].append(relative_l2(now, following))
             found = {"error": said - following, "predicted_change": said - now, "true_change": following - now}
@@ -98,14 +102,14 @@ def measure_fields(
                     values.append(harmonic_share(found[key], patch))
         start, size = true[:, 0], torch.tensor(true.shape[-2:])
         offsets = [(torch.rand(len(true), 2, generator=generator) * size).long().to(true.device) for _ in range(shifts)]
-        moving = [rollout(net, circular_shift(start, offset, IMAGE_DIMS), wanted[-1]) for offset in offsets]
-        for count, (said, *moved) in enumerate(zip(rollout(net, start, wanted[-1]), *moving, strict=True), 1):
+        moving = [rollout(step, circular_shift(start, offset, IMAGE_DIMS), wanted[-1]) for offset in offsets]
+        for count, (said, *moved) in enumerate(zip(rollout(step, start, wanted[-1]), *moving, strict=True), 1):
             if count not in apart:
                 continue
-            errors[count].append(relative_l2(said.float(), true[:, count]))
+            errors[count].append(relative_l2(said, true[:, count]))
             for offset, other in zip(offsets, moved, strict=True):
                 difference = (other - circular_shift(said, offset, IMAGE_DIMS)).abs().max()
-                apart[count] = max(apart[count], float(difference.nan_to_num(float("inf"))))
+                apart[count] = max(apart[count], float(difference))
     return {
         "trajectories": len(states),
         "relative_l2": {str(count): _mean(values) for count, values in errors.items()},
@@ -116,6 +120,11 @@ def measure_fields(
             for key, by_patch in shares.items()
         },
     }
+
+
+def _bounded(net: Step) -> Step:
+    """Its output in float32, finite; elementwise, so the shift law stays."""
+    return lambda x: net(x).float().nan_to_num(_LARGEST).clamp(-_LARGEST, _LARGEST)
 
 
 def _mean(values: list[Tensor]) -> float:

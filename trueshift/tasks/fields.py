@@ -185,8 +185,9 @@ class FieldNet(HubModel):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
         """The fields that follow from ``x``, in the frame of ``x``."""
-        # copied from the device while the network runs; not within a graph, which cannot wait for it
-        repeats = AsyncCopy(may_repeat(x)) if self.adaptive and not within_graph(x) else None
+        # copied from the device while the network runs; not in training, nor within a graph, which cannot wait for it
+        exact = self.adaptive and not self.training and not within_graph(x)
+        repeats = AsyncCopy(may_repeat(x)) if exact else None
         features = self.encoder.features(x)
         out = self.decoder(features).permute(0, 3, 1, 2)
         if self.adaptive:
