@@ -83,9 +83,19 @@ def test_a_rollout_that_grows_without_end_has_an_error(moving):
     assert 1e3 < lost["one_step_l2"] < 1e5
 
 
+def test_shifts_of_columns_alone(moving):
+    """For networks that know their rows."""
+    rows = torch.linspace(-1, 1, 32)[:, None]
+    for circular, exact in (("both", False), ("width", True)):
+        found = measure_fields(lambda x: x + rows, moving, PLAIN, (4,), steps=(1,), circular=circular)
+        assert (found["shift_error"]["1"] == 0) == exact
+
+
 def test_what_is_refused(moving, tmp_path):
     with pytest.raises(ValueError, match="from 1 to 5"):
         measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=(50,))
+    with pytest.raises(ValueError, match="needs 'both' or 'width'"):
+        measure_fields(lambda x: x, moving, PLAIN, (4,), circular="height")
     with pytest.raises(ValueError, match="height 32: needs a multiple of 5"):
         measure_fields(lambda x: x, moving, PLAIN, (5,), steps=(1,))
     folder = small("a_swinv2_mini").save_pretrained(tmp_path)

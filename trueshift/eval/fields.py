@@ -60,6 +60,7 @@ def measure_fields(
     limit: int = 0,
     device: torch.device | str = "cpu",
     seed: int = 0,
+    circular: str = "both",
 ) -> dict[str, Any]:
     """Measure a network in evaluation mode on trajectories; states are normalized by the training split's statistics.
 
@@ -69,6 +70,7 @@ def measure_fields(
         steps: lengths of rollouts from the first state on; those that the trajectories do not reach are left out.
         shifts: random circular shifts of each batch under which rollouts are compared.
         limit: trajectories at most; 0 for all.
+        circular: ``"width"`` to shift columns alone, for maps of the globe.
 
     Returns:
         relative_l2: the mean relative error after some steps of a rollout, by their number.
@@ -81,6 +83,8 @@ def measure_fields(
     step = _bounded(net)
     states, generator = pairs.states[: limit or None], torch.Generator().manual_seed(seed)
     wanted = [count for count in sorted(set(steps)) if 0 < count < states.shape[1]]
+    if circular not in ("both", "width"):
+        raise ValueError(f"circular {circular!r}: needs 'both' or 'width'")
     if not wanted:
         raise ValueError(f"steps {tuple(steps)}: needs some from 1 to {states.shape[1] - 1}, the trajectories' length")
     errors: dict[int, list[Tensor]] = {count: [] for count in wanted}
@@ -100,7 +104,7 @@ def measure_fields(
             for key, by_patch in shares.items():
                 for patch, values in by_patch.items():
                     values.append(harmonic_share(found[key], patch))
-        start, size = true[:, 0], torch.tensor(true.shape[-2:])
+        start, size = true[:, 0], torch.tensor([1 if circular == "width" else true.shape[-2], true.shape[-1]])
         offsets = [(torch.rand(len(true), 2, generator=generator) * size).long().to(true.device) for _ in range(shifts)]
         moving = [rollout(step, circular_shift(start, offset, IMAGE_DIMS), wanted[-1]) for offset in offsets]
         for count, (said, *moved) in enumerate(zip(rollout(step, start, wanted[-1]), *moving, strict=True), 1):

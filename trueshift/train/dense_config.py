@@ -51,9 +51,9 @@ class FieldsConfig:
 
     Args:
         random_rolls: roll each state and the next one by a random offset: how a network whose windows stand at fixed
-            places learns that the world is round.
+            places learns that the world is round; width rolls columns alone, for maps of the globe.
         decoder: arguments of FieldNet, such as residual or decoder_depth.
     """
 
-    random_rolls: bool = False
+    random_rolls: bool | Literal["width"] = False
     decoder: dict[str, Any] = field(default_factory=dict)

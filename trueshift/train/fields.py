@@ -64,8 +64,7 @@ class Fields(Task):
 
     def feed(self, order: BatchOrder) -> FieldFeed:
         self.test_reader = self._reader("test")
-        rolls = self.config.seed if self.config.fields.random_rolls else None
-        return FieldFeed(self._reader("train"), order, self.share, rolls)
+        return FieldFeed(self._reader("train"), order, self.share, self.config.fields.random_rolls, self.config.seed)
 
     def describe_input(self) -> str:
         rows, columns = self.data.train.size

@@ -94,23 +94,26 @@ class FieldFeed:
     """Training batches.
 
     Args:
-        rolls: the seed by which each pair is rolled, another way in each epoch; None for none.
+        rolls: whether each pair is rolled, another way in each epoch; ``"width"`` for columns alone.
+        seed: of the rolls.
     """
 
-    def __init__(self, reader: FieldReader, order: BatchOrder, share: Share, rolls: int | None) -> None:
-        self.reader, self.order, self.share, self.rolls = reader, order, share, rolls
+    def __init__(
+        self, reader: FieldReader, order: BatchOrder, share: Share, rolls: bool | str = False, seed: int = 0
+    ) -> None:
+        self.reader, self.order, self.share, self.rolls, self.seed = reader, order, share, rolls, seed
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The passes of this process in one epoch."""
         for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first_step):
             now, following = self.reader(indices)
-            if self.rolls is not None:
+            if self.rolls:
                 offset = self.offsets(epoch, indices).to(now.device, non_blocking=True)
                 now, following = (circular_shift(part, offset, IMAGE_DIMS) for part in (now, following))
             yield Batch(now, following, indices)
 
     def offsets(self, epoch: int, indices: np.ndarray) -> Int64[Tensor, "B 2"]:
         """By how many rows and columns each pair is rolled."""
-        assert self.rolls is not None
-        drawn = uniform(self.rolls, epoch, indices[:, None], np.array([_ROWS, _COLUMNS]))
-        return torch.from_numpy((drawn * self.reader.pairs.size).astype(np.int64))
+        rows, columns = self.reader.pairs.size
+        drawn = uniform(self.seed, epoch, indices[:, None], np.array([_ROWS, _COLUMNS]))
+        return torch.from_numpy((drawn * (1 if self.rolls == "width" else rows, columns)).astype(np.int64))
