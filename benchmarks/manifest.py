@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import benchmarks.accuracy.fields as fields
 import benchmarks.accuracy.tables as accuracy
 import benchmarks.exactness.tables as exactness
 import benchmarks.speed.tables as speed
@@ -63,6 +64,7 @@ TABLES = {
         "exactness/sample_consistency.py --device cuda", "sample_consistency_cuda.json", exactness.sample_consistency
     ),
     "camvid": Table("accuracy/camvid.py --data data/camvid", "camvid_*.json", accuracy.camvid),
+    "fields": Table("accuracy/fields.py --seeds 0 1 2 --jobs 6", "fields_navier_stokes_*.json", fields.table),
     "paper_size": Table(PAPER_SIZE, "cifar10.csv cifar10/*.json", accuracy.paper_size),
     **{f"small_{name}": Table(SMALL, SMALL_RESULTS, render) for name, render in accuracy.trained_tables.items()},
     **{

@@ -76,7 +76,8 @@ def test_every_table_of_the_documents_is_in_the_manifest_and_the_reverse():
     assert set(named) == set(TABLES)
     for name, table in TABLES.items():
         assert (ROOT / "benchmarks" / table.command.split()[0]).is_file(), name
-        assert any(list(record.RESULTS.glob(pattern)) for pattern in table.results.split()), name
+        there = any(list(record.RESULTS.glob(pattern)) for pattern in table.results.split())
+        assert there or "not run yet" in table.render(), name
 
 
 def read(document):

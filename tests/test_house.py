@@ -19,7 +19,7 @@ FLOORS = (
 OPTIONAL = {
     "accelerate", "datasets", "huggingface_hub", "jsonargparse", "matplotlib", "onnx", "onnx_ir", "onnxruntime",
     "onnxscript", "pyarrow", "safetensors", "segmentation_models_pytorch", "tensorboard", "torch", "torchvision",
-    "transformers", "triton", "wandb", "yaml",
+    "transformers", "triton", "wandb", "xarray", "yaml",
 }  # fmt: skip
 OPTIONAL_ROOMS = ("trueshift.train", "trueshift.ops.kernels")
 MODULES = {
@@ -134,6 +134,7 @@ def test_a_moving_crop_is_drawn(run_unchecked, tmp_path):
         ("docs/concepts.md", 1),
         ("docs/criterion.md", 3),
         ("docs/motion.md", 1),
+        ("docs/round.md", 1),
         ("docs/segmentation.md", 1),
         ("docs/start.md", 4),
     ],

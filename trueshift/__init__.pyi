@@ -26,14 +26,14 @@ from .ops.geometry.grid import TokenGrid, Tokens, place
 from .ops.geometry.resample import resample
 from .ops.geometry.shift import circular_shift
 from .ops.selection.choose import Choice
-from .tasks import UperNet, adapt, from_pretrained, revert
+from .tasks import FieldNet, UperNet, adapt, from_pretrained, revert
 
 __version__: str
 __all__ = [
     "AdaptiveConvMerge", "AdaptiveMerge", "AdaptiveTokenize", "AlignWindows", "Anchor", "Candidates", "Choice",
     "CircularAttention", "CircularConv2d", "CircularRelativePosition", "CosineWindowAttention", "Criterion",
-    "FixedOffset", "InputNorm", "LearnedScore", "MaxNorm", "TokenGrid", "Tokens", "UperNet", "WindowAttention", "adapt",
-    "canonicalize", "circular_shift", "create_model", "explain", "export_onnx", "features", "fit", "from_pretrained",
-    "list_models", "mean_over_grids", "move_boxes", "move_points", "origin", "place", "resample", "revert", "steady",
-    "video",
+    "FieldNet", "FixedOffset", "InputNorm", "LearnedScore", "MaxNorm", "TokenGrid", "Tokens", "UperNet",
+    "WindowAttention", "adapt", "canonicalize", "circular_shift", "create_model", "explain", "export_onnx", "features",
+    "fit", "from_pretrained", "list_models", "mean_over_grids", "move_boxes", "move_points", "origin", "place",
+    "resample", "revert", "steady", "video",
 ]  # fmt: skip

@@ -2,8 +2,8 @@
 
 # ruff: noqa: F401
 
-from trueshift.data import EmbeddedSample, ImageFolder, Preparation, open_data
-from trueshift.eval import EvalOptions, find_protocols, load_eval_model, run_evaluation
+from trueshift.data import EmbeddedSample, ImageFolder, Preparation, open_data, open_fields
+from trueshift.eval import EvalOptions, find_protocols, load_eval_model, measure_fields, run_evaluation
 from trueshift.eval.models.eval_model import EvalModel, adapted_twin, canonical_twin, make_eval_model
 from trueshift.eval.options import inference_device, on_gpu
 from trueshift.train import TrainConfig, list_recipes, parse_arguments, train

@@ -30,6 +30,7 @@ OTHERS = [
 SEGMENTERS = MODELS[:4]
 ADE20K = [f"ade20k/{model}_{shifts}" for model in SEGMENTERS for shifts in SHIFTS]
 CAMVID = [f"camvid/{model}" for model in SEGMENTERS]
+FIELDS = [f"fields/navier_stokes_{model}" for model in ("swinv2", "a_swinv2")]
 OPTIONS = ["options/mvitv2_augmentation", "options/swin_augmentation"]
 TITLES = {"swin_tiny": "Swin-T", "swinv2_tiny": "SwinV2-T", "cvt_13": "CvT-13", "mvitv2_tiny": "MViTv2-T"}
 # the small models, in cifar10_small/
@@ -93,16 +94,16 @@ def title_of(model):
 
 def test_all_are_there():
     assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 49)
-    assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *OPTIONS])
+    assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *OPTIONS])
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name not in OPTIONS])
 def test_a_recipe_is_a_training_that_exists(name):
     config, timms = parsed(name), name.removeprefix("cifar10_small/") in VIT
     assert timms or resolve_name(config.model.name)
-    assert find_protocols(config.evaluate.protocols)
+    assert bool(find_protocols(config.evaluate.protocols)) == (name not in FIELDS)
     assert config.output == f"runs/{name}"  # so no two write to the same folder
-    assert config.precision == "bf16"
+    assert config.precision == ("float32" if name in FIELDS else "bf16")
     assert (config.model.padding is None) == timms  # it has nothing to pad
     assert not (config.compile and "swinv2" in name)  # which would not learn
     assert config.compile == ("swinv2" not in name) or name not in MATRIX + OTHERS
@@ -123,6 +124,11 @@ def test_a_recipe_says_how_to_run_it_what_it_costs_and_what_to_expect(name):
 def test_an_adaptive_network_is_trained_as_its_ordinary_twin(name):
     different = ["model.name", *(["model.padding"] if name.endswith("_standard") else [])]  # zeros, as usual
     assert values(name, *different) == values(name.replace("/a_", "/"), *different)
+
+
+def test_an_adaptive_network_for_fields_is_trained_as_its_ordinary_twin():
+    assert values(FIELDS[0], "model.name") == values(FIELDS[1], "model.name")
+    assert [parsed(name).model.name for name in FIELDS] == ["swinv2_mini", "a_swinv2_mini"]
 
 
 @pytest.mark.parametrize("model", ADAPTIVE)

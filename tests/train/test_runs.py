@@ -25,8 +25,9 @@ from trueshift.train import Diverged, checkpoint, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
 from trueshift.train.dry_run import write_images
+from trueshift.train.open_task import open_task
 from trueshift.train.preemption import PREEMPTED
-from trueshift.train.task import Classification, Segmentation, open_task
+from trueshift.train.task import Classification, Segmentation
 from trueshift.utils.locks import sole_writer
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}

@@ -7,12 +7,13 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from trueshift.train import TrainConfig, config, parse_arguments
+from trueshift.train import TrainConfig, config, dense_config, parse_arguments
 from trueshift.train.checkpoint import differences
 from trueshift.train.config import AugmentConfig, DataConfig, ModelConfig, ScheduleConfig, SegmentationConfig
 from trueshift.train.recipe import overlaid, read_recipe
 
-DATACLASSES = [kind for kind in vars(config).values() if inspect.isclass(kind) and is_dataclass(kind)]
+CLASSES = [kind for part in (config, dense_config) for kind in vars(part).values() if inspect.isclass(kind)]
+DATACLASSES = [kind for kind in dict.fromkeys(CLASSES) if is_dataclass(kind)]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_all_parts_of_a_configuration_are_looked_at():
     def parts(kind):
         return {kind}.union(*(parts(hint) for hint in get_type_hints(kind).values() if is_dataclass(hint)))
 
-    assert len(DATACLASSES) == 11
+    assert len(DATACLASSES) == 12
     assert set(DATACLASSES) == parts(TrainConfig)
     assert {*config.CLASSES, "any"} == set(get_args(get_type_hints(DataConfig)["kind"]))  # every dataset can be named
 

@@ -1,4 +1,5 @@
 from .audit.run import run_audit
+from .fields import harmonic_share, measure_fields, relative_l2, rollout
 from .metrics.aggregate import LabelTally, PixelTally
 from .metrics.consistency import (
     BitExactFraction,
@@ -32,7 +33,7 @@ __all__ = [
     "EvalOptions", "FlickerRate", "Jitter", "LabelAnswers", "LabelTally", "LargestLogitChange", "LongestRun", "MeanIoU",
     "Path", "PixelAnswers", "PixelTally", "Record", "SegmentationConsistency", "ShiftConsistency", "ShiftProtocol",
     "SubPixel", "TopOne", "WeightsUnavailable", "WorstCaseAccuracy", "WorstCaseConsistency", "ZeroPadded",
-    "adapted_twin", "canonical_twin", "find_protocols", "load_eval_model", "make_eval_model", "margin_of", "measure",
-    "measure_segmentation", "read_scenes", "run_audit", "run_evaluation", "steady_twin", "token_errors",
-    "wilson_interval",
+    "adapted_twin", "canonical_twin", "find_protocols", "harmonic_share", "load_eval_model", "make_eval_model",
+    "margin_of", "measure", "measure_fields", "measure_segmentation", "read_scenes", "relative_l2", "rollout",
+    "run_audit", "run_evaluation", "steady_twin", "token_errors", "wilson_interval",
 ]  # fmt: skip

@@ -85,7 +85,7 @@ class UperNet(HubModel):
             arguments["bins"] = tuple(arguments["bins"])  # a configuration file has lists
         self.config = UperNetConfig(num_classes, **{key: arguments.pop(key) for key in own})
         self.num_classes = num_classes
-        self.encoder = _without_classifier(backbone, pretrained, arguments)
+        self.encoder = without_classifier(backbone, pretrained, arguments)
         choices = self.encoder.config.choices
         self.adaptive = choices.adaptive(*PLACES)
         if self.adaptive and self.config.head_align_corners:
@@ -143,7 +143,7 @@ class UperNet(HubModel):
         logits, auxiliary, grid = self.in_own_frame(images)
         if masks is None:
             moved = self._in_image_frame(logits, grid)
-            return moved if repeats is None else _repeated(moved, images, grid, repeats)
+            return moved if repeats is None else repeated(moved, images, grid, repeats)
         if masks.shape != (images.shape[0], *images.shape[2:]):
             given = f"masks of shape {tuple(masks.shape)} for images of {tuple(images.shape)}"
             raise ValueError(f"{given}: needs one label per pixel")
@@ -231,8 +231,8 @@ def _build(config: dict[str, Any], **changes: Any) -> UperNet:
 BUILDERS[ARCHITECTURE] = _build
 
 
-def _repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy) -> Tensor:
-    """Logits of images that repeat, made to repeat as well."""
+def repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy) -> Tensor:
+    """Maps of images that repeat, made to repeat as well."""
     which = repeats.numpy().nonzero()[0]
     if not len(which):
         return moved
@@ -246,7 +246,8 @@ def _cross_entropy(logits: Float[Tensor, "B classes H W"], masks: Int[Tensor, "B
     return total / (masks != -100).sum().clamp_min(1)
 
 
-def _without_classifier(backbone: str | Backbone, pretrained: bool, arguments: dict[str, Any]) -> Backbone:
+def without_classifier(backbone: str | Backbone, pretrained: bool, arguments: dict[str, Any]) -> Backbone:
+    """A backbone by name, or the one given, as the encoder of a dense task."""
     if isinstance(backbone, str):
         encoder = create_model(backbone, pretrained, **arguments)
     elif isinstance(backbone, Backbone):

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from ..utils.checks import check_at_least, check_seed
+from .dense_config import FieldsConfig, SegmentationConfig
 
 # classes of each known dataset; 'any' is the user's own
 CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000, "ade20k": 150, "cityscapes": 19, "camvid": 11}
@@ -108,45 +109,6 @@ class AugmentConfig:
     switch_probability: float = 0.5
     label_smoothing: float = 0.0
     consistency: float = 0.0
-
-
-@dataclass(frozen=True)
-class SegmentationAugmentConfig:
-    """Random changes, seeded by epoch and sample: the same on any number of processes.
-
-    Args:
-        scale_range: least and largest factor of the scale that images are resized to; [1, 1] for none.
-        crop: height and width of the training crop; smaller images are padded, and the padding is ignored.
-        flip: how often an image is mirrored.
-        max_class_share: draw another crop, up to ten times, if one class fills more of the labelled pixels.
-        photometric: change brightness, contrast, saturation and hue.
-    """
-
-    scale_range: tuple[float, float] = (0.5, 2.0)
-    crop: tuple[int, int] = (512, 512)
-    flip: float = 0.5
-    max_class_share: float = 0.75
-    photometric: bool = True
-
-
-@dataclass(frozen=True)
-class SegmentationConfig:
-    """Settings of segmentation alone.
-
-    Args:
-        scale: longest and shortest side, at most, that images are resized to, their ratio kept.
-        fit: how whole images reach a size the network takes: resize (for circular shifts, as in the paper) or pad (for
-            standard shifts).
-        multiple: what the sides of whole images are multiples of; by default of what the network needs.
-        decoder: arguments of UperNet, such as channels or auxiliary.
-        augment: random changes.
-    """
-
-    scale: tuple[int, int] = (2048, 512)
-    fit: Literal["resize", "pad"] = "resize"
-    multiple: int | None = None
-    decoder: dict[str, Any] = field(default_factory=dict)
-    augment: SegmentationAugmentConfig = field(default_factory=SegmentationAugmentConfig)
 
 
 @dataclass(frozen=True)
@@ -257,11 +219,12 @@ class TrainConfig:
     """A training run.
 
     Args:
-        task: classification, or segmentation with UperNet on the network.
+        task: classification, segmentation with UperNet on the network, or fields with FieldNet on it.
         model: the network.
         data: the images.
         augment: random changes for classification.
         segmentation: preparation, random changes and decoder for segmentation.
+        fields: random changes and decoder for fields.
         optimizer: the optimizer.
         schedule: length and learning rate schedule.
         evaluate: evaluation.
@@ -284,11 +247,12 @@ class TrainConfig:
         max_steps: stop after so many, for a trial; 0 for all.
     """
 
-    task: Literal["classification", "segmentation"] = "classification"
+    task: Literal["classification", "segmentation", "fields"] = "classification"
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     segmentation: SegmentationConfig = field(default_factory=SegmentationConfig)
+    fields: FieldsConfig = field(default_factory=FieldsConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
@@ -357,18 +321,29 @@ class TrainConfig:
         yield moving < max(1, warmup) or (given.curve_after_warmup and moving <= warmup), unfit
 
     def _check_task(self) -> Iterator[tuple[bool, str]]:
-        """Values of the other task would be ignored silently."""
-        kind, masks = self.data.kind, "is for images with masks: needs --task segmentation"
+        """Values of another task would be ignored silently."""
+        kind, masks, data = self.data.kind, "is for images with masks: needs --task segmentation", self.data
+        yield self.task != "fields" and self.fields != FieldsConfig(), "fields is for fields: needs --task fields"
+        yield self.task != "segmentation" and self.segmentation != SegmentationConfig(), f"segmentation {masks}"
         if self.task == "classification":
             yield kind in WITH_MASKS, f"data.kind {kind} {masks}"
-            yield self.segmentation != SegmentationConfig(), f"segmentation {masks}"
+            return
+        here = {"segmentation": "--segmentation.augment", "fields": "--fields.random_rolls"}[self.task]
+        yield self.augment != AugmentConfig(), f"augment is for classification: needs {here} here"
+        yield data.crop_pct is not None, "data.crop_pct is for classification: leave it out"
+        if self.task == "fields":
+            yield kind != "any", f"data.kind {kind} has no fields: needs any, or to be left out"
+            yield (
+                data.img_size is not None or data.download,
+                "data.img_size and download are for images: leave them out",
+            )
+            yield self.model.pretrained, "model.pretrained: published weights are for images; needs model.start_from"
+            yield bool(self.evaluate.protocols), "evaluate.protocols are for images: leave them out"
             return
         other = "is for classification: leave it out; --segmentation.scale sets the size"
-        yield self.augment != AugmentConfig(), "augment is for classification: needs --segmentation.augment here"
         yield kind not in (*WITH_MASKS, "any"), f"data.kind {kind} has no masks: needs {', '.join(WITH_MASKS)} or any"
-        yield self.data.crop_pct is not None, f"data.crop_pct {other}"
-        yield self.data.on_device == "yes", f"data.on_device {other}"
-        yield self.data.download, "data.download: images with masks are not downloaded; needs them at --data.path"
+        yield data.on_device == "yes", f"data.on_device {other}"
+        yield data.download, "data.download: images with masks are not downloaded; needs them at --data.path"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for a file."""

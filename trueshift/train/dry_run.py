@@ -54,9 +54,11 @@ def dry_run(config: TrainConfig, console: Console | None = None) -> int:
 
 def _synthetic_data(config: TrainConfig, folder: Path) -> str:
     """Write files in the layout the recipe expects; a user's own data is used as it is."""
-    kind = config.data.kind
+    kind, path = config.data.kind, config.data.path
+    if config.task == "fields" and not Path(path).exists():
+        return str(write_fields(folder))
     if kind == "any":
-        return config.data.path
+        return path
     folder.mkdir()
     if kind.startswith("cifar"):
         write_cifar(folder, CLASSES[kind])
@@ -91,6 +93,15 @@ def write_cifar(folder: Path, classes: int) -> None:
         arrays[f"x_{split}"] = _RANDOM.integers(0, 256, (_IMAGES, 32, 32, 3), np.uint8)
         arrays[f"y_{split}"] = np.append(_RANDOM.integers(0, classes, _IMAGES - 1), classes - 1)
     np.savez(folder / "cifar.npz", **arrays)  # type: ignore[arg-type]
+
+
+def write_fields(folder: Path) -> Path:
+    """Noise as trajectories of one channel."""
+    folder.mkdir()
+    for split in ("train", "test"):
+        states = _RANDOM.standard_normal((2, _IMAGES // 2 + 1, 1, _SIDE, _SIDE), np.float32)
+        np.save(folder / f"{split}.npy", states)
+    return folder
 
 
 # image and label files of each dataset; those of ImageNet have a class each

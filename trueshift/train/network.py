@@ -25,7 +25,7 @@ from .config import TrainConfig
 
 def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
     """The network of a configuration, with a logit for each class."""
-    asked, given = config.model, _arguments(config)
+    asked, given = config.model, backbone_arguments(config)
     model: Any
     if asked.start_from:
         model = _started(asked.name, Path(asked.start_from), given)
@@ -54,7 +54,7 @@ def _is_timms(name: str) -> bool:
     return timm.is_model(name.partition(".")[0])
 
 
-def _arguments(config: TrainConfig) -> dict[str, Any]:
+def backbone_arguments(config: TrainConfig) -> dict[str, Any]:
     """Arguments of the network beside its name."""
     asked = config.model
     named = {"drop_path_rate": asked.drop_path_rate, "grid_drop_rate": asked.grid_drop_rate, "padding": asked.padding}
@@ -74,7 +74,7 @@ def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
         resolve_name(asked.name)  # raises with a suggestion
     folder = Path(asked.start_from or "")
     if asked.start_from and saving.read_config(saving.fetch(folder, saving.CONFIG))["architecture"] == ARCHITECTURE:
-        model = _started(asked.name, folder, _arguments(config), decoder)
+        model = _started(asked.name, folder, backbone_arguments(config), decoder)
         if model.num_classes != num_classes:
             raise ValueError(f"{folder} knows {model.num_classes} classes: needs the {num_classes} of the data")
     else:

@@ -1,4 +1,4 @@
-"""What differs between classification and segmentation: network, target, loss and metric."""
+"""What differs between tasks: network, target, loss and metric. Classification and segmentation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +51,7 @@ class Measurement:
 
 
 class Task(ABC):
-    """Classification or segmentation: opens its data, then builds a network, then a feed."""
+    """What is learned: opens its data, then builds a network, then a feed."""
 
     score_name: ClassVar[str]
     protocols_needed: ClassVar[str]
@@ -59,11 +59,15 @@ class Task(ABC):
 
     def __init__(self, config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> None:
         self.config, self.share, self.device = config, share, torch.device(device)
-        self.data = open_training_data(config, fetch=share.rank == 0)
+        self.data: Any = self.open_data()
         self.protocols = find_protocols(config.evaluate.protocols)
         if wrong := [each.name for each in self.protocols if each.dense != (config.task == "segmentation")]:
             raise ValueError(f"evaluate.protocols {', '.join(wrong)}: {config.task} needs {self.protocols_needed}")
         self.own_test_indices = range(share.rank, len(self.data.test), share.processes)
+
+    def open_data(self) -> Any:
+        """What to learn from and to measure on."""
+        return open_training_data(self.config, fetch=self.share.rank == 0)
 
     @abstractmethod
     def check_order(self, order: BatchOrder) -> None:
@@ -74,12 +78,20 @@ class Task(ABC):
         """The network to train; random numbers are seeded before."""
 
     @abstractmethod
-    def feed(self, order: BatchOrder) -> LoaderFeed | ResidentFeed:
-        """The training batches, once the network is built."""
+    def feed(self, order: BatchOrder) -> Any:
+        """The training batches, once the network is built: has ``epoch(epoch, first_step)``."""
 
     @abstractmethod
     def describe_input(self) -> str:
         """Size of the input and how it is read, for the screen."""
+
+    def describe_data(self) -> str:
+        """What is learned from, for the screen."""
+        return f"{len(self.data.classes)} classes; {len(self.data.train):,} images of {self.describe_input()}"
+
+    def shown(self, batch: Batch) -> Tensor:
+        """What the network is shown of a batch; of two views the first."""
+        return batch.images[:, :3]
 
     def mixed(self, batch: Batch) -> Batch:
         """The batch to learn from: mixed as the host draws it, in a copy."""
@@ -365,8 +377,3 @@ class Segmentation(Task):
             "crop": list(self.config.segmentation.augment.crop),
         }
         return model.save_pretrained(folder)
-
-
-def open_task(config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> Task:
-    """The task of a configuration, with its data opened."""
-    return (Classification if config.task == "classification" else Segmentation)(config, share, device)

@@ -34,9 +34,10 @@ from .data.loader import Batch, Share
 from .data.sampler import BatchOrder
 from .divergence import Diverged, LossWatch, first_not_finite
 from .log import RunLog, RunReport
+from .open_task import open_task
 from .optimization import build_optimizer, build_schedule, load_state
 from .preemption import StopRequest
-from .task import Measurement, open_task
+from .task import Measurement
 
 
 def train(config: TrainConfig, console: Console | None = None) -> int:
@@ -169,8 +170,8 @@ class Trainer:
     def _introduction(self) -> str:
         count = sum(parameter.numel() for parameter in self.network.parameters())
         return (
-            f"[bold]{escape(self.config.model.name)}[/], {count / 1e6:.2f} M parameters, {len(self.data.classes)} "
-            f"classes; {len(self.data.train):,} images of {self.task.describe_input()}, "
+            f"[bold]{escape(self.config.model.name)}[/], {count / 1e6:.2f} M parameters, "
+            f"{self.task.describe_data()}, "
             f"{self.config.batch_size} in a step, {self.share.processes} process(es) on {self.device}, "
             f"{self.precision}{' (no bf16 on this CPU)' if self.precision != self.config.precision else ''}"
             f"{', compiled' if self.config.compile else ''}{', as a CUDA graph' if self.config.cuda_graph else ''}; "
@@ -206,7 +207,7 @@ class Trainer:
         self.watch.note(self.step, *(self.graphed(*passes) if self.graphed else self._gradients(passes)))
         self.shown.append((self.step, np.concatenate([batch.indices for batch in batches])))
         self.unreadable.update(*(batch.unreadable for batch in batches))
-        self._check_divergence(wait=False, images=batches[-1].images[:, :3])
+        self._check_divergence(wait=False, images=self.task.shown(batches[-1]))
         if self.graphed is None:
             self.optimizer.step()
             self.optimizer.zero_grad()

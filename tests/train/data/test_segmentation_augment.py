@@ -7,8 +7,8 @@ from PIL import Image
 
 from trueshift.data import Sample, ScenePreparation
 from trueshift.data.source import IGNORED
-from trueshift.train.config import SegmentationAugmentConfig
 from trueshift.train.data.augment import SegmentationTransform, largest_share, nearest
+from trueshift.train.dense_config import SegmentationAugmentConfig
 
 
 def transform(scale=(96, 48), seed=0, interpolation="bilinear", **augment):

@@ -23,6 +23,7 @@ from ...models.hub import misfits
 from ...models.registry import is_ours, list_models
 from ...ops.geometry.shift import pair
 from ...tasks import adapt, from_pretrained
+from ...tasks.fields import ARCHITECTURE as FIELDS
 from ...tasks.upernet import ARCHITECTURE
 from ...utils.checks import first_line
 from ...utils.evaluation_mode import in_evaluation
@@ -129,6 +130,8 @@ def _from_folder(model: str, options: EvalOptions) -> EvalModel:
         if options.random_weights:
             raise ValueError(f"{name} is a segmentation network with its weights: needs no --random-weights")
         return make_eval_model(from_pretrained(folder), name, f"folder {name}", options)
+    if read["architecture"] == FIELDS:
+        raise ValueError(f"{name} is a network for fields, which has no classes: needs trueshift.eval.measure_fields")
     trained = not options.random_weights
     ours = trained and is_ours(read["architecture"])
     module: Any = from_pretrained(folder) if ours else timm.create_model(f"local-dir:{folder}", trained)

@@ -23,7 +23,8 @@ from ...data.transforms import Preparation, ScenePreparation, pixels_of
 from ...eval.protocols.shifts import windows
 from ...ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
 from ...utils.rng import hashed, seeded, uniform
-from ..config import AugmentConfig, SegmentationAugmentConfig
+from ..config import AugmentConfig
+from ..dense_config import SegmentationAugmentConfig
 
 # streams of random numbers, one for each purpose
 _FLIP, _VERTICAL, _ROWS, _COLUMNS, _IMAGE, _ERASE, _TOP, _LEFT, _SCENE, _SHIFTED, _SECOND = range(11)

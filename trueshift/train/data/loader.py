@@ -36,7 +36,7 @@ class Batch:
     """One pass of one process."""
 
     images: Shaped[Tensor, "B C H W"]  # pixels, or once finished, normalized images; 6 channels for two views
-    labels: Shaped[Tensor, "B ..."]  # a class for each image or pixel; of mixed images, the weight of each class
+    labels: Shaped[Tensor, "B ..."]  # a class for each image or pixel; of mixed images, their weights; the next state
     indices: np.ndarray  # of the samples in the data
     unreadable: list[str] = field(default_factory=list)  # with the reason; others stand in for them
 

@@ -1,0 +1,190 @@
+"""Pairs of states from files: one step apart, normalized by the training split; and what bad files are told."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from trueshift.data import FieldPairs, FieldStatistics, open_fields
+
+
+@pytest.fixture
+def states():
+    random = np.random.default_rng(0)
+    return random.normal((3, -200), (2, 0.5), (4, 5, 8, 6, 2)).transpose(0, 1, 4, 2, 3).astype(np.float32)
+
+
+def write(folder, name, states):
+    path = folder / name
+    if path.suffix == ".npy":
+        np.save(path, states)
+    else:
+        np.savez(path, states=states)
+    return path
+
+
+def test_a_sample_is_a_state_and_the_next(tmp_path, states):
+    source = open_fields(write(tmp_path, "flow.npy", states))
+    assert (len(source), source.channels, source.size) == (4 * 4, 2, (8, 6))
+    assert isinstance(source.states, np.memmap)
+    now, following = source[7]
+    assert source.name(7) == "trajectory 1, time 3"
+    assert np.array_equal(now, states[1, 3])
+    assert np.array_equal(following, states[1, 4])
+    batch = source.batch(np.array([0, 15]))
+    assert np.array_equal(batch[1], states[[0, 3], [1, 4]])
+    with pytest.raises(IndexError):
+        source[16]
+
+
+@pytest.mark.parametrize("ending", [".npy", ".npz"])
+def test_a_folder_has_a_file_per_split(tmp_path, states, ending):
+    write(tmp_path, f"train{ending}", states)
+    write(tmp_path, f"val{ending}", states[:1])
+    assert [len(open_fields(tmp_path, split)) for split in ("train", "test")] == [16, 4]
+
+
+def test_an_archive_may_have_both_splits(tmp_path, states):
+    np.savez(tmp_path / "flow.npz", train=states, test=states[:2], x=np.arange(3))
+    assert [len(open_fields(tmp_path / "flow.npz", split)) for split in ("train", "test")] == [16, 8]
+
+
+def test_parts_have_whole_trajectories(states):
+    source = FieldPairs(states, "flow")
+    assert [len(source.take(slice(3))), len(source.take(slice(3, None)))] == [12, 4]
+    assert np.array_equal(source.take(slice(3, None))[0][0], states[3, 0])
+
+
+def test_some_samples_are_spread_over_all(states):
+    few = FieldPairs(states, "flow").limited(3)
+    assert (len(few), [few.name(at) for at in (0, 2)]) == (3, ["trajectory 0, time 0", "trajectory 2, time 2"])
+    assert np.array_equal(few[2][1], states[2, 3])
+    assert len(FieldPairs(states, "flow").limited(0)) == len(FieldPairs(states, "flow").limited(99)) == 16
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_statistics_are_those_of_each_channel(states, dtype):
+    states = states.astype(dtype)
+    found = FieldPairs(states, "flow").statistics()
+    np.testing.assert_allclose(found.mean, states.mean((0, 1, 3, 4), np.float64), rtol=1e-9)
+    np.testing.assert_allclose(found.std, states.std((0, 1, 3, 4), np.float64), rtol=1e-6)
+
+
+def test_normalizing_and_back(states):
+    statistics, x = FieldPairs(states, "flow").statistics(), torch.from_numpy(states)
+    normal = statistics.normalize(x)
+    torch.testing.assert_close(normal.mean((0, 1, 3, 4)), torch.zeros(2), rtol=0, atol=1e-3)
+    torch.testing.assert_close(normal.std((0, 1, 3, 4)), torch.ones(2), rtol=0, atol=1e-2)
+    torch.testing.assert_close(statistics.restore(normal), x)
+    assert torch.equal(statistics.normalize(x.roll(3, 4)), normal.roll(3, 4))
+    assert FieldStatistics((0.0,), (2.0,)).normalize(torch.ones(1, 2, 2)).eq(0.5).all()
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        (np.zeros((2, 3, 8, 8), np.float32), "needs the axes"),
+        (np.zeros((2, 3, 1, 8, 8), np.int64), "holds int64: needs float32"),
+        (np.zeros((2, 1, 1, 8, 8), np.float32), "at least 2 times"),
+        (np.zeros((0, 3, 1, 8, 8), np.float32), "at least 2 times"),
+    ],
+)
+def test_arrays_that_are_no_fields(tmp_path, states, message):
+    with pytest.raises(ValueError, match=message):
+        open_fields(write(tmp_path, "flow.npy", states))
+
+
+def test_values_that_are_not_finite_or_all_the_same(states):
+    broken = states.copy()
+    broken[2, 1, 0, 3, 3] = np.nan
+    with pytest.raises(ValueError, match="trajectory 2 of flow holds NaN"):
+        FieldPairs(broken, "flow").statistics()
+    broken[:, :, 0] = 5
+    with pytest.raises(ValueError, match="channel 0 of flow is constant"):
+        FieldPairs(broken, "flow").statistics()
+
+
+def test_paths_that_hold_no_fields(tmp_path, states):
+    with pytest.raises(FileNotFoundError, match="there are no fields at"):
+        open_fields(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"needs train.npy"):
+        open_fields(tmp_path)
+    with pytest.raises(ValueError, match="split 'valid': needs"):
+        open_fields(tmp_path, "valid")
+    (tmp_path / "flow.txt").write_text("1 2 3")
+    with pytest.raises(ValueError, match=r"needs one of .npy"):
+        open_fields(tmp_path / "flow.txt")
+    np.savez(tmp_path / "many.npz", a=states, b=states)
+    with pytest.raises(ValueError, match="holds a, b: needs one array, or one called train"):
+        open_fields(tmp_path / "many.npz")
+
+
+@pytest.mark.parametrize("name", ["flow.npy", "flow.npz"])
+def test_damaged_files(tmp_path, states, name):
+    path = write(tmp_path, name, states)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match="is not a whole"):
+        open_fields(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="is not a whole"):
+        open_fields(path)
+
+
+def test_objects_are_not_unpickled(tmp_path):
+    np.save(tmp_path / "flow.npy", np.array([{}], object))
+    with pytest.raises(ValueError, match="file of numbers"):
+        open_fields(tmp_path / "flow.npy")
+
+
+# -- xarray -----------------------------------------------------------------------------------------------------------
+
+
+class Opened(dict):
+    """What is used of a dataset of xarray's."""
+
+    @property
+    def data_vars(self):
+        return {name: SimpleNamespace(values=values) for name, values in self.items()}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+
+@pytest.fixture
+def by_xarray(monkeypatch, tmp_path):
+    """Stands in for xarray, and opens what it is given."""
+
+    def opened(variables):
+        stand_in = SimpleNamespace(open_dataset=lambda path, engine: Opened(variables))
+        monkeypatch.setitem(sys.modules, "xarray", stand_in)
+        (tmp_path / "era.zarr").mkdir()
+        return open_fields(tmp_path / "era.zarr")
+
+    return opened
+
+
+@pytest.mark.parametrize("axes", [3, 4])
+def test_variables_are_channels(by_xarray, states, axes):
+    given = states if axes == 4 else states[0]
+    source = by_xarray({"t2m": given[..., 0, :, :], "msl": given[..., 1, :, :]})
+    assert np.array_equal(source.states, states if axes == 4 else states[:1])
+
+
+def test_variables_of_several_shapes_are_refused(by_xarray, states):
+    with pytest.raises(ValueError, match=r"t \(4, 8, 6\), mask \(8, 6\)"):
+        by_xarray({"t": states[:, 0, 0], "mask": states[0, 0, 0]})
+
+
+def test_without_xarray(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    (tmp_path / "flow.nc").touch()
+    with pytest.raises(ImportError, match="pip install xarray"):
+        open_fields(tmp_path / "flow.nc")

@@ -1,0 +1,190 @@
+"""Fields that change in time, such as simulations: pairs of states one step apart, from NumPy files or by xarray."""
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .source import SPLITS, check_split
+from .subset import spread
+
+AXES = "[trajectory, time, channel, row, column]"
+_BY_XARRAY = (".zarr", ".nc", ".nc4", ".netcdf")
+ENDINGS = (".npy", ".npz", *_BY_XARRAY)
+_DAMAGES = (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile)
+
+
+@dataclass(frozen=True)
+class FieldStatistics:
+    """Mean and standard deviation of each channel over a training split.
+
+    Shift law: elementwise, so the normalized field moves with the field, bit for bit.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def normalize(self, x: Float[Tensor, "*any C H W"]) -> Float[Tensor, "*any C H W"]:
+        """To mean 0 and deviation 1."""
+        return (x - self._per_channel(self.mean, x)) / self._per_channel(self.std, x)
+
+    def restore(self, x: Float[Tensor, "*any C H W"]) -> Float[Tensor, "*any C H W"]:
+        """The inverse, to rounding."""
+        return x * self._per_channel(self.std, x) + self._per_channel(self.mean, x)
+
+    @staticmethod
+    def _per_channel(values: tuple[float, ...], x: Tensor) -> Tensor:
+        return torch.tensor(values, dtype=x.dtype, device=x.device)[:, None, None]
+
+
+class FieldPairs:
+    """A sample is a state and the next one, each ``[C, H, W]`` of float32.
+
+    Args:
+        states: ``[trajectory, time, channel, row, column]``, numbers of floating point; may be memory-mapped.
+        title: what messages call it.
+        indices: of the samples to take, in the order of trajectories and times; all by default.
+    """
+
+    def __init__(self, states: np.ndarray, title: str, indices: np.ndarray | None = None) -> None:
+        if states.ndim != 5:
+            raise ValueError(f"{title} has the shape {states.shape}: needs the axes {AXES}")
+        if not np.issubdtype(states.dtype, np.floating):
+            raise ValueError(f"{title} holds {states.dtype}: needs float32, or another floating-point type")
+        if not states.size or states.shape[1] < 2:
+            raise ValueError(f"{title} has the shape {states.shape}: needs a trajectory of at least 2 times")
+        self.states, self.title = states, title
+        self.indices = np.arange(states.shape[0] * (states.shape[1] - 1)) if indices is None else indices
+
+    @property
+    def channels(self) -> int:
+        """Of each state."""
+        return self.states.shape[2]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.states.shape[3], self.states.shape[4]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        now, following = self.batch(np.array([index]))
+        return now[0], following[0]
+
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The states of some samples, and the next ones, each ``[B, C, H, W]``."""
+        trajectory, time = np.divmod(self.indices[indices], self.states.shape[1] - 1)
+        now, following = self.states[trajectory, time], self.states[trajectory, time + 1]
+        return now.astype(np.float32, copy=False), following.astype(np.float32, copy=False)
+
+    def name(self, index: int) -> str:
+        """Trajectory and time."""
+        trajectory, time = divmod(int(self.indices[index]), self.states.shape[1] - 1)
+        return f"trajectory {trajectory}, time {time}"
+
+    def take(self, trajectories: slice) -> "FieldPairs":
+        """Some of the trajectories."""
+        return FieldPairs(self.states[trajectories], f"part of {self.title}")
+
+    def limited(self, limit: int) -> "FieldPairs":
+        """At most ``limit`` samples, spread over all; 0 for all."""
+        return FieldPairs(self.states, self.title, self.indices[spread(len(self), limit)]) if limit else self
+
+    def statistics(self) -> FieldStatistics:
+        """Of each channel over all states; what is not finite is refused."""
+        count, total, squares = 0, np.zeros(self.channels), np.zeros(self.channels)
+        for number, states in enumerate(self._trajectories()):
+            total += states.sum((0, 2, 3))
+            squares += np.square(states).sum((0, 2, 3))
+            count += states.size // self.channels
+            if not np.isfinite(squares).all():
+                raise ValueError(f"trajectory {number} of {self.title} holds NaN, infinite or huge values: remove it")
+        mean = total / count
+        std = np.sqrt(np.maximum(squares / count - mean**2, 0))
+        if (flat := np.flatnonzero(std <= 1e-7 * np.abs(mean))).size:
+            raise ValueError(f"channel {flat[0]} of {self.title} is constant: leave it out")
+        return FieldStatistics(tuple(mean.tolist()), tuple(std.tolist()))
+
+    def _trajectories(self) -> Iterator[np.ndarray]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for states in self.states:
+                yield states.astype(np.float64)
+
+
+def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
+    """Open fields by a path.
+
+    Args:
+        where: a file, or a folder with one per split, such as ``train.npy`` and ``test.npy``. ``.npy`` is
+            memory-mapped; an ``.npz`` has one array, or one per split; ``.zarr`` and ``.nc`` are read into memory by
+            xarray, their variables as channels, each [time, row, column] or [trajectory, time, row, column].
+        split: ``"train"`` or ``"test"``; ignored for a file with one array.
+    """
+    check_split(split)
+    path = Path(where)
+    if not path.exists():
+        raise FileNotFoundError(f"there are no fields at {path}: needs a file ({', '.join(ENDINGS)}) or a folder")
+    if path.is_dir() and path.suffix != ".zarr":
+        path = _file_of_split(path, split)
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"{path} is no file of fields: needs one of {', '.join(ENDINGS)}")
+    return FieldPairs(_read(path, split), path.name)
+
+
+def _file_of_split(folder: Path, split: str) -> Path:
+    names = [f"{word}{ending}" for word in SPLITS[split] for ending in ENDINGS]
+    found = [folder / name for name in names if (folder / name).exists()]
+    if not found:
+        raise FileNotFoundError(f"{folder} has no fields for {split}: needs {split}.npy, or {split} and another ending")
+    return found[0]
+
+
+def _read(path: Path, split: str) -> np.ndarray:
+    if path.suffix in _BY_XARRAY:
+        return _read_by_xarray(path)
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, mmap_mode="r")
+        with path.open("rb") as file, np.load(file) as archive:
+            names = archive.files
+            name = names[0] if len(names) == 1 else next((word for word in SPLITS[split] if word in names), None)
+            if name is not None:
+                return archive[name]
+    except _DAMAGES as error:
+        raise ValueError(f"{path} is not a whole {path.suffix} file of numbers: write or copy it again") from error
+    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}: needs one array, or one called {split}")
+
+
+def _read_by_xarray(path: Path) -> np.ndarray:
+    try:
+        import xarray
+    except ImportError as error:
+        raise ImportError(f"{path.name} is read by xarray: pip install xarray zarr netCDF4") from error
+    try:
+        data: Any = xarray.open_dataset(path, engine="zarr" if path.suffix == ".zarr" else None)
+    except Exception as error:  # its engines raise many kinds, also where one of them is not installed
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path} cannot be read by xarray ({reason}): needs a whole file, and zarr or netCDF4"
+        ) from error
+    with data:
+        variables = {name: np.asarray(values.values) for name, values in data.data_vars.items()}
+    shapes = {name: values.shape for name, values in variables.items()}
+    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) not in (3, 4):
+        given = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "none"
+        raise ValueError(
+            f"the variables of {path} ({given}) do not fit together: needs some of one shape, [time, row, column] or "
+            "[trajectory, time, row, column]"
+        )
+    states = np.stack(list(variables.values()), -3)
+    return states if states.ndim == 5 else states[None]

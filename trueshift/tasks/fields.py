@@ -1,0 +1,245 @@
+"""Fields in, fields out: a U-shaped network on any backbone of ours; truly shift-equivariant on an adaptive one."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..layers.linear import Linear
+from ..models.backbone import Backbone
+from ..models.config import PLACES
+from ..models.hub import BUILDERS, HubModel
+from ..models.stage import Mlp, init_linear
+from ..ops.geometry.grid import Tokens
+from ..ops.geometry.periodic import may_repeat
+from ..ops.geometry.resample import start_at
+from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
+from ..ops.nn.conv import conv_tokens
+from ..ops.selection.exact import within_graph
+from ..utils.async_copy import AsyncCopy
+from .upernet import repeated, without_classifier
+
+ARCHITECTURE = "fieldnet"  # in config.json
+
+
+@dataclass(frozen=True)
+class FieldNetConfig:
+    """Arguments of the decoder.
+
+    Args:
+        residual: predict the change of the input, as is usual for a step in time; needs as many channels out as in.
+        decoder_depth: blocks on each grid of the decoder.
+        kernel_size: of their depthwise convolutions.
+    """
+
+    out_chans: int
+    residual: bool = False
+    decoder_depth: int = 2
+    kernel_size: int = 7
+
+    def __post_init__(self) -> None:
+        for name in ("out_chans", "decoder_depth"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: needs at least 1")
+        if self.kernel_size < 1 or self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size {self.kernel_size}: needs an odd number, e.g. 7")
+
+
+class SplitTokens(nn.Module):
+    """A linear layer that splits each token into the patch it was merged from.
+
+    Shift law: the patches move with the tokens.
+    """
+
+    def __init__(self, dim: int, out_dim: int, patch: Pair) -> None:
+        super().__init__()
+        self.patch = patch
+        self.expand = Linear(dim, patch[0] * patch[1] * out_dim)
+
+    def forward(self, x: Float[Tensor, "B h w C"]) -> Float[Tensor, "B H W D"]:
+        """Values of finer tokens or pixels, from the start of the first patch on."""
+        parts = self.expand(x).unflatten(3, (*self.patch, -1))  # B h w rows columns D
+        return parts.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
+class ConvBlock(nn.Module):
+    """A depthwise convolution, a norm and a perceptron around a skip (ConvNeXt's block).
+
+    Shift law: the output moves with the tokens, to rounding; with circular padding.
+    """
+
+    def __init__(self, dim: int, kernel_size: int, padding_mode: str) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(dim, dim, kernel_size, groups=dim)
+        self.norm = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, 4 * dim)
+        self.reach, self.pad_mode = pair(kernel_size // 2), padding_mode
+
+    def forward(self, x: Float[Tensor, "B h w C"]) -> Float[Tensor, "B h w C"]:
+        """Mix tokens, then channels."""
+        mixed = conv_tokens(x, self.conv, (1, 1), self.reach, self.pad_mode)
+        return x + self.mlp(self.norm(mixed))
+
+
+class FieldDecoder(nn.Module):
+    """From the tokens of all stages to a value for each pixel, from coarse to fine with skip connections.
+
+    On each grid tokens are split into those they were merged from, which the recorded grids tell, and fused with the
+    encoder's.
+
+    Shift law, on circles: the values do not change when the field moves, bit for bit behind an anchored backbone; they
+    start at the origin of the coarsest grid, which moves with it.
+
+    Args:
+        dims: channels of the stages, from fine to coarse.
+        strides: pixels from one token to the next, by stage.
+        padding_mode: of convolutions, ``"circular"`` or ``"zeros"``.
+        moving: whether grids stand elsewhere than at the first pixel.
+    """
+
+    def __init__(
+        self, dims: Sequence[int], strides: Sequence[int], config: FieldNetConfig, padding_mode: str, moving: bool
+    ) -> None:
+        super().__init__()
+        self.moving = moving
+        self.skip_norms = nn.ModuleList(nn.LayerNorm(dim) for dim in dims)
+        levels = range(len(dims) - 1)
+        self.splits = nn.ModuleList(
+            SplitTokens(dims[at + 1], dims[at], pair(strides[at + 1] // strides[at])) for at in levels
+        )
+        self.fusions = nn.ModuleList(Linear(2 * dims[at], dims[at]) for at in levels)
+        kernel, count = config.kernel_size, config.decoder_depth
+        self.blocks = nn.ModuleList(
+            nn.Sequential(*(ConvBlock(dims[at], kernel, padding_mode) for _ in range(count))) for at in levels
+        )
+        self.norm = nn.LayerNorm(dims[0])
+        self.head = SplitTokens(dims[0], config.out_chans, pair(strides[0]))
+
+    def forward(self, features: Sequence[Tokens]) -> Float[Tensor, "B H W D"]:
+        """Values of all pixels, from the start of the coarsest grid on."""
+        origin = features[-1].grid.origin
+        x = self.skip_norms[-1](features[-1].values)
+        for at in reversed(range(len(self.splits))):
+            skip = start_at(features[at], origin) if self.moving else features[at]
+            x = self.fusions[at](torch.cat([self.splits[at](x), self.skip_norms[at](skip.values)], 3))
+            x = self.blocks[at](x)
+        return self.head(self.norm(x))
+
+
+class FieldNet(HubModel):
+    """Encoder and decoder for dense regression on periodic fields, such as a step of a simulation or of the weather.
+
+    Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive or anchored backbone and in evaluation mode. On
+    other ordinary backbones it is the ordinary network, with circular padding. In a compiled or captured graph the law
+    holds up to a period of the field, where it has one (:mod:`trueshift.ops.geometry.periodic`).
+
+    Args:
+        backbone: the name of one of ours, or a :class:`~trueshift.models.backbone.Backbone`, which becomes part of
+            this network and loses its classifier and last norm.
+        in_chans: channels of the input.
+        out_chans: channels of the output; as many as of the input by default.
+        arguments: fields of :class:`FieldNetConfig`, such as ``residual``; and, with a name, those of
+            :func:`~trueshift.create_model`, such as ``img_size``, ``embed_dim`` or ``grid_drop_rate``.
+
+    >>> net = trueshift.FieldNet("a_swinv2_mini", in_chans=2, residual=True).eval()
+    >>> field = torch.randn(1, 2, 32, 32)
+    >>> torch.equal(net(field.roll((3, 1), (2, 3))), net(field).roll((3, 1), (2, 3)))
+    True
+    """
+
+    num_classes = 0
+
+    def __init__(
+        self, backbone: str | Backbone, in_chans: int = 1, out_chans: int | None = None, **arguments: Any
+    ) -> None:
+        super().__init__()
+        own = {field.name for field in fields(FieldNetConfig)} & arguments.keys()
+        out_chans = in_chans if out_chans is None else out_chans
+        self.config = FieldNetConfig(out_chans, **{key: arguments.pop(key) for key in own})
+        if self.config.residual and out_chans != in_chans:
+            raise ValueError(f"residual with {in_chans} channels in and {out_chans} out: needs as many out as in")
+        if isinstance(backbone, str):
+            arguments["in_chans"] = in_chans
+            if "border" not in arguments:
+                arguments.setdefault("padding", "circular")
+        elif isinstance(backbone, Backbone) and backbone.in_chans != in_chans:
+            raise ValueError(f"in_chans {in_chans}: needs the {backbone.in_chans} of the backbone")
+        self.in_chans, self.out_chans = in_chans, out_chans
+        self.encoder = without_classifier(backbone, False, arguments)
+        choices, stages = self.encoder.config.choices, self.encoder.feature_info
+        self.adaptive = choices.adaptive(*PLACES) or choices.anchored
+        dims, strides = [stage["num_chs"] for stage in stages], [stage["reduction"] for stage in stages]
+        self.decoder = FieldDecoder(dims, strides, self.config, choices.padding_mode, self.adaptive)
+        self.decoder.apply(init_linear)
+        self.pretrained_cfg: dict[str, Any] = {}
+
+    @property
+    def size_multiple(self) -> Pair:
+        """Height and width of a field must be multiples of these."""
+        return self.encoder.size_multiple
+
+    # -- forward --------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
+        """The fields that follow from ``x``, in the frame of ``x``."""
+        # copied from the device while the network runs; not in training, nor within a graph, which cannot wait for it
+        exact = self.adaptive and not self.training and not within_graph(x)
+        repeats = AsyncCopy(may_repeat(x)) if exact else None
+        features = self.encoder.features(x)
+        out = self.decoder(features).permute(0, 3, 1, 2)
+        if self.adaptive:
+            grid = features[-1].grid
+            out = circular_shift(out, -grid.origin, IMAGE_DIMS)
+            out = out if repeats is None else repeated(out, x, grid, repeats)
+        return x + out if self.config.residual else out
+
+    # -- housekeeping ---------------------------------------------------------------------------------------------
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute activations of the backbone again in the backward pass instead of keeping them."""
+        self.encoder.set_grad_checkpointing(enable)
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that take no weight decay."""
+        return {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """How parameters are grouped by depth: the backbone's layers, then the decoder."""
+        inner = self.encoder.group_matcher(coarse)
+        blocks = inner["blocks"] if isinstance(inner["blocks"], list) else [(inner["blocks"], None)]
+        within = [(pattern.replace("^", r"^encoder\."), order) for pattern, order in blocks]
+        return {"stem": inner["stem"].replace("^", r"^encoder\."), "blocks": [*within, (r"^decoder", (99999,))]}
+
+    @property
+    def title(self) -> str:
+        """With its backbone."""
+        return f"FieldNet on {self.encoder.architecture}"
+
+    def hub_config(self) -> dict[str, Any]:
+        """Arguments of the backbone and of the decoder."""
+        arguments, of_classifier = self.encoder.changed_arguments(), ("num_classes", "global_pool", "drop_rate")
+        return {
+            "architecture": ARCHITECTURE,
+            "backbone": self.encoder.architecture,
+            "backbone_args": {key: value for key, value in arguments.items() if key not in of_classifier},
+            "in_chans": self.in_chans,
+            "model_args": asdict(self.config),
+            "pretrained_cfg": self.pretrained_cfg,
+        }
+
+
+def _build(config: dict[str, Any], **changes: Any) -> FieldNet:
+    """A network as its ``config.json`` describes it."""
+    missing = [key for key in ("backbone", "in_chans", "backbone_args", "model_args") if key not in config]
+    if missing:
+        raise ValueError(f"the configuration of a FieldNet has no {', '.join(missing)}: save the model again")
+    arguments = {**config["backbone_args"], "in_chans": config["in_chans"], **config["model_args"], **changes}
+    model = FieldNet(config["backbone"], **arguments)
+    model.pretrained_cfg = dict(config.get("pretrained_cfg", {}))
+    return model
+
+
+BUILDERS[ARCHITECTURE] = _build

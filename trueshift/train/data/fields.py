@@ -1,0 +1,119 @@
+"""Batches of fields: pairs of states, normalized, and rolled together if wanted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from ...data.fields import FieldPairs, FieldStatistics, open_fields
+from ...ops.geometry.shift import IMAGE_DIMS, circular_shift
+from ...utils.rng import uniform
+from ..config import TrainConfig
+from .loader import Batch, Share
+from .on_device import LARGEST
+from .sampler import BatchOrder
+
+_ROWS, _COLUMNS = 20, 21  # streams of random numbers, beside those of images
+
+
+@dataclass(frozen=True)
+class FieldData:
+    """Pairs to learn from and to measure on, with the statistics of the former."""
+
+    train: FieldPairs
+    test: FieldPairs
+
+    @cached_property
+    def statistics(self) -> FieldStatistics:
+        """By which both are normalized."""
+        return self.train.statistics()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must not change when a checkpoint is resumed."""
+        return {"pairs": len(self.train), "channels": self.train.channels, "size": list(self.train.size)}
+
+
+def open_field_data(config: TrainConfig) -> FieldData:
+    """Open the fields of a configuration, and report what is wrong with them before the first epoch."""
+    wanted = config.data
+    train = open_fields(wanted.path, wanted.train_split)
+    if wanted.holdout:
+        count = train.states.shape[0]
+        out = max(1, round(count * wanted.holdout))
+        if out >= count:
+            raise ValueError(f"{train.title} has {count} trajectories: holding out {wanted.holdout:g} leaves none")
+        train, test = train.take(slice(count - out)), train.take(slice(count - out, None))
+    else:
+        test = open_fields(wanted.path, wanted.test_split)
+        if np.array_equal(train.states[:1], test.states[:1]):
+            raise ValueError(
+                f"{wanted.path} has the same fields to learn from and to measure on: needs train.npy and test.npy in a "
+                "folder, or --data.holdout 0.2 to keep a part of the trajectories for that"
+            )
+    if (train.channels, train.size) != (test.channels, test.size):
+        shapes = f"{train.states.shape[2:]} to learn from and {test.states.shape[2:]} to measure on"
+        raise ValueError(f"states of {shapes}: needs the same channels and size")
+    test.statistics()  # refuses what is not finite
+    return FieldData(train.limited(wanted.limit), test.limited(config.evaluate.limit))
+
+
+class FieldReader:
+    """Normalized pairs on a device, by index: from memory there, or read from the file each time."""
+
+    def __init__(self, pairs: FieldPairs, statistics: FieldStatistics, device: torch.device, on_device: bool) -> None:
+        self.pairs, self.statistics, self.device = pairs, statistics, device
+        self.held: Tensor | None = None
+        if on_device:
+            states = torch.from_numpy(np.array(pairs.states, np.float32)).to(device)
+            self.held = statistics.normalize(states)
+
+    def __call__(self, indices: np.ndarray) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B C H W"]]:
+        """States, and the next ones."""
+        if self.held is not None:
+            trajectory, time = np.divmod(self.pairs.indices[indices], self.held.shape[1] - 1)
+            at = torch.from_numpy(np.stack([trajectory, time])).to(self.device, non_blocking=True)
+            return self.held[at[0], at[1]], self.held[at[0], at[1] + 1]
+        now, following = (torch.from_numpy(part).to(self.device) for part in self.pairs.batch(indices))
+        return self.statistics.normalize(now), self.statistics.normalize(following)
+
+
+def kept_on_device(config: TrainConfig, data: FieldData, device: torch.device) -> bool:
+    """Whether all states are to be held on the device."""
+    small = max(pairs.states.size for pairs in (data.train, data.test)) * 4 <= LARGEST
+    wanted = config.data.on_device
+    return wanted == "yes" or (wanted == "auto" and device.type == "cuda" and small)
+
+
+class FieldFeed:
+    """Training batches.
+
+    Args:
+        rolls: whether each pair is rolled, another way in each epoch; ``"width"`` for columns alone.
+        seed: of the rolls.
+    """
+
+    def __init__(
+        self, reader: FieldReader, order: BatchOrder, share: Share, rolls: bool | str = False, seed: int = 0
+    ) -> None:
+        self.reader, self.order, self.share, self.rolls, self.seed = reader, order, share, rolls, seed
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """The passes of this process in one epoch."""
+        for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first_step):
+            now, following = self.reader(indices)
+            if self.rolls:
+                offset = self.offsets(epoch, indices).to(now.device, non_blocking=True)
+                now, following = (circular_shift(part, offset, IMAGE_DIMS) for part in (now, following))
+            yield Batch(now, following, indices)
+
+    def offsets(self, epoch: int, indices: np.ndarray) -> Int64[Tensor, "B 2"]:
+        """By how many rows and columns each pair is rolled."""
+        rows, columns = self.reader.pairs.size
+        drawn = uniform(self.seed, epoch, indices[:, None], np.array([_ROWS, _COLUMNS]))
+        return torch.from_numpy((drawn * (1 if self.rolls == "width" else rows, columns)).astype(np.int64))
