@@ -52,7 +52,9 @@ def unwrapped(model: Any) -> Any:
             return model
 
 
-def adapt_foreign(model: nn.Module, criterion: CriterionSpec = "fixed", grid_drop_rate: float = 0.0) -> nn.Module:
+def adapt_foreign(
+    model: nn.Module, criterion: CriterionSpec = "fixed", grid_drop_rate: float = 0.0, circular: str = "both"
+) -> nn.Module:
     """A copy of the network, of the same class, whose patch embedding chooses the frame that it shows to the rest.
 
     Args:
@@ -60,6 +62,7 @@ def adapt_foreign(model: nn.Module, criterion: CriterionSpec = "fixed", grid_dro
             network sees the image as it was trained to; needs no fine-tuning. ``"max_norm"``: the paper's, by the norm
             of the patches; the image is then seen up to a patch off its border, to be fine-tuned.
         grid_drop_rate: while training, share of the images that get a random grid.
+        circular: ``"width"``: columns alone choose; rows stay as they are.
     """
     choices = SelectionConfig(criterion=criterion, grid_drop_rate=grid_drop_rate)
     if grid_drop_rate and not choices.adaptive("tokenize"):
@@ -75,7 +78,8 @@ def adapt_foreign(model: nn.Module, criterion: CriterionSpec = "fixed", grid_dro
             "ordinary convolution; for any other image model there is trueshift.canonicalize"
         )
     parent = copy.get_submodule(name.rpartition(".")[0])
-    make_adaptive(conv, parent, choices.at("tokenize", conv.out_channels))  # type: ignore[arg-type, union-attr]
+    chooses = choices.at("tokenize", conv.out_channels)  # type: ignore[arg-type, union-attr]
+    make_adaptive(conv, parent, chooses, circular)  # type: ignore[arg-type]
     return copy
 
 
