@@ -151,3 +151,47 @@ def test_bad_arguments():
     for make in (ts.canonicalize, partial(ts.AdaptiveTokenize, 3, 8)):
         with pytest.raises(ValueError, match="circular 'height': needs one of"):
             make(**({"model": torch.nn.Identity()} if make is ts.canonicalize else {}), circular="height")
+
+
+# -- in one graph -----------------------------------------------------------------------------------------------------
+
+SETUP = """
+import warnings
+warnings.simplefilter("ignore")
+import torch, trueshift as ts
+from model_checks import broken_pairs, everything
+from test_one_axis import all_copies, one_axis, some_images
+torch.set_num_threads(1)
+torch.set_grad_enabled(False)
+model, images = one_axis("{name}"), some_images(every=4)
+copies, shifts = all_copies(images, 5)
+moved = ts.circular_shift(copies, shifts, (2, 3))
+"""
+COMPILED = """
+compiled = torch.compile(everything(model), fullgraph=True, backend="aot_eager_decomp_partition")
+broken, _ = broken_pairs(compiled, copies, iter([shifts]))
+assert not broken, broken
+torch.testing.assert_close(compiled(copies)[0], model(copies), rtol=1e-3, atol=1e-3)
+print("ok")
+"""
+EXPORTED = """
+import onnxruntime
+path = ts.export_onnx(model, "{folder}/model.onnx")
+session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+logits, turned = (torch.from_numpy(session.run(None, {{"image": x.numpy()}})[0]) for x in (copies, moved))
+assert torch.equal(logits, turned)
+torch.testing.assert_close(logits, model(copies), rtol=1e-3, atol=1e-3)
+print("ok")
+"""
+
+
+# without code generation, which takes a CPU minutes, the graph is what inductor would be given
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_graph(name, run_unchecked):
+    assert "ok" in run_unchecked(SETUP.format(name=name) + COMPILED)
+
+
+@pytest.mark.slow
+def test_in_onnx_runtime(run_unchecked, tmp_path):
+    assert "ok" in run_unchecked(SETUP.format(name="a_swin_mini") + EXPORTED.format(folder=tmp_path))

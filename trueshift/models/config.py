@@ -77,11 +77,9 @@ class SelectionConfig:
         for name, allowed in (("border", BORDERS), ("padding", PADDINGS), ("positions", tuple(POSITIONS))):
             if getattr(self, name) not in (None, *allowed):
                 raise ValueError(f"{name} {getattr(self, name)!r}: needs one of {allowed}")
-        unanchored = self.adaptive(*PLACES) and not self.anchored
-        if self.border == "closed" and unanchored:
-            raise ValueError("border 'closed' without an anchor: needs anchor=True, or the border would not move along")
-        if self.fixed_rows and unanchored:
-            raise ValueError("circular 'width' without an anchor: needs anchor=True, or circular='both'")
+        if (self.border == "closed" or self.fixed_rows) and self.adaptive(*PLACES) and not self.anchored:
+            what = "circular 'width'" if self.fixed_rows else "border 'closed'"
+            raise ValueError(f"{what} without an anchor: needs anchor=True, or the border would not move along")
 
     def at(self, place: str, dim: int, stride: Pair | None = None) -> Criterion:
         """A new criterion for one layer, whose tokens have ``dim`` channels; a fixed one where the stride is 1."""
@@ -130,7 +128,8 @@ class SelectionConfig:
     @property
     def position_modes(self) -> tuple[str, str]:
         """Of rows and of columns."""
-        return "linear" if self.fixed_rows else self.position_mode, self.position_mode
+        mode = self.position_mode
+        return "linear" if self.fixed_rows else mode, mode
 
 
 def _by_place(criterion: CriterionSpec) -> Mapping[str, CriterionLike] | None:

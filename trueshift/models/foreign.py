@@ -78,7 +78,7 @@ def adapt_foreign(
             "ordinary convolution; for any other image model there is trueshift.canonicalize"
         )
     parent = copy.get_submodule(name.rpartition(".")[0])
-    chooses = choices.at("tokenize", conv.out_channels)  # type: ignore[arg-type, union-attr]
+    chooses = choices.at("tokenize", conv.out_channels)  # type: ignore[union-attr]
     make_adaptive(conv, parent, chooses, circular)  # type: ignore[arg-type]
     return copy
 
