@@ -50,7 +50,7 @@ def assert_unmoved(model, images: torch.Tensor, step: int = 1) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_column_shift_of_hostile_images(name):
-    assert_unmoved(one_axis(name), some_images(every=2))
+    assert_unmoved(one_axis(name), some_images(every=3))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -73,16 +73,15 @@ def test_other_criteria(criterion):
 @torch.no_grad()
 def test_rows_are_ordinary(name):
     """They start at the first row of the image, and a shift of them changes the answer."""
-    model, images = one_axis(name), torch.rand(4, 3, *WIDE)
+    model, images = one_axis(name), torch.rand(2, 3, *WIDE)
     for tokens in model.features(images):
         assert not tokens.grid.origin[:, 0].any()
         assert tokens.grid.fixed_rows
     assert tokens.grid.origin[:, 1].any()
-    for rows in (1, 2, 5):
-        assert ((model(images.roll(rows, 2)) - model(images)).abs().amax(1) > 1e-3).all()
+    moved = torch.cat([images.roll(rows, 2) for rows in (1, 2, 5)])
+    assert ((model(moved) - model(images).repeat(3, 1)).abs().amax(1) > 1e-3).all()
     with pytest.raises(AssertionError, match="does not hold"):
-        assert_invariant(model, images, shifts=4)
-    assert_invariant(model, images, shifts=4, circular="width")
+        assert_invariant(model, images, shifts=1)
 
 
 def test_windows_that_do_not_divide_the_grid():
@@ -118,12 +117,12 @@ def test_any_model_from_outside():
     vit = timm.create_model("vit_tiny_patch16_224", img_size=WIDE, patch_size=8, depth=1, num_classes=3).eval()
     conv, images = torch.nn.Conv2d(3, 2, 3, padding=1), some_images(every=6)
     for model in (ts.canonicalize(vit, circular="width"), ts.adapt(vit, circular="width")):
-        assert_invariant(model, images, shifts=8, circular="width")
+        assert_invariant(model, images, shifts=3, circular="width")
         assert not ts.origin(model, images)[:, 0].any()
         with pytest.raises(AssertionError, match="does not hold"):
-            assert_invariant(model, images, shifts=4)
-    assert_invariant(ts.adapt(vit, circular="width", criterion="max_norm"), images, shifts=4, circular="width")
-    assert_equivariant(ts.canonicalize(conv, dense=True, circular="width"), images, shifts="all", circular="width")
+            assert_invariant(model, images, shifts=2)
+    assert_invariant(ts.adapt(vit, circular="width", criterion="max_norm"), images, shifts=2, circular="width")
+    assert_equivariant(ts.canonicalize(conv, dense=True, circular="width"), images, shifts=6, circular="width")
     assert torch.equal(ts.revert(ts.adapt(vit, circular="width"))(images), vit(images))
 
 
@@ -135,12 +134,12 @@ def test_weights_and_arguments_survive(tmp_path):
         assert again.config.circular == "width"
         assert torch.equal(again(image), model(image))
         other = ts.adapt(model, circular="both").eval()  # tables become circular ones
-        assert_invariant(other, image, shifts=4)
-        assert_invariant(ts.adapt(other, circular="width"), image, shifts=4, circular="width")
+        assert_invariant(other, image, shifts=2)
+        assert_invariant(ts.adapt(other, circular="width"), image, shifts=2, circular="width")
     ordinary = MultiScaleVit(MultiScaleVitCfg(depths=(1, 1), embed_dim=(16, 32), num_heads=(1, 2)), (32, 32)).eval()
-    assert_invariant(ts.adapt(ordinary, circular="width"), torch.rand(1, 3, 32, 32), shifts=4, circular="width")
+    assert_invariant(ts.adapt(ordinary, circular="width"), torch.rand(1, 3, 32, 32), shifts=2, circular="width")
     shipped = ts.create_model("a_mvitv2_mini", pretrained=True, circular="width").eval()
-    assert_invariant(shipped, torch.rand(1, 3, 32, 32), shifts=4, circular="width")
+    assert_invariant(shipped, torch.rand(1, 3, 32, 32), shifts=2, circular="width")
 
 
 def test_bad_arguments():

@@ -46,10 +46,11 @@ class SelectionConfig:
             linear. The border is then that of the anchored frame, so outputs stay bit-identical under circular shifts;
             while training it is that of the image as given. Needs the anchor in an adaptive network. By default
             circular in every network that adapts anywhere.
-        padding: of convolutions, ``"circular"`` or ``"zeros"``; follows ``border`` by default.
+        padding: of convolutions, ``"circular"``, ``"zeros"`` or ``"circular_width"``: columns around the border, zeros
+            above and below. Follows ``border`` and ``circular`` by default.
         positions: how relative positions over all tokens are read. ``"circular"``: a table with a row per step around
             the image; ``"shortest"``: the linear table of an ordinary network, read at the shortest signed distance;
-            ``"linear"``: as the ordinary network. Follows ``border`` by default.
+            ``"linear"``: as the ordinary network. Follows ``border`` by default. Of columns, where rows are fixed.
         grid_drop_rate: while training, the probability with which each choice is replaced by a random grid, for each
             image and layer on its own.
         circular: along which axes the image goes around. ``"width"``, for panoramas and maps of the globe: columns
