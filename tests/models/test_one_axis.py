@@ -1,5 +1,6 @@
 """Networks that go around along the width alone: columns as on a circle, rows as in an ordinary network."""
 
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -82,6 +83,22 @@ def test_rows_are_ordinary(name):
     assert ((model(moved) - model(images).repeat(3, 1)).abs().amax(1) > 1e-3).all()
     with pytest.raises(AssertionError, match="does not hold"):
         assert_invariant(model, images, shifts=1)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_training_and_half_precision(name):
+    """Wherever the columns stand, loss and gradients are the same; in bf16 so are logits."""
+    model, images = one_axis(name), torch.rand(3, 3, *WIDE)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_unmoved(model, images, 11)
+    moved = ts.circular_shift(images, torch.tensor([[0, 3], [0, 16], [0, 29]]), (2, 3))
+
+    def gradients(x):
+        copy = deepcopy(model).train()  # batch statistics move on
+        loss = copy(x).square().sum()
+        return [loss.detach(), *torch.autograd.grad(loss, list(copy.parameters()))]
+
+    assert all(map(torch.equal, gradients(images), gradients(moved)))
 
 
 def test_windows_that_do_not_divide_the_grid():
