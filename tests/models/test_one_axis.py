@@ -153,6 +153,11 @@ def test_weights_and_arguments_survive(tmp_path):
         other = ts.adapt(model, circular="both").eval()  # tables become circular ones
         assert_invariant(other, image, shifts=2)
         assert_invariant(ts.adapt(other, circular="width"), image, shifts=2, circular="width")
+    advice = "positions='circular' and circular='both' .*circular='width' .*create it with circular='both'"
+    with pytest.raises(RuntimeError, match=advice):
+        model.load_state_dict(other.state_dict())
+    with pytest.raises(RuntimeError, match="create it with circular='width'"):
+        other.load_state_dict(model.state_dict())
     ordinary = MultiScaleVit(MultiScaleVitCfg(depths=(1, 1), embed_dim=(16, 32), num_heads=(1, 2)), (32, 32)).eval()
     assert_invariant(ts.adapt(ordinary, circular="width"), torch.rand(1, 3, 32, 32), shifts=2, circular="width")
     shipped = ts.create_model("a_mvitv2_mini", pretrained=True, circular="width").eval()

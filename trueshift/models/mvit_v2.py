@@ -277,15 +277,17 @@ class MvitV2(Backbone):
         own, size = self.config.choices.position_mode, self.config.size
         if found is None:
             return None
-        mode, fixed_rows = self._mode_for(found.kinds[1]), self.config.choices.fixed_rows
+        mode, axes = self._mode_for(found.kinds[1]), self.config.circular
+        fits = found.kinds[0] == POSITIONS["linear" if axes == "width" else mode].kind
+        their_axes = axes if fits else "both" if axes == "width" else "width"
         needs = [f"positions={mode!r}"] if mode != own else []
-        if found.kinds[0] != POSITIONS["linear" if fixed_rows else mode].kind:
-            needs.append(f"circular={'both' if fixed_rows else 'width'!r}")
-        if not needs and found.size == size:
-            return None
+        needs += [] if fits else [f"circular={their_axes!r}"]
         needs += [f"img_size={found.size}, load them, then set_input_size({size})"] if found.size != size else []
+        if not needs:
+            return None
         theirs, mine = (
-            f"positions={how!r} on images of {h} x {w}" for how, (h, w) in ((mode, found.size), (own, size))
+            f"positions={how!r} and circular={around!r} on images of {h} x {w}"
+            for how, around, (h, w) in ((mode, their_axes, found.size), (own, axes, size))
         )
         return f"position tables for {theirs}, this model has {mine}: create it with {', '.join(needs)}"
 
