@@ -101,6 +101,12 @@ def test_training_and_half_precision(name):
     assert all(map(torch.equal, gradients(images), gradients(moved)))
 
 
+def test_the_mean_over_grids_leaves_rows_where_they_are():
+    model = ts.mean_over_grids(one_axis("a_swin_mini"), 2).eval()
+    assert model.away.tolist() == [[0, 0], [0, 1]]
+    assert_invariant(model, torch.rand(2, 3, *WIDE), shifts=3, circular="width")
+
+
 def test_windows_that_do_not_divide_the_grid():
     for size in [(20, 28), (28, 32), (16, 28)]:
         model = one_axis("a_swin_mini", size, depths=(2, 2), num_heads=(1, 2), window_size=((4, 4), (2, 4)))
