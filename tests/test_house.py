@@ -134,7 +134,7 @@ def test_a_moving_crop_is_drawn(run_unchecked, tmp_path):
         ("docs/concepts.md", 1),
         ("docs/criterion.md", 3),
         ("docs/motion.md", 1),
-        ("docs/round.md", 1),
+        ("docs/round.md", 2),
         ("docs/segmentation.md", 1),
         ("docs/start.md", 4),
     ],

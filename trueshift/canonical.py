@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_map
 from .layers.frame import FrameFinder
 from .layers.patch_conv import FrameConv
 from .layers.tokenize import check_image
-from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
+from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, fixes_rows
 from .ops.nn.autocast import without_autocast
-from .ops.selection.content_hash import origin_keys
+from .ops.selection.content_hash import first_row, origin_keys
 from .ops.selection.quantised_image import Pixels
 from .ops.selection.seam import start_on_seam
 
@@ -23,18 +23,23 @@ DENSE = (False, True, "pixel")
 
 
 @torch.no_grad()
-def canonical_origin(image: Float[Tensor, "B C H W"], finder: FrameFinder | None = None) -> Int64[Tensor, "B 2"]:
+def canonical_origin(
+    image: Float[Tensor, "B C H W"], finder: FrameFinder | None = None, circular: str = "both"
+) -> Int64[Tensor, "B 2"]:
     """The pixel at which the image should start: its border, and the content itself where several look like it.
 
-    Usually the corner of the photograph as it was taken.
+    Usually the corner of the photograph as it was taken. With ``circular="width"`` it lies in the first row.
 
     Shift law: ``canonical_origin(S^t x) == canonical_origin(x) - t`` modulo the size, up to a period of the image.
     """
     with without_autocast(image):
-        pixels = image.permute(0, 2, 3, 1)
+        pixels, fixed_rows = image.permute(0, 2, 3, 1), fixes_rows(circular)
         rows, columns = (finder or FrameFinder().to(image.device))(Pixels(pixels))
+        rows = torch.zeros_like(rows[:, :1]) if fixed_rows else rows
         first = image.new_zeros((image.shape[0], 2), dtype=torch.int64)
-        return start_on_seam(rows, columns, first, (1, 1), lambda needed: origin_keys(pixels, needed))
+        return start_on_seam(
+            rows, columns, first, (1, 1), lambda needed: first_row(origin_keys(pixels, needed), fixed_rows)
+        )
 
 
 def origin(model: nn.Module, image: Float[Tensor, "B C *T H W"]) -> Int64[Tensor, "B 2"]:
@@ -61,18 +66,21 @@ def origin(model: nn.Module, image: Float[Tensor, "B C *T H W"]) -> Int64[Tensor
 class Canonicalize(nn.Module):
     """See :func:`canonicalize`."""
 
-    def __init__(self, model: nn.Module, dense: bool | str | Back) -> None:
+    circular = "both"
+
+    def __init__(self, model: nn.Module, dense: bool | str | Back, circular: str = "both") -> None:
         super().__init__()
         if not callable(dense) and dense not in DENSE:
             raise ValueError(f"dense {dense!r}: needs one of {DENSE}, or a function of (output, origin, size)")
+        fixes_rows(circular)  # refuses another name
         self.model = model
-        self.dense = dense
+        self.dense, self.circular = dense, circular
         self.frame = FrameFinder()
 
     def origin(self, image: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
         """Where the model's frame starts: where its own patch embedding says, if that chooses."""
         chooses = next((part for part in self.model.modules() if isinstance(part, FrameConv)), None)
-        return canonical_origin(image, self.frame) if chooses is None else chooses.origin(image)
+        return canonical_origin(image, self.frame, self.circular) if chooses is None else chooses.origin(image)
 
     def forward(self, image: Float[Tensor, "B C H W"] | None = None, *args: Any, **kwargs: Any) -> Any:
         """The model's output on the image in its canonical frame; dense maps rolled back to the image's own."""
@@ -95,7 +103,7 @@ class Canonicalize(nn.Module):
         return to_image_frame(output, start, size, self.dense == "pixel") if self.dense else output
 
 
-def canonicalize(model: nn.Module, dense: bool | str | Back = False) -> Canonicalize:
+def canonicalize(model: nn.Module, dense: bool | str | Back = False, circular: str = "both") -> Canonicalize:
     """Wrap any image model so that its answer does not change under circular shifts, weights untouched.
 
     Each image is rolled to its canonical frame, the model runs on that, and dense output is rolled back. The frame is
@@ -118,6 +126,8 @@ def canonicalize(model: nn.Module, dense: bool | str | Back = False) -> Canonica
             ``"pixel"``: smaller maps are first enlarged to the image's size, bilinearly (of integers: nearest). Or a
             function ``(output, origin, size) -> output`` for anything else, such as key points and boxes: see
             :func:`move_points`, :func:`move_boxes`, :func:`to_image_frame`.
+        circular: ``"width"``: only columns are rolled, and the law is for shifts of columns; for panoramas. An adapted
+            network inside says so itself.
 
     >>> from torchvision.models import resnet18
     >>> model, image = trueshift.canonicalize(resnet18()).eval(), torch.rand(1, 3, 64, 64)
@@ -127,7 +137,7 @@ def canonicalize(model: nn.Module, dense: bool | str | Back = False) -> Canonica
     >>> torch.equal(maps(image).roll((9, 4), (2, 3)), maps(image.roll((9, 4), (2, 3))))
     True
     """
-    return Canonicalize(model, dense)
+    return Canonicalize(model, dense, circular)
 
 
 def to_image_frame(output: Any, origin: Int64[Tensor, "B 2"], size: Pair, enlarge: bool = False) -> Any:

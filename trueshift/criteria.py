@@ -20,7 +20,7 @@ from .ops.geometry.polyphase import coset_max, coset_sum, polyphase
 from .ops.geometry.shift import Pair
 from .ops.nn.autocast import network_precision, without_autocast
 from .ops.selection.choose import Choice, choose, choose_by_sum, drop_grids
-from .ops.selection.content_hash import origin_keys
+from .ops.selection.content_hash import first_row, origin_keys
 from .ops.selection.exact import exact_linear
 from .ops.selection.plain import EXACT, PLAIN
 from .ops.selection.quantised_image import Pixels
@@ -34,6 +34,7 @@ class Candidates(ABC):
         stride: s, for rows and for columns.
         anchored: the content is the same whatever the shift, so scores need not be exact, and the first of those that
             tie is always the same.
+        fixed_rows: rows are ordinary: only grids that start in the first row are to choose from.
 
     >>> pixels = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
     >>> grids = trueshift.AdaptiveTokenize(3, 16, 4).grids(trueshift.AdaptiveTokenize(3, 16, 4), pixels)
@@ -41,12 +42,20 @@ class Candidates(ABC):
     torch.Size([1, 4, 4])
     """
 
-    def __init__(self, content: Float[Tensor, "B H W C"], stride: Pair, anchored: bool = False) -> None:
-        self.content, self.stride, self.anchored = content, stride, anchored
+    def __init__(
+        self, content: Float[Tensor, "B H W C"], stride: Pair, anchored: bool = False, fixed_rows: bool = False
+    ) -> None:
+        self.content, self.stride, self.anchored, self.fixed_rows = content, stride, anchored, fixed_rows
+        self.phases = (1, stride[1]) if fixed_rows else stride  # how many grids there are, along rows and columns
         self.arithmetic = PLAIN if anchored else EXACT
         self.pixels = Pixels(content)
         self.precision = network_precision(content)  # of the layer, where scores are to be in that of the network
         self._keys: Tensor | None = None
+
+    @property
+    def in_one_step(self) -> bool:
+        """Whether scores may be added up and compared by one kernel, which chooses along both axes."""
+        return self.anchored and not self.fixed_rows
 
     @abstractmethod
     def features(self) -> Float[Tensor, "B H W D"]:
@@ -90,12 +99,20 @@ class Candidates(ABC):
         return self.content
 
     def keys(self, needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
-        """The content as seen from each position, for exact ties; see :func:`.origin_keys`. Those of all are kept."""
-        if needed is not None:
-            return origin_keys(self.tie_breaker(), needed)
-        if self._keys is None:
-            self._keys = origin_keys(self.tie_breaker())
-        return self._keys
+        """The content as seen from each position, for exact ties; see :func:`.origin_keys`. Those of all are kept.
+
+        Of fixed rows from each position of the first: from others it may look the same where it is not.
+        """
+        if needed is None and self._keys is not None:
+            return self._keys
+        keys = first_row(origin_keys(self.tie_breaker(), needed), self.fixed_rows)
+        self._keys = keys if needed is None else self._keys
+        return keys
+
+    def choose(self, *scores: Float[Tensor, "B sh sw"]) -> Choice:
+        """The grid with the largest scores, the later ones for where the earlier ones tie."""
+        allowed = [score[:, : self.phases[0]] for score in scores]
+        return choose(allowed, None if self.anchored else self.keys)
 
 
 class Criterion(nn.Module):
@@ -118,13 +135,12 @@ class Criterion(nn.Module):
         choice = self(candidates)
         if not (self.training and self.adaptive and self.grid_drop_rate):
             return choice
-        return drop_grids(choice, candidates.stride, self.grid_drop_rate)
+        return drop_grids(choice, candidates.phases, self.grid_drop_rate)
 
     def forward(self, candidates: Candidates) -> Choice:
         """Score without gradient and in full precision, whatever surrounds the call, and choose."""
         with torch.no_grad(), without_autocast(candidates.content):
-            scores = (self.scores(candidates), *candidates.further_scores())
-            return choose(scores, None if candidates.anchored else candidates.keys)
+            return candidates.choose(self.scores(candidates), *candidates.further_scores())
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """One score per grid."""
@@ -155,7 +171,7 @@ class MaxNorm(Criterion):
 
     def forward(self, candidates: Candidates) -> Choice:
         """For anchored content in one step, unless a subclass scores in another way."""
-        if self.p == 2 and candidates.anchored and type(self).scores is MaxNorm.scores:
+        if self.p == 2 and candidates.in_one_step and type(self).scores is MaxNorm.scores:
             with torch.no_grad(), without_autocast(candidates.content):
                 return candidates.choose_by_energy()
         return super().forward(candidates)
@@ -186,7 +202,7 @@ class InputNorm(Criterion):
 
     def forward(self, candidates: Candidates) -> Choice:
         """For anchored content in one step, unless a subclass scores in another way."""
-        if candidates.anchored and type(self).scores is InputNorm.scores:
+        if candidates.in_one_step and type(self).scores is InputNorm.scores:
             with torch.no_grad(), without_autocast(candidates.content):
                 return choose_by_sum(candidates.arithmetic.power_sum(candidates.content, 2)[None], candidates.stride)
         return super().forward(candidates)
@@ -213,7 +229,7 @@ class FixedOffset(Criterion):
     def forward(self, candidates: Candidates) -> Choice:
         """The fixed offset, modulo the stride, for every image."""
         x = candidates.content
-        row, column = (at % step for at, step in zip(self.offset, candidates.stride, strict=True))
+        row, column = (at % step for at, step in zip(self.offset, candidates.phases, strict=True))
         rows = x.new_full((x.shape[0],), row, dtype=torch.int64)
         columns = x.new_full((x.shape[0],), column, dtype=torch.int64)
         return Choice(torch.stack([rows, columns], 1))
@@ -278,13 +294,14 @@ class LearnedScore(Criterion):
             return super().forward(candidates)
         tokens = candidates.dense()
         with without_autocast(tokens):
-            logits = polyphase(self._learned(tokens), candidates.stride).mean((3, 4)).flatten(1)
+            logits = polyphase(self._learned(tokens), candidates.stride).mean((3, 4))
+            logits = logits[:, : candidates.phases[0]].flatten(1)
             if self.noise:
                 logits = logits - torch.empty_like(logits).exponential_().log()
             if self.final_temperature != self.temperature:
                 logits = logits / (self.final_temperature / self.temperature) ** self.progress.float()
             weights = (logits / self.temperature).softmax(1)
-        weights = weights.unflatten(1, candidates.stride)
+        weights = weights.unflatten(1, candidates.phases)
         chosen = choose((weights.detach(),), None)
         return Choice(chosen.offset, chosen.scores, weights, self.mode != "soft")
 
@@ -314,6 +331,6 @@ def values_on_grid(choice: Choice, chosen: Callable[[], Tensor], phases: Callabl
     """
     if choice.weights is None:
         return chosen()
-    values = phases()
+    values = phases()[:, : choice.weights.shape[1]]  # of fixed rows the first phase alone
     mixture = torch.einsum("bmn,bmnhwd->bhwd", choice.weights.to(values.dtype), values)
     return chosen().detach() + (mixture - mixture.detach()) if choice.hard else mixture

@@ -112,9 +112,10 @@ def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
             model(batch)
     starts = {decision.layer: decision for decision in decisions}
     layers = [f"{inside}{backbone.stages_name}.{number}.align" for number in range(len(grids))]
+    stages: Any = backbone.stage_list if grids else ()
     windows = tuple(  # their grids: the stride is that of the tokens times the window
-        grid.advance(starts[layer].offset, starts[layer].stride) if layer in starts else None
-        for layer, grid in zip(layers, grids, strict=True)
+        grid.advance(starts[layer].offset, stage.align.window_size) if layer in starts else None
+        for layer, grid, stage in zip(layers, grids, stages, strict=True)
     )
     return Explanation(batch, tuple(decisions), grids, windows)
 
@@ -132,7 +133,7 @@ def _recorded(model: nn.Module) -> Iterator[list[Decision]]:
     def note(criterion: nn.Module, arguments: tuple[Candidates], choice: Choice) -> None:
         # layers.1.downsample.criterion is the choice of layers.1.downsample; query_criterion keeps its role
         layer = criteria[criterion].removesuffix("criterion").rstrip("._")  # type: ignore[index]
-        decisions.append(Decision(layer, arguments[0].stride, choice.offset, choice.margin, choice.tied))
+        decisions.append(Decision(layer, arguments[0].phases, choice.offset, choice.margin, choice.tied))
 
     handles = [criterion.register_forward_hook(note) for criterion in criteria]
     try:

@@ -315,7 +315,9 @@ def mean_over_grids(model: nn.Module, grids: int = 4, stride: int | Pair | None 
     >>> torch.equal(model(image), model(image.roll((5, 3), (2, 3))))
     True
     """
-    found = stride or getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    layer = getattr(model, "patch_embed", None)
+    found = stride or getattr(layer, "patch_size", None)
     if found is None:
         raise ValueError(f"a {type(model).__name__} does not say how large its patches are: needs stride")
-    return MeanOverGrids(model, grids, pair(found))
+    rows, columns = pair(found)
+    return MeanOverGrids(model, grids, (1 if getattr(layer, "fixed_rows", False) else rows, columns))

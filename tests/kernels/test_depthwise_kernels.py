@@ -46,7 +46,10 @@ def assert_same(pairs, tolerance=1e-5):
 
 @pytest.mark.parametrize(
     ("stride", "mode", "shifted"),
-    [((1, 1), "circular", False), ((2, 2), "circular", True), ((4, 2), "zeros", True), ((1, 1), "zeros", False)],
+    [
+        *[((1, 1), "circular", False), ((2, 2), "circular", True), ((4, 2), "zeros", True), ((1, 1), "zeros", False)],
+        ((2, 2), "circular_width", True),  # which the kernels leave to plain code
+    ],
 )
 def test_convolutions_of_one_map(device, stride, mode, shifted, with_gradients):
     """Keys and values of CvT: two weights, one map."""
@@ -130,7 +133,9 @@ def test_energy(device):
         assert_same([(plain[0] + plain[1], fast.sum(0))])
 
 
-@pytest.mark.parametrize(("stride", "mode"), [((2, 2), "circular"), ((4, 2), "zeros"), ((1, 1), "circular")])
+@pytest.mark.parametrize(
+    ("stride", "mode"), [((2, 2), "circular"), ((4, 2), "zeros"), ((1, 1), "circular"), ((2, 2), "circular_width")]
+)
 def test_max_pool(device, stride, mode, with_gradients):
     x = (4 * torch.randn(2, 4, 8, 5)).round() / 4
     kernel, before = (stride[0] + 1, stride[1] + 1), ((stride[0] + 1) // 2, (stride[1] + 1) // 2)
@@ -146,7 +151,7 @@ def test_max_pool(device, stride, mode, with_gradients):
 def test_gradients_of_plain_code():
     x = torch.randn(2, 4, 2, 4, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, 1, 3, 3, dtype=torch.float64, requires_grad=True)
-    for mode in ("circular", "zeros"):
+    for mode in ("circular", "zeros", "circular_width"):
         assert torch.autograd.gradcheck(
             lambda x, weight, mode=mode: depthwise(x, weight, (2, 1), (1, 1), torch.tensor(OFFSET), mode), (x, weight)
         )

@@ -80,20 +80,21 @@ def test_keys_of_the_images_that_need_them(dtype):
     assert torch.equal(found[needed], origin_keys(pixels)[needed])
 
 
-def test_choices_among_scores_that_tie(both_ways):
-    scores = torch.randint(0, 3, (IMAGES, 2, 4), device=DEVICE).double()
-    second = torch.randint(0, 2, (IMAGES, 2, 4), device=DEVICE).double()
-    keys = torch.randint(0, 5, (IMAGES, 6, 8), device=DEVICE)
+@pytest.mark.parametrize(("phases", "rows"), [(2, 6), (1, 1)])  # the last: of fixed rows
+def test_choices_among_scores_that_tie(phases, rows, both_ways):
+    scores = torch.randint(0, 3, (IMAGES, 2, 4), device=DEVICE).double()[:, :phases]
+    second = torch.randint(0, 2, (IMAGES, 2, 4), device=DEVICE).double()[:, :phases]
+    keys = torch.randint(0, 5, (IMAGES, rows, 8), device=DEVICE)
     for given in ((scores,), (scores, second), (-scores,)):
         plain, fused = both_ways(choose, given, lambda needed: keys)
         assert torch.equal(plain.offset, fused.offset)
 
 
-@pytest.mark.parametrize("stride", [(1, 1), (2, 4)])
-def test_starts_on_seams_that_tie(stride, both_ways):
-    rows = torch.randint(0, 3, (IMAGES, 6), device=DEVICE).double()
+@pytest.mark.parametrize(("stride", "height"), [((1, 1), 6), ((2, 4), 6), ((1, 4), 1)])  # the last: of fixed rows
+def test_starts_on_seams_that_tie(stride, height, both_ways):
+    rows = torch.randint(0, 3, (IMAGES, height), device=DEVICE).double()
     columns = torch.randint(0, 4, (IMAGES, 8), device=DEVICE).double()
-    keys = torch.randint(0, 9, (IMAGES, 6, 8), device=DEVICE)
+    keys = torch.randint(0, 9, (IMAGES, height, 8), device=DEVICE)
     offset = torch.stack([torch.randint(step, (IMAGES,), device=DEVICE) for step in stride], 1)
     plain, fused = both_ways(start_on_seam, rows, columns, offset, stride, lambda needed: keys)
     assert torch.equal(plain, fused)

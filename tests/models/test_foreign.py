@@ -313,7 +313,7 @@ def test_what_cannot_be_adapted_is_refused_with_what_can(our_errors):
         (lambda: adapt(hybrid), TypeError, "starts with a StdConv2dSame: needs an ordinary .*canonicalize"),
         (lambda: adapt(features_only), TypeError, r"features_only.*trueshift.features.*canonicalize"),
         (lambda: adapt(adapt(vit)), ValueError, "adapted already: needs revert"),
-        (lambda: adapt(vit, anchor=True), TypeError, "anchor: .* needs criterion or grid_drop_rate alone"),
+        (lambda: adapt(vit, anchor=True), TypeError, "anchor: .* needs criterion, grid_drop_rate or circular alone"),
         (lambda: adapt(vit, grid_drop_rate=0.5), ValueError, "needs a criterion that chooses"),
         (lambda: adapt(vit, criterion="none"), ValueError, "needs one of"),
         (lambda: ts.revert(vit), TypeError, "what adapt gave"),

@@ -27,10 +27,11 @@ def some_fields(size=(32, 32), channels=2, every=1):
 
 
 @torch.no_grad()
-def moved_wrongly(net, x, shifts):
-    """The share of pairs of field and shift that do not give the moved output."""
+def moved_wrongly(net, x, shifts, axes=(1, 1)):
+    """The share of pairs of field and shift, along some axes, that do not give the moved output."""
     out, wrong = net(x), []
     for offset in random_shifts(x, shifts):
+        offset = offset * torch.tensor(axes)
         again = net(circular_shift(x, offset, IMAGE_DIMS))
         wrong.append((again != circular_shift(out, offset, IMAGE_DIMS)).flatten(1).any(1))
     assert out.isfinite().all()
@@ -41,6 +42,13 @@ def moved_wrongly(net, x, shifts):
 @pytest.mark.parametrize("residual", [True, False])
 def test_fields_move_with_their_input(name, residual):
     assert moved_wrongly(small(name, residual=residual), some_fields(), 2) == 0
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_columns_alone(name):
+    net, x = small(name, circular="width"), some_fields((16, 32), every=2)
+    assert moved_wrongly(net, x, 2, (0, 1)) == 0
+    assert moved_wrongly(net, x, 2, (1, 0)) > 0.3
 
 
 @pytest.mark.parametrize(("inside", "outside"), [(1, 1), (5, 2), (2, 7)])

@@ -20,7 +20,7 @@ from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, values_on_gr
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.polyphase import coset_sum
 from ..ops.geometry.rel_pos import circular_distance
-from ..ops.geometry.shift import Pair, circular_pad, circular_shift, pair, shifted_views
+from ..ops.geometry.shift import Pair, circular_pad, circular_shift, fixes_rows, pair, shifted_views
 from ..ops.geometry.windows import pad_to_windows, whole_windows
 from ..ops.nn.window_attention import window_attention
 from ..ops.selection.choose import Choice, choose_by_windows
@@ -38,8 +38,15 @@ class WindowCandidates(Candidates):
     then chosen by the tokens' own energy, because a position bias depends on it.
     """
 
-    def __init__(self, values: Float[Tensor, "B H W C"], window: Pair, p: float, anchored: bool = False) -> None:
-        super().__init__(values, window, anchored)
+    def __init__(
+        self,
+        values: Float[Tensor, "B H W C"],
+        window: Pair,
+        p: float,
+        anchored: bool = False,
+        fixed_rows: bool = False,
+    ) -> None:
+        super().__init__(values, window, anchored, fixed_rows)
         self.p = p
 
     def norms(self) -> Float[Tensor, "B H W"]:
@@ -108,12 +115,13 @@ class AlignWindows(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Where the first window starts, in tokens."""
-        size, window = tokens.grid.shape, self.window_size
-        if not tokens.grid.anchored:
+        grid, size, window = tokens.grid, tokens.grid.shape, self.window_size
+        if not grid.anchored:
             check_size(size, window)
-        masked = self.closed or whole_windows(size, window) != size
+        chosen = slice(int(grid.fixed_rows), 2)  # the axes along which windows may start anywhere
+        masked = self.closed or whole_windows(size, window)[chosen] != size[chosen]
         scored = pad_to_windows(tokens.values if tokens.before_norm is None else tokens.before_norm, window)
-        choice = self.criterion.choose(WindowCandidates(scored, window, self.p, tokens.grid.anchored))
+        choice = self.criterion.choose(WindowCandidates(scored, window, self.p, grid.anchored, grid.fixed_rows))
         if not masked:
             return choice
         if choice.weights is not None:
@@ -160,6 +168,7 @@ class WindowAttention(nn.Module):
         border: shifted windows stop at the border of the image (the ordinary network) instead of wrapping around it.
         cut_off: windows need not divide the grid: they stop at its border and the last are cut off. For tokens behind
             an anchor, whose frame moves with the content.
+        circular: ``"width"``: windows stop above and below in any case.
 
     >>> trueshift.WindowAttention(16, window_size=4, num_heads=2)(torch.rand(1, 8, 8, 16)).shape
     torch.Size([1, 8, 8, 16])
@@ -178,6 +187,7 @@ class WindowAttention(nn.Module):
         cut_off: bool = False,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
+        circular: str = "both",
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
@@ -187,7 +197,7 @@ class WindowAttention(nn.Module):
         self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = Linear(dim, dim)
         self.shifted = shifted
-        self.border, self.cut_off = border, cut_off
+        self.border, self.cut_off, self.fixed_rows = border, cut_off, fixes_rows(circular)
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
         self.register_buffer("relative_position_index", gen_relative_position_index(self.window_size), persistent=False)
@@ -221,10 +231,19 @@ class WindowAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"] | None = None
     ) -> Float[Tensor, "B H W C"]:
-        """Attend within windows, the first of which begins at ``start``, or at the first token."""
+        """Attend within windows, the first of which begins at ``start``, or at the first token.
+
+        Of fixed rows, windows begin in the first one.
+        """
         size = (x.shape[1], x.shape[2])
         if not self.cut_off:
             check_size(size, self.window_size)
+        shift, rolled = self.shift(size), None
+        if self.fixed_rows and not self.border and size[1] % self.window_size[1] == 0:
+            # rolled to where windows begin, no column is beyond the border at which they stop
+            begin = x.new_zeros(1, 2, dtype=torch.int64) if start is None else start
+            rolled = torch.stack([torch.zeros_like(begin[:, 1]), begin[:, 1] + shift[1]], 1).expand(x.shape[0], -1)
+            x, start, shift = circular_shift(x, rolled), None, (shift[0], 0)
         mixed = window_attention(
             x,
             self.project,
@@ -232,10 +251,11 @@ class WindowAttention(nn.Module):
             self.sharpness(),
             start,
             self.window_size,
-            self.shift(size),
-            self.border,
+            shift,
+            self.border or self.fixed_rows,
             self.attn_drop if self.training else 0.0,
         )
+        mixed = mixed if rolled is None else circular_shift(mixed, -rolled)
         return self.proj_drop(self.proj(mixed))
 
 
@@ -323,6 +343,8 @@ class CircularRelativePosition(nn.Module):
 
     def forward(self, query: TokenGrid, key: TokenGrid) -> Float[Tensor, "B heads Q K"]:
         """The bias from every query to every key, row by row."""
+        if query.fixed_rows or key.fixed_rows:
+            raise ValueError("distances around the rows of tokens that have fixed rows: needs circular='both'")
         for name, size, steps in zip(("height", "width"), key.image_size, self.table_size, strict=True):
             if size % steps:
                 raise ValueError(f"image {name} {size}: needs a multiple of the {steps} steps of the table")

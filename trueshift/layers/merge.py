@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..criteria import Criterion, MaxNorm, ScoringLinear
 from ..ops.geometry.blocks import cut_blocks
 from ..ops.geometry.shift import Pair, pair, shifted_views
-from ..ops.nn.conv import conv_on_circle, conv_tokens
+from ..ops.nn.conv import PADDINGS, conv_on_circle, conv_tokens
 from ..ops.nn.fold_layernorm import project_patches_everywhere
 from ..ops.selection.projection_energy import projected_energy
 from .tokenize import PatchCandidates, PatchGrids, PatchLayer, check_size, strided_conv
@@ -134,7 +134,8 @@ class AdaptiveConvMerge(PatchLayer):
         kernel_size: at least the stride.
         padding: how far the kernel reaches before the nominal start of its patch.
         groups: ``dim`` for a depthwise convolution.
-        padding_mode: ``"circular"``; ``"zeros"`` is for the ordinary network and breaks the shift law.
+        padding_mode: ``"circular"``; on fixed rows ``"circular_width"``; ``"zeros"`` is for the ordinary network and
+            breaks the shift law.
         norm_layer: makes a norm over the channels, after the choice.
 
     >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
@@ -184,6 +185,7 @@ class CircularConv2d(nn.Conv2d):
 
     Args:
         padding: how far the kernel reaches before each position; half the kernel by default.
+        padding_mode: ``"circular_width"`` continues columns alone; above and below are zeros.
 
     >>> conv, image = trueshift.CircularConv2d(3, 8, 3), torch.rand(1, 3, 8, 8)
     >>> torch.allclose(conv(image.roll(1, 3)), conv(image).roll(1, 3), atol=1e-6)
@@ -199,13 +201,17 @@ class CircularConv2d(nn.Conv2d):
         padding: int | Pair | None = None,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "circular",
     ) -> None:
         kernel = pair(kernel_size)
         super().__init__(in_channels, out_channels, kernel, pair(stride), 0, groups=groups, bias=bias)
         self.reach = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2) if padding is None else pair(padding)
+        if padding_mode not in PADDINGS:
+            raise ValueError(f"padding_mode {padding_mode!r}: needs one of {PADDINGS}")
+        self.pad_mode = padding_mode
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """Convolve images ``[B, C, H, W]`` whose size is a multiple of the stride."""
         step = pair(self.stride)
         check_size(tuple(input.shape[2:]), step)
-        return conv_on_circle(input, self, step, self.reach)
+        return conv_on_circle(input, self, step, self.reach, self.pad_mode)

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..criteria import Candidates, Criterion
 from ..ops.geometry.grid import Tokens
-from ..ops.geometry.shift import IMAGE_DIMS, circular_shift
+from ..ops.geometry.shift import IMAGE_DIMS, circular_shift, fixes_rows
 from ..ops.selection.choose import Choice
 from .frame import FrameFinder
 from .tokenize import AdaptiveTokenize, check_image, check_size
@@ -63,7 +63,7 @@ class AdaptivePatchConv(FrameConv, nn.Conv2d):  # type: ignore[misc]
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:  # type: ignore[override]
         """The convolution in the chosen frame."""
         check_image(image, self.dim, self.factor)
-        candidates, choice = self._chosen(Tokens.of_image(image))
+        candidates, choice = self._chosen(Tokens.of_image(image, self.fixed_rows))
         return candidates.merged_at(choice).permute(0, 3, 1, 2)
 
 
@@ -71,7 +71,7 @@ class ClipGrids(Candidates):
     """The grids of a clip, for criteria that need no tokens."""
 
     def __init__(self, layer: Any, tokens: Tokens) -> None:
-        super().__init__(tokens.values, layer.factor)
+        super().__init__(tokens.values, layer.factor, fixed_rows=tokens.grid.fixed_rows)
 
     def features(self) -> Float[Tensor, "B H W D"]:
         """Not for clips: the tokens of every phase at every time would cost more than the network."""
@@ -100,17 +100,18 @@ class AdaptivePatchConv3d(FrameConv, nn.Conv3d):  # type: ignore[misc]
         return nn.Conv3d.forward(self, moved.unflatten(1, image.shape[1:3]))
 
 
-def make_adaptive(conv: nn.Module, parent: nn.Module, criterion: Criterion) -> None:
+def make_adaptive(conv: nn.Module, parent: nn.Module, criterion: Criterion, circular: str = "both") -> None:
     """Make a convolution choose its frame, in place: its parameters, their names and its hooks stay.
 
     Args:
         conv: an ``nn.Conv2d`` or ``nn.Conv3d``.
         parent: the module it belongs to, which is given the image; it is to refuse images that it would pad.
         criterion: for the phase of the grid.
+        circular: ``"width"``: only columns choose.
     """
     layer: Any = conv
     layer.__class__ = AdaptivePatchConv3d if isinstance(conv, nn.Conv3d) else AdaptivePatchConv
-    layer.dim, layer.factor = layer.in_channels, layer.stride[-2:]
+    layer.dim, layer.factor, layer.fixed_rows = layer.in_channels, layer.stride[-2:], fixes_rows(circular)
     layer.padding = (0,) * len(layer.stride) if layer.padding == "valid" else layer.padding
     layer.criterion, layer.frame = (
         part.to(layer.weight.device).train(layer.training) for part in (criterion, FrameFinder())
@@ -122,7 +123,7 @@ def make_ordinary(conv: nn.Module) -> None:
     """Undo :func:`make_adaptive`, in place."""
     conv.__class__, size_check = (nn.Conv3d if isinstance(conv, nn.Conv3d) else nn.Conv2d), conv.size_check
     size_check.remove()  # type: ignore[operator, union-attr]
-    for name in ("dim", "factor", "criterion", "frame", "size_check"):
+    for name in ("dim", "factor", "fixed_rows", "criterion", "frame", "size_check"):
         delattr(conv, name)
 
 

@@ -25,8 +25,9 @@ class PoolCandidates(Candidates):
         stride: Pair,
         padding: Pair,
         anchored: bool = False,
+        fixed_rows: bool = False,
     ) -> None:
-        super().__init__(maps[0], stride, anchored)
+        super().__init__(maps[0], stride, anchored, fixed_rows)
         self.maps, self.padding = maps, padding
         self.weights, self.groups = [conv.weight for conv in convs], [conv.groups for conv in convs]
         self._pooled: list[Tensor] | None = None
@@ -95,6 +96,7 @@ def pool_sequences(
     anchored: bool = False,
     norms: Sequence[nn.Module] | None = None,
     prefix: Float[Tensor, "B n C"] | None = None,
+    fixed_rows: bool = False,
 ) -> tuple[list[Tensor], Choice | None]:
     """Pool all maps on the one grid that ``criterion`` chooses.
 
@@ -102,7 +104,7 @@ def pool_sequences(
 
     Args:
         convs: depthwise ones without bias, one for each map.
-        anchored: of the grid on which the maps stand.
+        anchored, fixed_rows: of the grid on which the maps stand.
         norms: what each pooled map passes, after the choice: a BatchNorm of channels or a LayerNorm of each head's.
         prefix: tokens to put in front of each sequence.
 
@@ -125,7 +127,7 @@ def pool_sequences(
 
     if stride == (1, 1):
         return at(None), None
-    candidates = PoolCandidates(maps, convs, stride, padding, anchored)
+    candidates = PoolCandidates(maps, convs, stride, padding, anchored, fixed_rows)
     choice = criterion.choose(candidates)
     if choice.weights is not None:
         together = [mixed(values, weight, choice) for values, weight in zip(maps, weights, strict=True)]

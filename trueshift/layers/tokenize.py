@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from ..criteria import Candidates, Criterion, MaxNorm, values_on_grid
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.polyphase import polyphase
-from ..ops.geometry.shift import Pair, circular_shift, circular_take, pair
+from ..ops.geometry.shift import Pair, circular_shift, circular_take, fixes_rows, pair
 from ..ops.geometry.windows import token_norm
 from ..ops.nn.autocast import without_autocast
 from ..ops.nn.conv import PADDINGS, conv_tokens, project_patches
 from ..ops.selection.choose import Choice, choose
-from ..ops.selection.content_hash import origin_keys
+from ..ops.selection.content_hash import first_row, origin_keys
 from ..ops.selection.gram_energy import patch_energy
 from ..ops.selection.plain import plain_norm
 from ..ops.selection.projection_energy import projected_energy
@@ -34,7 +34,8 @@ from .frame import FrameFinder
 class Anchor(nn.Module):
     """Roll the tokens so that the one with the largest norm is the first.
 
-    Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid.
+    Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid. Of fixed rows
+    only the columns are rolled, to the one that holds this token.
 
     >>> tokens = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
     >>> trueshift.Anchor()(tokens).grid.anchored
@@ -43,16 +44,22 @@ class Anchor(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Which token becomes the first."""
-        values = tokens.values
+        values, fixed_rows = tokens.values, tokens.grid.fixed_rows
         with torch.no_grad(), without_autocast(values):
             if tokens.grid.anchored:  # scores need not be exact
-                return choose((plain_norm(values),), None)
-            return choose((token_norm(values),), lambda needed: origin_keys(values, needed))
+                return choose((_of_columns(plain_norm(values), fixed_rows),), None)
+            norms = _of_columns(token_norm(values), fixed_rows)
+            return choose((norms,), lambda needed: first_row(origin_keys(values, needed), fixed_rows))
 
     def forward(self, tokens: Tokens) -> Tokens:
         """Roll values and grid together."""
         offset = self.choose(tokens).offset
         return Tokens(circular_shift(tokens.values, offset), tokens.grid.advance(offset, anchored=True), tokens.prefix)
+
+
+def _of_columns(norms: Float[Tensor, "B H W"], fixed_rows: bool) -> Float[Tensor, "B h W"]:
+    """The largest of each column, where rows are fixed."""
+    return norms.amax(1, keepdim=True) if fixed_rows else norms
 
 
 class PatchLayer(nn.Module):
@@ -90,12 +97,11 @@ class PatchLayer(nn.Module):
 
     def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
         """The token of the largest norm on the chosen grid."""
-
-        def on_grid(values: Tensor) -> Tensor:
-            return circular_take(values, offset, candidates.stride)
-
-        norms = on_grid(token_norm(candidates.content))
-        token = choose((norms,), lambda needed: on_grid(candidates.keys(needed))).offset
+        norms = circular_take(token_norm(candidates.content), offset, candidates.stride)
+        norms = _of_columns(norms, candidates.fixed_rows)
+        token = choose(
+            (norms,), lambda needed: circular_take(candidates.keys(needed), offset, candidates.phases)
+        ).offset
         return torch.stack([offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
 
     def forward(self, tokens: Any, start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
@@ -116,7 +122,7 @@ class PatchGrids(Candidates):
         channels = tokens.values.shape[3]
         if channels != layer.dim:
             raise ValueError(f"tokens of {channels} channels: this layer was made for {layer.dim}")
-        super().__init__(tokens.values, layer.factor, tokens.grid.anchored)
+        super().__init__(tokens.values, layer.factor, tokens.grid.anchored, tokens.grid.fixed_rows)
         self.layer = layer
         self._merged: Tensor | None = None
         # zero padding depends on the chosen frame, so what was projected without it cannot be reused
@@ -199,6 +205,8 @@ class AdaptiveTokenize(PatchLayer):
         anchor: also choose which token is the first, on the wrap seam of the image.
         closed: what follows sees the border of the frame.
         padding_mode: ``"circular"``; ``"zeros"`` is for the ordinary network and breaks the shift law.
+        circular: ``"width"``: columns alone choose, go around and are anchored, here and in the layers behind, and the
+            shift law is for shifts of columns; rows are those of the ordinary network.
 
     >>> tokenize, image = trueshift.AdaptiveTokenize(3, 16, 4), torch.rand(1, 3, 32, 32)
     >>> tokenize(image).values.shape
@@ -208,6 +216,7 @@ class AdaptiveTokenize(PatchLayer):
     """
 
     grids = PatchCandidates
+    fixed_rows = False
 
     def __init__(
         self,
@@ -222,8 +231,11 @@ class AdaptiveTokenize(PatchLayer):
         padding_mode: str = "circular",
         bias: bool = True,
         closed: bool = False,
+        circular: str = "both",
     ) -> None:
         super().__init__()
+        self.fixed_rows = fixes_rows(circular)
+        padding_mode = "circular_width" if self.fixed_rows and padding_mode == "circular" else padding_mode
         self.dim, self.padding, self.pad_mode = in_chans, pair(padding), padding_mode
         self.factor = self.patch_size = pair(patch_size)
         kernel = self.factor if kernel_size is None else pair(kernel_size)
@@ -250,17 +262,20 @@ class AdaptiveTokenize(PatchLayer):
         Where the border is closed the frame matters, so the seam is looked for with more care; in training it is the
         image's own. A grid that nothing chooses starts at the very seam.
         """
+        stride = candidates.phases
         if self.frame is None:
-            scores, stride = seam_scores(candidates.content, candidates.pixels), candidates.stride
+            rows, columns = seam_scores(candidates.content, candidates.pixels)
         elif self.training:
             return offset
         else:
-            scores, stride = self.frame(candidates.pixels), candidates.stride if self.criterion.adaptive else (1, 1)
-        return start_on_seam(*scores, offset, stride, candidates.keys)
+            rows, columns = self.frame(candidates.pixels)
+            stride = stride if self.criterion.adaptive else (1, 1)
+        rows = torch.zeros_like(rows[:, :1]) if self.fixed_rows else rows  # one row, in which every start lies
+        return start_on_seam(rows, columns, offset, stride, candidates.keys)
 
     def choose(self, image: Float[Tensor, "B C H W"]) -> Choice:
         """Where the grid of tokens starts, in pixels."""
-        return super().choose(Tokens.of_image(image))
+        return super().choose(Tokens.of_image(image, self.fixed_rows))
 
     def forward(self, image: Float[Tensor, "B C H W"], start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
         """Tokens ``[B, H / patch, W / patch, embed_dim]`` and their grid.
@@ -270,7 +285,7 @@ class AdaptiveTokenize(PatchLayer):
                 with the image, as what :meth:`choose` gives does.
         """
         check_image(image, self.dim, self.factor)
-        return super().forward(Tokens.of_image(image), start)
+        return super().forward(Tokens.of_image(image, self.fixed_rows), start)
 
 
 def strided_conv(

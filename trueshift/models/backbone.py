@@ -12,7 +12,7 @@ from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor, nn
 
 from ..layers.tokenize import AdaptiveTokenize, check_image, check_size, refuse_scripting
-from ..ops.geometry.grid import TokenGrid, Tokens
+from ..ops.geometry.grid import Tokens
 from ..ops.geometry.resample import resample
 from ..ops.geometry.shift import Pair, circular_shift, pair
 from .config import PLACES, BackboneConfig, describe
@@ -84,7 +84,8 @@ class Backbone(HubModel):
     def _make_tokenizer(self, dim: int, stride: int, **more: Any) -> None:
         choices = self.config.choices
         more |= {"criterion": choices.at("tokenize", dim), "anchor": choices.anchored, "closed": choices.closed}
-        self.patch_embed = AdaptiveTokenize(self.in_chans, dim, stride, padding_mode=choices.padding_mode, **more)
+        more |= {"padding_mode": choices.padding_mode, "circular": choices.circular}
+        self.patch_embed = AdaptiveTokenize(self.in_chans, dim, stride, **more)
 
     def _make_head(
         self, dims: Sequence[int], strides: Sequence[int], pool: str, has_prefix: bool = False, norm_eps: float = 1e-5
@@ -329,7 +330,7 @@ def in_image_frame(tokens: Tokens) -> Tokens:
     grid = tokens.grid
     whole = torch.stack([grid.origin[:, axis] // grid.stride[axis] for axis in (0, 1)], 1)
     rest = torch.stack([grid.origin[:, axis] % grid.stride[axis] for axis in (0, 1)], 1)
-    return Tokens(circular_shift(tokens.values, -whole), TokenGrid(grid.stride, rest, grid.image_size), tokens.prefix)
+    return Tokens(circular_shift(tokens.values, -whole), replace(grid, origin=rest, anchored=False), tokens.prefix)
 
 
 def on_fixed_grid(tokens: Tokens) -> Tokens:

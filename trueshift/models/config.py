@@ -11,7 +11,7 @@ from typing import Any
 
 from ..criteria import Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm
 from ..layers.attention import check_heads
-from ..ops.geometry.shift import Pair, pair
+from ..ops.geometry.shift import Pair, fixes_rows, pair
 from ..ops.nn.conv import PADDINGS
 from .position_tables import POSITIONS
 
@@ -46,12 +46,17 @@ class SelectionConfig:
             linear. The border is then that of the anchored frame, so outputs stay bit-identical under circular shifts;
             while training it is that of the image as given. Needs the anchor in an adaptive network. By default
             circular in every network that adapts anywhere.
-        padding: of convolutions, ``"circular"`` or ``"zeros"``; follows ``border`` by default.
+        padding: of convolutions, ``"circular"``, ``"zeros"`` or ``"circular_width"``: columns around the border, zeros
+            above and below. Follows ``border`` and ``circular`` by default.
         positions: how relative positions over all tokens are read. ``"circular"``: a table with a row per step around
             the image; ``"shortest"``: the linear table of an ordinary network, read at the shortest signed distance;
-            ``"linear"``: as the ordinary network. Follows ``border`` by default.
+            ``"linear"``: as the ordinary network. Follows ``border`` by default. Of columns, where rows are fixed.
         grid_drop_rate: while training, the probability with which each choice is replaced by a random grid, for each
             image and layer on its own.
+        circular: along which axes the image goes around. ``"width"``, for panoramas and maps of the globe: columns
+            choose, go around and are anchored; rows are those of an ordinary network, with a fixed grid from the first
+            row on, zeros and masked windows above and below, and linear positions. Outputs are then bit-identical under
+            shifts of columns alone. Needs the anchor in an adaptive network.
     """
 
     criterion: CriterionSpec = "max_norm"
@@ -60,6 +65,7 @@ class SelectionConfig:
     padding: str | None = None
     positions: str | None = None
     grid_drop_rate: float = 0.0
+    circular: str = "both"
 
     def __post_init__(self) -> None:
         if not 0 <= self.grid_drop_rate <= 1:
@@ -72,8 +78,9 @@ class SelectionConfig:
         for name, allowed in (("border", BORDERS), ("padding", PADDINGS), ("positions", tuple(POSITIONS))):
             if getattr(self, name) not in (None, *allowed):
                 raise ValueError(f"{name} {getattr(self, name)!r}: needs one of {allowed}")
-        if self.border == "closed" and self.adaptive(*PLACES) and not self.anchored:
-            raise ValueError("border 'closed' without an anchor: needs anchor=True, or the border would not move along")
+        if (self.border == "closed" or self.fixed_rows) and self.adaptive(*PLACES) and not self.anchored:
+            what = "circular 'width'" if self.fixed_rows else "border 'closed'"
+            raise ValueError(f"{what} without an anchor: needs anchor=True, or the border would not move along")
 
     def at(self, place: str, dim: int, stride: Pair | None = None) -> Criterion:
         """A new criterion for one layer, whose tokens have ``dim`` channels; a fixed one where the stride is 1."""
@@ -104,14 +111,26 @@ class SelectionConfig:
         return not self.adaptive(*PLACES) if self.border is None else self.border == "closed"
 
     @property
+    def fixed_rows(self) -> bool:
+        """Whether rows are ordinary."""
+        return fixes_rows(self.circular)
+
+    @property
     def padding_mode(self) -> str:
         """Of convolutions."""
-        return self.padding or ("zeros" if self.closed else "circular")
+        mode = self.padding or ("zeros" if self.closed else "circular")
+        return "circular_width" if self.fixed_rows and mode == "circular" else mode
 
     @property
     def position_mode(self) -> str:
-        """Of relative positions over all tokens."""
+        """Of relative positions over all tokens; of columns, where rows are fixed."""
         return self.positions or ("linear" if self.closed else "circular")
+
+    @property
+    def position_modes(self) -> tuple[str, str]:
+        """Of rows and of columns."""
+        mode = self.position_mode
+        return "linear" if self.fixed_rows else mode, mode
 
 
 def _by_place(criterion: CriterionSpec) -> Mapping[str, CriterionLike] | None:

@@ -48,17 +48,17 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Any:
     Args:
         model: what is named above; a state_dict of Microsoft's CvT; or one of ours.
         changes: fields of the configuration to change, such as ``criterion``, ``anchor`` or ``feature_frame``; for
-            networks that keep their class ``criterion`` and ``grid_drop_rate`` alone.
+            networks that keep their class ``criterion``, ``grid_drop_rate`` and ``circular`` alone.
 
-    Shift law: logits of the twin do not change when the image moves, bit for bit.
+    Shift law: logits of the twin do not change when the image moves, bit for bit; with ``circular="width"``, when its
+    columns move.
     """
     network = unwrapped(model)
     if library_of(network) is None:
         return _twin(network, True, changes)
-    if not changes.keys() <= {"criterion", "grid_drop_rate"}:
-        raise TypeError(
-            f"{', '.join(changes)}: a {type(network).__name__} keeps its class; needs criterion or grid_drop_rate alone"
-        )
+    if not changes.keys() <= {"criterion", "grid_drop_rate", "circular"}:
+        needs = "needs criterion, grid_drop_rate or circular alone"
+        raise TypeError(f"{', '.join(changes)}: a {type(network).__name__} keeps its class; {needs}")
     return adapt_foreign(network, **changes)
 
 
@@ -96,6 +96,8 @@ def _twin(source: Any, adaptive: bool, changes: dict[str, Any]) -> Backbone:
     """A new network with copies of the weights, in the mode of its source."""
     family, config, state = _read(source)
     twin = family(twin_config(config, adaptive, **changes))
+    if isinstance(twin, MvitV2) and twin.config.circular != config.circular:
+        state = twin.read_weights(state)  # tables of rows become linear ones, or those of a circle
     copy_weights(source, state, twin)
     if isinstance(source, nn.Module):
         twin.set_grad_checkpointing(any(getattr(part, "grad_checkpointing", False) for part in source.modules()))

@@ -52,7 +52,9 @@ def unwrapped(model: Any) -> Any:
             return model
 
 
-def adapt_foreign(model: nn.Module, criterion: CriterionSpec = "fixed", grid_drop_rate: float = 0.0) -> nn.Module:
+def adapt_foreign(
+    model: nn.Module, criterion: CriterionSpec = "fixed", grid_drop_rate: float = 0.0, circular: str = "both"
+) -> nn.Module:
     """A copy of the network, of the same class, whose patch embedding chooses the frame that it shows to the rest.
 
     Args:
@@ -60,6 +62,7 @@ def adapt_foreign(model: nn.Module, criterion: CriterionSpec = "fixed", grid_dro
             network sees the image as it was trained to; needs no fine-tuning. ``"max_norm"``: the paper's, by the norm
             of the patches; the image is then seen up to a patch off its border, to be fine-tuned.
         grid_drop_rate: while training, share of the images that get a random grid.
+        circular: ``"width"``: columns alone choose; rows stay as they are.
     """
     choices = SelectionConfig(criterion=criterion, grid_drop_rate=grid_drop_rate)
     if grid_drop_rate and not choices.adaptive("tokenize"):
@@ -75,7 +78,8 @@ def adapt_foreign(model: nn.Module, criterion: CriterionSpec = "fixed", grid_dro
             "ordinary convolution; for any other image model there is trueshift.canonicalize"
         )
     parent = copy.get_submodule(name.rpartition(".")[0])
-    make_adaptive(conv, parent, choices.at("tokenize", conv.out_channels))  # type: ignore[arg-type, union-attr]
+    chooses = choices.at("tokenize", conv.out_channels)  # type: ignore[union-attr]
+    make_adaptive(conv, parent, chooses, circular)  # type: ignore[arg-type]
     return copy
 
 
@@ -128,8 +132,8 @@ def features(
         stages = _taken(getattr(output, "reshaped_hidden_states", None) or output.hidden_states, indices)
     else:
         stages = _taken(_torchvision_stages(network, image), indices)
-    patch = next(part.factor for part in network.modules() if isinstance(part, FrameConv))
-    return tuple(_located(stage, start, (image.shape[2], image.shape[3]), patch) for stage in stages)
+    conv = next(part for part in network.modules() if isinstance(part, FrameConv))
+    return tuple(_located(stage, start, (image.shape[2], image.shape[3]), conv) for stage in stages)
 
 
 def _taken(stages: Sequence[Any], indices: int | Sequence[int] | None) -> list[Any]:
@@ -152,17 +156,17 @@ def _torchvision_stages(network: Any, image: Tensor) -> list[Tensor]:
     return [stage.permute(0, 3, 1, 2) for stage in stages] if swin else stages
 
 
-def _located(state: Tensor, start: Tensor, size: Pair, patch: Pair) -> Tokens:
+def _located(state: Tensor, start: Tensor, size: Pair, conv: FrameConv) -> Tokens:
     """A map ``[B, C, h, w]``, or a sequence with class tokens and registers first, as tokens."""
     prefix = None
     if state.dim() == 4:
         values = state.permute(0, 2, 3, 1)
     else:
-        rows, columns = (length // step for length, step in zip(size, patch, strict=True))
+        rows, columns = (length // step for length, step in zip(size, conv.factor, strict=True))
         extra = state.shape[1] - rows * columns
         values, prefix = state[:, extra:].unflatten(1, (rows, columns)), state[:, :extra] if extra else None
     if size[0] % values.shape[1] or size[1] % values.shape[2]:
         maps = f"{values.shape[1]} x {values.shape[2]} maps do not divide an image of {size[0]} x {size[1]} pixels"
         raise ValueError(f"{maps}: needs sides that every stage divides")
     stride = (size[0] // values.shape[1], size[1] // values.shape[2])
-    return Tokens(values, TokenGrid(stride, start, size, anchored=True), prefix)
+    return Tokens(values, TokenGrid(stride, start, size, True, conv.fixed_rows), prefix)

@@ -46,7 +46,7 @@ class PoolingAttention(nn.Module):
         self.residual_pooling = config.residual_pooling
         self.reach: Pair = (config.kernel_qkv // 2, config.kernel_qkv // 2)
         self.pad_mode = choices.padding_mode
-        self.positions = POSITIONS[choices.position_mode]
+        self.positions = tuple(POSITIONS[mode] for mode in choices.position_modes)
         self.qkv = Linear(shape.dim, 3 * shape.attn_dim, bias=config.qkv_bias)
         self.proj = Linear(shape.attn_dim, shape.attn_dim)
         depthwise = partial(nn.Conv2d, dim, dim, config.kernel_qkv, groups=dim, bias=False)
@@ -54,8 +54,8 @@ class PoolingAttention(nn.Module):
         self.pool_q, self.norm_q = depthwise(), norm()
         self.pool_k, self.norm_k = depthwise(), norm()
         self.pool_v, self.norm_v = depthwise(), norm()
-        for name, steps in zip(TABLES, shape.steps, strict=True):
-            table = torch.empty(self.positions.table_rows(steps), dim)
+        for name, positions, steps in zip(TABLES, self.positions, shape.steps, strict=True):
+            table = torch.empty(positions.table_rows(steps), dim)
             setattr(self, name, nn.Parameter(nn.init.trunc_normal_(table, std=0.02)))
         self.query_criterion = choices.at("merge", shape.attn_dim, shape.stride_q)
         self.key_criterion = choices.at("pool", 2 * shape.attn_dim, shape.stride_kv)
@@ -68,7 +68,8 @@ class PoolingAttention(nn.Module):
 
         def pooled(which: slice, criterion: Criterion, stride: Pair) -> tuple[list[Tensor], Choice | None]:
             common = (self.reach, self.pad_mode, tokens.grid.anchored)
-            return pool_sequences(maps[which], convs[which], criterion, stride, *common, norms[which])
+            last = (norms[which], None, tokens.grid.fixed_rows)
+            return pool_sequences(maps[which], convs[which], criterion, stride, *common, *last)
 
         choice = key_choice = None
         if self.shape.stride_q == self.shape.stride_kv == (1, 1):  # nothing to choose: all in one
@@ -104,21 +105,27 @@ class PoolingAttention(nn.Module):
         rows, columns = (self._table(getattr(self, name), grid, key_grid, axis) for axis, name in enumerate(TABLES))
         together = grid is key_grid or not (self.query_criterion.adaptive or self.key_criterion.adaptive)
         asked = queries.transpose(1, 2)[:, count:]
-        bias = position_bias(asked, (rows, columns), grid, key_grid, self.positions.rows, together)
+        read, of_columns = (positions.rows for positions in self.positions)
+        read = read if read is of_columns else self._rows
+        bias = position_bias(asked, (rows, columns), grid, key_grid, read, together)
         return F.pad(bias, (count, 0, count, 0)) if count else bias
+
+    def _rows(self, grid: TokenGrid, key_grid: TokenGrid, axis: int) -> Int64[Tensor, "B q k"]:
+        """Which row of an axis' table, where the axes differ."""
+        return self.positions[axis].rows(grid, key_grid, axis)
 
     def _table(self, table: Tensor, grid: TokenGrid, key_grid: TokenGrid, axis: int) -> Tensor:
         """The table for the image at hand, interpolated if it was made for another size."""
-        return self.positions.resize(table, grid.image_size[axis] // finer(grid, key_grid, axis))
+        return self.positions[axis].resize(table, grid.image_size[axis] // finer(grid, key_grid, axis))
 
-    def refit(self, shape: BlockShape, mode: str, size: Pair) -> None:
+    def refit(self, shape: BlockShape, modes: tuple[str, str], size: Pair) -> None:
         """Make equivalent tables for another size of images, or for reading positions in another way."""
+        wanted = tuple(POSITIONS[mode] for mode in modes)
         for axis, name in enumerate(TABLES):
-            table = getattr(self, name)
-            kind = POSITIONS[mode].kind
-            fitted = fit_table(table.detach(), self.positions.kind, shape.place(axis, size), kind).clone()
+            table, place = getattr(self, name), shape.place(axis, size)
+            fitted = fit_table(table.detach(), self.positions[axis].kind, place, wanted[axis].kind).clone()
             setattr(self, name, nn.Parameter(fitted, requires_grad=table.requires_grad))
-        self.shape, self.positions = shape, POSITIONS[mode]
+        self.shape, self.positions = shape, wanted
 
 
 def _advance(grid: TokenGrid, choice: Choice | None, stride: Pair) -> TokenGrid:
@@ -226,7 +233,7 @@ class MvitV2(Backbone):
     def _refit(self) -> None:
         for stage, shapes in zip(self.stage_list, block_shapes(self.config), strict=False):  # some may be pruned
             for block, shape in zip(stage.blocks, shapes, strict=True):
-                block.attn.refit(shape, self.config.choices.position_mode, self.config.size)
+                block.attn.refit(shape, self.config.choices.position_modes, self.config.size)
 
     def table_places(self, prefix: str = "") -> dict[str, TablePlace]:
         """Where its position tables are among weights whose names begin so."""
@@ -254,24 +261,33 @@ class MvitV2(Backbone):
         found = find_tables(weights, places, self.config.size)
         if found is None:  # what does not fit is refused where weights are loaded
             return dict(weights)
-        mode = self._mode_for(found.kind)
+        mode = self._mode_for(found.kinds[1])
         if self.config.positions is None and mode != self.config.choices.position_mode:
             self.set_positions(mode)
-        wanted = POSITIONS[self.config.choices.position_mode].kind
-        fitted = {key: fit_table(weights[key], found.kind, place, wanted) for key, place in places.items()}
+        wanted = [POSITIONS[mode].kind for mode in self.config.choices.position_modes]
+        fitted = {
+            key: fit_table(weights[key], found.kinds[place.axis], place, wanted[place.axis])
+            for key, place in places.items()
+        }
         return {**weights, **fitted}
 
     def weights_advice(self, weights: Mapping[str, Any], prefix: str = "") -> str | None:
         """How to build a network that takes these weights, if their position tables do not fit this one."""
         found = find_tables(weights, self.table_places(prefix), self.config.size)
         own, size = self.config.choices.position_mode, self.config.size
-        mode = own if found is None else self._mode_for(found.kind)
-        if found is None or (mode == own and found.size == size):
+        if found is None:
             return None
+        mode, axes = self._mode_for(found.kinds[1]), self.config.circular
+        fits = found.kinds[0] == POSITIONS["linear" if axes == "width" else mode].kind
+        their_axes = axes if fits else "both" if axes == "width" else "width"
         needs = [f"positions={mode!r}"] if mode != own else []
+        needs += [] if fits else [f"circular={their_axes!r}"]
         needs += [f"img_size={found.size}, load them, then set_input_size({size})"] if found.size != size else []
+        if not needs:
+            return None
         theirs, mine = (
-            f"positions={how!r} on images of {h} x {w}" for how, (h, w) in ((mode, found.size), (own, size))
+            f"positions={how!r} and circular={around!r} on images of {h} x {w}"
+            for how, around, (h, w) in ((mode, their_axes, found.size), (own, axes, size))
         )
         return f"position tables for {theirs}, this model has {mine}: create it with {', '.join(needs)}"
 

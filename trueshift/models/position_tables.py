@@ -58,7 +58,7 @@ class TablePlace(NamedTuple):
 class FoundTables(NamedTuple):
     """What the tables among weights are."""
 
-    kind: str  # "circular" or "linear"
+    kinds: tuple[str, str]  # "circular" or "linear", of rows and of columns
     size: Pair  # of the images that they were made for
 
 
@@ -76,15 +76,16 @@ def find_tables(weights: Mapping[str, Any], places: Mapping[str, TablePlace], si
         return None
     rows = {key: weights[key].shape[0] for key in places}
     possible = []
-    for kind in ("circular", "linear"):
-        if kind == "linear" and any(count % 2 == 0 for count in rows.values()):
-            continue
+    for kinds in (("circular", "circular"), ("linear", "linear"), ("linear", "circular")):
         sizes: tuple[set[int], set[int]] = (set(), set())
         for key, place in places.items():
-            sizes[place.axis].add(place.unit * (rows[key] if kind == "circular" else (rows[key] + 1) // 2))
-        if len(sizes[0]) == len(sizes[1]) == 1:
-            possible.append(FoundTables(kind, (sizes[0].pop(), sizes[1].pop())))
-    best = [found for found in possible if found.size == size] or possible
+            linear, count = kinds[place.axis] == "linear", rows[key]
+            # a linear table has an odd number of rows: of any other, 0 is no size
+            sizes[place.axis].add(place.unit * ((count + 1) // 2 * (count % 2) if linear else count))
+        if len(sizes[0]) == len(sizes[1]) == 1 and 0 not in sizes[0] | sizes[1]:
+            possible.append(FoundTables(kinds, (sizes[0].pop(), sizes[1].pop())))
+    alike = [found for found in possible if found.kinds[0] == found.kinds[1]]
+    best = [found for found in possible if found.size == size] or alike or possible
     return best[0] if len(best) == 1 else None
 
 

@@ -166,6 +166,7 @@ class Swin(Backbone):
             config.num_heads[index],
             config.qkv_bias,
             border=config.choices.closed or not config.choices.adaptive("align"),
+            circular=config.choices.circular,
             cut_off=config.choices.anchored,
             attn_drop=config.attn_drop_rate,
             proj_drop=config.proj_drop_rate,

@@ -29,8 +29,8 @@ class ConvNormRelu(nn.Sequential):
 
     def __init__(self, inside: int, outside: int, kernel: int, padding: str) -> None:
         conv: nn.Conv2d
-        if padding == "circular" and kernel > 1:
-            conv = CircularConv2d(inside, outside, kernel, bias=False)
+        if padding != "zeros" and kernel > 1:
+            conv = CircularConv2d(inside, outside, kernel, bias=False, padding_mode=padding)
         else:
             conv = nn.Conv2d(inside, outside, kernel, padding=kernel // 2, bias=False)
         super().__init__(conv, nn.BatchNorm2d(outside), nn.ReLU(inplace=True))
@@ -48,10 +48,13 @@ class PyramidPooling(nn.Module):
     Shift law: none of its own: parts begin at the first token, so the tokens must come from an anchor.
 
     Args:
-        circular: spread the means around the circle, so that there is no seam where the map begins.
+        circular: spread the means around the circle, so that there is no seam where the map begins; of rows and of
+            columns, or one for both.
     """
 
-    def __init__(self, inside: int, outside: int, bins: Sequence[int], padding: str, circular: bool) -> None:
+    def __init__(
+        self, inside: int, outside: int, bins: Sequence[int], padding: str, circular: bool | tuple[bool, bool]
+    ) -> None:
         super().__init__()
         self.circular = circular
         self.blocks = nn.ModuleList(
@@ -79,20 +82,27 @@ class UperNetDecoder(nn.Module):
     Args:
         inside: channels of the stages, from fine to coarse.
         channels: of everything in the decoder.
-        padding: of convolutions, ``"circular"`` or ``"zeros"``.
+        padding: of convolutions, ``"circular"``, ``"circular_width"`` or ``"zeros"``.
         adaptive: work in a frame that the content chooses, and interpolate around the border.
+        fixed_rows: but not around that of rows.
     """
 
     def __init__(
-        self, inside: Sequence[int], channels: int, padding: str, adaptive: bool, bins: Sequence[int] = BINS
+        self,
+        inside: Sequence[int],
+        channels: int,
+        padding: str,
+        adaptive: bool,
+        bins: Sequence[int] = BINS,
+        fixed_rows: bool = False,
     ) -> None:
         super().__init__()
         if len(inside) < 2:
             raise ValueError(f"{len(inside)} stage: a pyramid needs at least 2")
-        self.adaptive = adaptive
+        self.adaptive, self.circular = adaptive, (adaptive and not fixed_rows, adaptive)
         self.anchor = Anchor()
         self.feature_norms = nn.ModuleList(nn.LayerNorm(count, eps=1e-6) for count in inside)
-        self.psp = PyramidPooling(inside[-1], channels, bins, padding, adaptive)
+        self.psp = PyramidPooling(inside[-1], channels, bins, padding, self.circular)
         coarse_to_fine = inside[-2::-1]
         self.fpn_lateral_blocks = nn.ModuleList(
             nn.Sequential(OrderedDict(conv_norm_relu=ConvNormRelu(count, channels, 1, padding)))
@@ -106,7 +116,7 @@ class UperNetDecoder(nn.Module):
         maps, grid = self._at_the_finest(features)
         stacked = torch.cat(maps[::-1], 1)
         del maps  # four maps of the finest size: nothing else in the decoder is as large
-        fused = self.fusion_block.within_margin(stacked) if self.adaptive else self.fusion_block(stacked)
+        fused = self.fusion_block.within_margin(stacked) if all(self.circular) else self.fusion_block(stacked)
         return Tokens(fused.permute(0, 2, 3, 1), grid)
 
     def _at_the_finest(self, features: Sequence[Tokens]) -> tuple[list[Float[Tensor, "B D H W"]], TokenGrid]:
@@ -114,7 +124,7 @@ class UperNetDecoder(nn.Module):
         *finer, (top_norm, top) = zip(self.feature_norms, features, strict=True)
         top = self.anchor(top) if self.adaptive else top
         finest = replace(features[0].grid, origin=top.grid.origin)
-        margin = 1 if self.adaptive else 0
+        margin = 1 if all(self.circular) else 0
         state, grid = self.psp(_as_maps(top_norm(top.values))), top.grid
         maps = [self.refine(state, grid, finest, margin)]
         stages = zip(finer[::-1], self.fpn_lateral_blocks, self.fpn_conv_blocks, strict=True)
@@ -138,7 +148,7 @@ class UperNetDecoder(nn.Module):
     ) -> Float[Tensor, "B C H W"]:
         """Interpolate to a finer grid; around the border if adaptive, otherwise held at it."""
         if grid.stride != onto.stride:
-            return _as_maps(enlarge(x.permute(0, 2, 3, 1), onto.shape, self.adaptive, margin))
+            return _as_maps(enlarge(x.permute(0, 2, 3, 1), onto.shape, self.circular, margin))
         return _padded(x, margin) if margin else x
 
 

@@ -60,9 +60,10 @@ class UperNetConfig:
 class UperNet(HubModel):
     """A backbone, the pyramid decoder, and a classifier for pixels.
 
-    Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive backbone with its anchor and in evaluation mode.
-    On an ordinary backbone it is the ordinary UperNet, with its weights' usual names. In a compiled or captured graph
-    the law holds up to a period of the image, where it has one (:mod:`trueshift.ops.geometry.periodic`).
+    Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive backbone with its anchor and in evaluation mode; on
+    one with ``circular="width"`` for shifts of columns. On an ordinary backbone it is the ordinary UperNet, with its
+    weights' usual names. In a compiled or captured graph the law holds up to a period of the image, where it has one
+    (:mod:`trueshift.ops.geometry.periodic`).
 
     Args:
         backbone: the name of one of ours, or a :class:`~trueshift.models.backbone.Backbone`, which becomes part of
@@ -92,7 +93,7 @@ class UperNet(HubModel):
             raise ValueError("head_align_corners: a circle has no corners; needs an ordinary backbone, or False")
         stages = [info["num_chs"] for info in self.encoder.feature_info]
         channels, padding = self.config.channels, choices.padding_mode
-        self.decoder = UperNetDecoder(stages, channels, padding, self.adaptive, self.config.bins)
+        self.decoder = UperNetDecoder(stages, channels, padding, self.adaptive, self.config.bins, choices.fixed_rows)
         self.segmentation_head = nn.Sequential(nn.Conv2d(channels, num_classes, 1))
         self.auxiliary_head: nn.Sequential | None = None
         if self.config.auxiliary:
@@ -162,14 +163,14 @@ class UperNet(HubModel):
         """Interpolated to every pixel, still starting at the grid's own origin."""
         if self.config.head_align_corners:
             return F.interpolate(maps, grid.image_size, mode="bilinear", align_corners=True)
-        return enlarge(maps.contiguous(), grid.image_size, self.adaptive, dims=IMAGE_DIMS)
+        return enlarge(maps.contiguous(), grid.image_size, self.decoder.circular, dims=IMAGE_DIMS)
 
     def _in_image_frame(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
         """The same, rolled once, at full resolution, to where the pixels stand."""
         if not self.adaptive:
             return self._on_pixels(maps, grid)
         if maps.is_cuda and maps.dtype in _HALF:
-            return enlarge_from(maps, grid.image_size, -grid.origin)
+            return enlarge_from(maps, grid.image_size, -grid.origin, self.decoder.circular)
         if torch.compiler.is_compiling() or torch.is_grad_enabled():
             return circular_shift(self._on_pixels(maps, grid), -grid.origin, IMAGE_DIMS)
         # some classes at a time: two copies of all logits at full resolution would be most of the memory
@@ -237,7 +238,8 @@ def repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy)
     if not len(which):
         return moved
     at = torch.from_numpy(which).to(moved.device)
-    return moved.index_copy(0, at, repeat_one_period(moved[at], images[at], grid.origin[at]))
+    repeated = repeat_one_period(moved[at], images[at], grid.origin[at], grid.fixed_rows)
+    return moved.index_copy(0, at, repeated)
 
 
 def _cross_entropy(logits: Float[Tensor, "B classes H W"], masks: Int[Tensor, "B H W"]) -> Float[Tensor, ""]:

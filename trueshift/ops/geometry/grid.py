@@ -20,6 +20,7 @@ class TokenGrid:
 
     ``origin`` is the nominal start of the first patch, whatever padding its convolution had. ``anchored`` says that the
     first token was chosen by the content: the values on the grid are then the same whatever the shift, bit for bit.
+    ``fixed_rows`` says that rows are ordinary: no choice moves them, and they do not go around.
 
     Shift law: the grid of ``S^t x`` has the origin of ``x``'s grid minus ``t``, modulo the image's size.
 
@@ -32,11 +33,13 @@ class TokenGrid:
     origin: Int[Tensor, "B 2"]
     image_size: Pair
     anchored: bool = False
+    fixed_rows: bool = False
 
     @classmethod
-    def of_image(cls, x: Shaped[Tensor, "B C H W"]) -> "TokenGrid":
+    def of_image(cls, x: Shaped[Tensor, "B C H W"], fixed_rows: bool = False) -> "TokenGrid":
         """The grid of the pixels themselves."""
-        return cls((1, 1), x.new_zeros((x.shape[0], 2), dtype=torch.int64), (x.shape[2], x.shape[3]))
+        origin = x.new_zeros((x.shape[0], 2), dtype=torch.int64)
+        return cls((1, 1), origin, (x.shape[2], x.shape[3]), fixed_rows=fixed_rows)
 
     @property
     def shape(self) -> Pair:
@@ -53,7 +56,7 @@ class TokenGrid:
             columns = (self.origin[:, 1] + offset[:, 1] * self.stride[1]) % self.image_size[1]
             origin = torch.stack([rows, columns], 1)
         stride = (self.stride[0] * factor[0], self.stride[1] * factor[1])
-        return TokenGrid(stride, origin, self.image_size, self.anchored or anchored)
+        return TokenGrid(stride, origin, self.image_size, self.anchored or anchored, self.fixed_rows)
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,9 @@ class Tokens:
             raise ValueError(f"{tuple(self.values.shape[1:3])} tokens on a grid of {of_grid}")
 
     @classmethod
-    def of_image(cls, x: Float[Tensor, "B C H W"]) -> "Tokens":
+    def of_image(cls, x: Float[Tensor, "B C H W"], fixed_rows: bool = False) -> "Tokens":
         """Every pixel a token, standing where it stands."""
-        return cls(x.permute(0, 2, 3, 1), TokenGrid.of_image(x))
+        return cls(x.permute(0, 2, 3, 1), TokenGrid.of_image(x, fixed_rows))
 
 
 def place(tokens: Tokens) -> Float[Tensor, "B H W C"]:

@@ -17,7 +17,11 @@ from .shift import IMAGE_DIMS, TOKEN_DIMS, Pair, circular_pad
 
 
 def enlarge(
-    x: Float[Tensor, "B *rest"], size: Pair, circular: bool = True, margin: int = 0, dims: Pair = TOKEN_DIMS
+    x: Float[Tensor, "B *rest"],
+    size: Pair,
+    circular: bool | tuple[bool, bool] = True,
+    margin: int = 0,
+    dims: Pair = TOKEN_DIMS,
 ) -> Float[Tensor, "B *enlarged"]:
     """Values at the centres of ``size`` equal cells that cover what the cells of ``x`` cover.
 
@@ -27,19 +31,23 @@ def enlarge(
 
     Args:
         x: tokens ``[B, h, w, C]``, or maps ``[B, C, h, w]`` with ``dims=IMAGE_DIMS``.
+        circular: of rows and of columns, or one for both.
         margin: cells more on every side, continued around the circle.
         dims: which two dimensions are rows and columns.
     """
-    if margin and not circular:
+    around = (circular, circular) if isinstance(circular, bool) else circular
+    if margin and not all(around):
         raise ValueError("a margin continues around a circle: needs circular")
     if not x.is_cuda and _whole(x, size, dims):
-        return _interpolated(x, size, circular, margin, dims)
-    for dim, length in zip(dims, size, strict=True):
-        x = _along(x, _weights(x, x.shape[dim], length, circular, margin), dim)
+        return _interpolated(x, size, around, margin, dims)
+    for dim, length, goes_around in zip(dims, size, around, strict=True):
+        x = _along(x, _weights(x, x.shape[dim], length, goes_around, margin), dim)
     return x
 
 
-def enlarge_from(maps: Float[Tensor, "B C h w"], size: Pair, start: Int[Tensor, "B 2"]) -> Float[Tensor, "B C H W"]:
+def enlarge_from(
+    maps: Float[Tensor, "B C h w"], size: Pair, start: Int[Tensor, "B 2"], circular: tuple[bool, bool] = (True, True)
+) -> Float[Tensor, "B C H W"]:
     """:func:`enlarge` on a circle, rolled: each map begins with the cell at its own ``start``.
 
     Shift law: the values are those of ``start`` 0, moved. In half precision bit for bit: a sum of two products, which
@@ -47,7 +55,8 @@ def enlarge_from(maps: Float[Tensor, "B C h w"], size: Pair, start: Int[Tensor, 
     float32 to rounding: enlarge first, then move.
     """
     rows, columns = (
-        _rolled(_weights(maps, maps.shape[dim], size[dim - 2], True, 0), start[:, dim - 2]) for dim in IMAGE_DIMS
+        _rolled(_weights(maps, maps.shape[dim], size[dim - 2], circular[dim - 2], 0), start[:, dim - 2])
+        for dim in IMAGE_DIMS
     )
     wide = torch.bmm(maps.flatten(1, 2), columns.mT).unflatten(1, maps.shape[1:3])
     # image by image, so that its weights serve all channels without a copy for each
@@ -112,17 +121,17 @@ def _whole(x: Tensor, size: Pair, dims: Pair) -> bool:
     return all(length % x.shape[dim] == 0 for length, dim in zip(size, dims, strict=True))
 
 
-def _interpolated(x: Tensor, size: Pair, circular: bool, margin: int, dims: Pair) -> Tensor:
-    """The same by ``F.interpolate``; on a circle with a cell more all around, cut off again but for the margin."""
+def _interpolated(x: Tensor, size: Pair, circular: tuple[bool, bool], margin: int, dims: Pair) -> Tensor:
+    """The same by ``F.interpolate``; on a circle with a cell more at both ends, cut off again but for the margin."""
     tokens = x if dims == TOKEN_DIMS else x.permute(0, 2, 3, 1)
-    if not circular:
+    if not any(circular):
         maps = F.interpolate(tokens.permute(0, 3, 1, 2), size, mode="bilinear", align_corners=False)
     else:
         rows, columns = (length // x.shape[dim] for length, dim in zip(size, dims, strict=True))
-        more = margin + 1
-        around = circular_pad(tokens, (more, more), (more, more)).permute(0, 3, 1, 2)
+        above, beside = (margin + 1 if goes_around else 0 for goes_around in circular)
+        around = circular_pad(tokens, (above, above), (beside, beside)).permute(0, 3, 1, 2)
         larger = (around.shape[2] * rows, around.shape[3] * columns)
         maps = F.interpolate(around, larger, mode="bilinear", align_corners=False)
-        top, left = more * rows - margin, more * columns - margin
+        top, left = above * rows - margin, beside * columns - margin
         maps = maps[:, :, top : top + size[0] + 2 * margin, left : left + size[1] + 2 * margin]
     return maps if dims == IMAGE_DIMS else maps.permute(0, 2, 3, 1)

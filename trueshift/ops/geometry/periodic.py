@@ -35,22 +35,31 @@ def _periodic(sums: Int64[Tensor, "B N"]) -> Bool[Tensor, " B"]:
 
 
 def repeat_one_period(
-    maps: Float[Tensor, "B D H W"], image: Shaped[Tensor, "B C H W"], origin: Int[Tensor, "B 2"]
+    maps: Float[Tensor, "B D H W"],
+    image: Shaped[Tensor, "B C H W"],
+    origin: Int[Tensor, "B 2"],
+    fixed_rows: bool = False,
 ) -> Float[Tensor, "B D H W"]:
     """Maps of an image's pixels, with every pixel taking the value of the first one, from ``origin`` on, like it.
 
     An image that does not repeat keeps its map as it is.
 
     Shift law: if the maps move with the image up to one of its periods, the result moves with it, bit for bit.
+
+    Args:
+        fixed_rows: the image goes around along its columns alone, so only pixels of one row are alike.
     """
     with torch.no_grad():
         # two pixels are alike if the image looks the same from both
-        keys = circular_shift(origin_keys(image.permute(0, 2, 3, 1)), origin).flatten(1)
+        keys = circular_shift(origin_keys(image.permute(0, 2, 3, 1)), origin)
+        keys = keys.flatten(0, 1) if fixed_rows else keys.flatten(1)
         ordered, positions = keys.sort(dim=1, stable=True)
         starts = torch.ones_like(ordered, dtype=torch.bool)
         starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
         run = torch.where(starts, torch.arange(keys.shape[1], device=keys.device), 0).cummax(1).values
         first = torch.empty_like(positions).scatter_(1, positions, positions.gather(1, run))
-    framed = circular_shift(maps, origin, IMAGE_DIMS).flatten(2)
-    repeated = framed.gather(2, first[:, None].expand(-1, maps.shape[1], -1)).view_as(maps)
+    framed = circular_shift(maps, origin, IMAGE_DIMS)
+    lines = framed if fixed_rows else framed.flatten(2)
+    first = first.view(len(lines), 1, *lines.shape[2:])
+    repeated = lines.gather(-1, first.expand_as(lines)).view_as(maps)
     return circular_shift(repeated, -origin, IMAGE_DIMS)

@@ -1,5 +1,7 @@
 """Interpolate tokens from their grid to another one of the same image: all the geometry a decoder needs."""
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
@@ -14,7 +16,7 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
 
     A token at ``origin`` with stride ``s`` covers the pixels ``origin .. origin + s - 1`` and has its centre at
     ``origin + (s - 1) / 2``. With both grids at origin 0 this is ``F.interpolate(align_corners=False)``, but for
-    the border, where the image continues on the other side.
+    the border, where the image continues on the other side; rows that are fixed do not.
 
     Grids that share one ``origin`` (the tensor itself, as :func:`start_at` gives it) are the cheap case: the weights
     are the same for every image (:mod:`trueshift.ops.geometry.interpolate`).
@@ -35,11 +37,14 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
     if mode not in ("bilinear", "nearest"):
         raise ValueError(f"mode {mode!r}: needs 'bilinear' or 'nearest'")
     if mode == "bilinear" and tokens.grid.origin is onto.origin and _divides(onto, tokens.grid):
-        return Tokens(enlarge(tokens.values, onto.shape), onto) if tokens.grid.stride != onto.stride else tokens
+        if tokens.grid.stride == onto.stride:
+            return tokens
+        return Tokens(enlarge(tokens.values, onto.shape, (not tokens.grid.fixed_rows, True)), onto)
     values = tokens.values
     for axis in (0, 1):
         lower, twice = _cells(tokens.grid, onto, axis)
-        values = _interpolate(values, lower, twice, tokens.grid.stride[axis], axis + 1, mode)
+        around = axis == 1 or not tokens.grid.fixed_rows
+        values = _interpolate(values, lower, twice, tokens.grid.stride[axis], axis + 1, mode, around)
     return Tokens(values, onto)
 
 
@@ -51,8 +56,7 @@ def start_at(tokens: Tokens, origin: Int[Tensor, "B 2"]) -> Tokens:
     rows, columns = tokens.grid.stride
     away = origin - tokens.grid.origin
     offset = torch.stack([away[:, 0] // rows, away[:, 1] // columns], 1)
-    grid = TokenGrid(tokens.grid.stride, origin, tokens.grid.image_size, tokens.grid.anchored)
-    return Tokens(circular_shift(tokens.values, offset), grid)
+    return Tokens(circular_shift(tokens.values, offset), replace(tokens.grid, origin=origin))
 
 
 def _divides(fine: TokenGrid, coarse: TokenGrid) -> bool:
@@ -72,14 +76,18 @@ def _cells(source: TokenGrid, target: TokenGrid, axis: int) -> tuple[Int64[Tenso
 
 
 def _interpolate(
-    values: Float[Tensor, "B h w C"], lower: Tensor, twice: Tensor, stride: int, dim: int, mode: str
+    values: Float[Tensor, "B h w C"], lower: Tensor, twice: Tensor, stride: int, dim: int, mode: str, around: bool
 ) -> Float[Tensor, "B H W C"]:
     size = values.shape[dim]
+
+    def at(cell: Tensor) -> Tensor:
+        return _take(values, cell % size if around else cell.clamp(0, size - 1), dim)
+
     if mode == "nearest":
-        return _take(values, (lower + (twice >= stride)) % size, dim)
+        return at(lower + (twice >= stride))
     share = (twice.to(values.dtype) / (2 * stride)).unsqueeze(-1).unsqueeze(3 - dim)
     # two products and a sum, not lerp: its vector and scalar loops round differently
-    return _take(values, lower % size, dim) * (1 - share) + _take(values, (lower + 1) % size, dim) * share
+    return at(lower) * (1 - share) + at(lower + 1) * share
 
 
 def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Int, Shaped
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..kernels import kernel_for, usable
 
 Pair = tuple[int, int]
 
+CIRCULAR = ("both", "width")  # along which axes an image goes around
 IMAGE_DIMS: Pair = (2, 3)  # B C H W
 TOKEN_DIMS: Pair = (1, 2)  # B H W C
 
@@ -27,6 +29,13 @@ def pair(value: int | Sequence[int]) -> Pair:
         return value, value
     first, second = value
     return int(first), int(second)
+
+
+def fixes_rows(circular: str) -> bool:
+    """Whether rows are ordinary and only columns go around."""
+    if circular not in CIRCULAR:
+        raise ValueError(f"circular {circular!r}: needs one of {CIRCULAR}")
+    return circular == "width"
 
 
 def circular_shift(
@@ -147,6 +156,21 @@ def circular_pad(
         pieces = [piece for piece in pieces if piece.shape[dim]]
         x = torch.cat(pieces, dim) if len(pieces) > 1 else x
     return x
+
+
+def pad_image(
+    x: Float[Tensor, "B C H W"], rows: Pair, columns: Pair, mode: str, beyond: float = 0.0
+) -> Float[Tensor, "B C PH PW"]:
+    """Pad by (before, after) rows and columns.
+
+    Args:
+        mode: ``"circular"``: around the border; ``"zeros"``: with ``beyond``; ``"circular_width"``: columns around the
+            border, rows with ``beyond``.
+    """
+    around = {"circular": (rows, columns), "circular_width": ((0, 0), columns)}.get(mode)
+    if around is not None:
+        x, columns = circular_pad(x.permute(0, 2, 3, 1), *around).permute(0, 3, 1, 2), (0, 0)
+    return x if mode == "circular" else F.pad(x, (*columns, *rows), value=beyond)
 
 
 def shifted_views(x: Shaped[Tensor, "B H W *rest"], window: Pair) -> list[list[Tensor]]:

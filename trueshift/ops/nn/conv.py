@@ -5,11 +5,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..geometry.shift import IMAGE_DIMS, Pair, circular_pad, circular_shift
+from ..geometry.shift import IMAGE_DIMS, Pair, circular_pad, circular_shift, pad_image
 from ..kernels import kernel_for, usable
 from .autocast import network_precision
 
-PADDINGS = ("circular", "zeros")
+PADDINGS = ("circular", "zeros", "circular_width")  # the last: columns around the border, zeros above and below
 
 
 def conv_on_circle(
@@ -32,10 +32,10 @@ def conv_on_circle(
     height, width = conv.kernel_size
     rows, columns = (padding[0], height - 1 - padding[0]), (padding[1], width - 1 - padding[1])
     tiles = (height, width) == stride  # nothing is read beyond the image
-    if start is not None and (tiles or mode == "zeros"):
+    if start is not None and (tiles or mode != "circular"):
         x = circular_shift(x.permute(0, 2, 3, 1), start).permute(0, 3, 1, 2)
-    if mode == "zeros":
-        x = F.pad(x, (*columns, *rows))
+    if mode != "circular":
+        x = pad_image(x, rows, columns, mode)
     elif not tiles:
         x = circular_pad(x.permute(0, 2, 3, 1), rows, columns, start).permute(0, 3, 1, 2)
     return F.conv2d(x, conv.weight, conv.bias, stride, groups=conv.groups)
@@ -53,7 +53,13 @@ def conv_tokens(
     return conv_on_circle(values.permute(0, 3, 1, 2), conv, stride, padding, mode, start).permute(0, 2, 3, 1)
 
 
-@kernel_for(lambda image, *_: usable(image) and not (image.requires_grad and torch.is_grad_enabled()))
+def _projected(
+    image: Tensor, conv: nn.Conv2d, start: Tensor, stride: Pair, padding: Pair, mode: str = "circular"
+) -> bool:
+    return usable(image) and mode != "circular_width" and not (image.requires_grad and torch.is_grad_enabled())
+
+
+@kernel_for(_projected)
 def project_patches(
     image: Float[Tensor, "B C H W"],
     conv: nn.Conv2d,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..geometry.shift import Pair, circular_pad, circular_shift
+from ..geometry.shift import Pair, circular_shift, pad_image
 from ..kernels import kernel_for, usable
 from .autocast import network_precision
 
@@ -29,7 +29,8 @@ def depthwise(
     Args:
         padding: how far the kernel reaches before each position.
         offset: where each image's frame starts, counted in tokens.
-        mode: what is beyond the border of the shifted frame: the other side, or ``"zeros"``.
+        mode: what is beyond the border of the shifted frame: the other side, ``"zeros"``, or the other side beside it
+            and zeros above and below, ``"circular_width"``.
     """
     (sequence,) = depthwise_sequences([x], [weight], stride, padding, offset, mode)
     return sequence.unflatten(1, pooled_shape(x, stride))
@@ -39,7 +40,20 @@ def _served(x: Tensor, weights: Sequence[Tensor]) -> bool:
     return len(weights) <= 3 and usable(x) and all(weight.shape == weights[0].shape for weight in weights)
 
 
-@kernel_for(lambda maps, weights, *_, **__: _served(maps[0], weights))
+def _padded_so(
+    maps: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    stride: Pair,
+    padding: Pair,
+    offset: Tensor | None = None,
+    mode: str = "circular",
+    *_: object,
+    **__: object,
+) -> bool:
+    return mode != "circular_width" and _served(maps[0], weights)
+
+
+@kernel_for(_padded_so)
 def depthwise_sequences(
     maps: Sequence[Float[Tensor, "B H W C"]],
     weights: Sequence[Float[Tensor, "D 1 kh kw"]],
@@ -108,9 +122,7 @@ def _framed(x: Tensor, weight: Tensor, padding: Pair, offset: Tensor | None, mod
     if x.shape[3] != weight.shape[0]:
         x = x.unflatten(3, (-1, weight.shape[0])).permute(0, 3, 1, 2, 4).flatten(0, 1)
     rows, columns = ((before, extent - 1 - before) for before, extent in zip(padding, weight.shape[2:], strict=True))
-    if mode == "zeros":
-        return F.pad(x.permute(0, 3, 1, 2), (*columns, *rows))
-    return circular_pad(x, rows, columns).permute(0, 3, 1, 2)
+    return pad_image(x.permute(0, 3, 1, 2), rows, columns, mode)
 
 
 def _convolved(

@@ -4,11 +4,17 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..geometry.shift import Pair, circular_pad, circular_shift
+from ..geometry.shift import Pair, circular_shift, pad_image
 from ..kernels import kernel_for, usable
 
 
-@kernel_for(lambda x, kernel, stride, before, offset=None, mode="circular": offset is not None and usable(x))
+def _served(
+    x: Tensor, kernel: Pair, stride: Pair, before: Pair, offset: Tensor | None = None, mode: str = "circular"
+) -> bool:
+    return offset is not None and mode != "circular_width" and usable(x)
+
+
+@kernel_for(_served)
 def max_pool(
     x: Float[Tensor, "B H W C"],
     kernel: Pair,
@@ -24,13 +30,11 @@ def max_pool(
     Args:
         before: how far the neighbourhood reaches before each position.
         offset: where each image's frame starts, counted in tokens.
-        mode: beyond the border of the shifted frame is the other side, or nothing with ``"zeros"``.
+        mode: beyond the border of the shifted frame is the other side, or nothing with ``"zeros"``; with
+            ``"circular_width"`` there is nothing above and below.
     """
     if offset is not None:
         x = circular_shift(x, offset)
     rows, columns = ((first, extent - 1 - first) for first, extent in zip(before, kernel, strict=True))
-    if mode == "circular":
-        image = circular_pad(x, rows, columns).permute(0, 3, 1, 2)
-    else:
-        image = F.pad(x.permute(0, 3, 1, 2), (*columns, *rows), value=float("-inf"))
+    image = pad_image(x.permute(0, 3, 1, 2), rows, columns, mode, float("-inf"))
     return F.max_pool2d(image, kernel, stride).permute(0, 2, 3, 1)

@@ -94,6 +94,11 @@ def origin_keys(x: Shaped[Tensor, "B H W C"], needed: Bool[Tensor, " B"] | None 
     return _keys(x, _circulant(x.shape[1], 0, x.device), _circulant(x.shape[2], HASHES, x.device))
 
 
+def first_row(keys: Int64[Tensor, "B H W"], fixed_rows: bool) -> Int64[Tensor, "B h W"]:
+    """The keys of the positions at which an image may start: where rows are fixed, those of its first row."""
+    return keys[:, :1].contiguous() if fixed_rows else keys
+
+
 def window_keys(x: Shaped[Tensor, "B H W C"], window: Pair) -> Int64[Tensor, "B h w"]:
     """The key of the window that starts at each position and does not leave the image, as in :func:`origin_keys`.
 

@@ -1,0 +1,185 @@
+"""Layers along one axis: columns go around as ever, rows are those of the ordinary layer."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from layer_zoo import InWindows
+from torch import Tensor, nn
+
+import trueshift as ts
+from trueshift.layers.pool import max_pool, pool_sequences
+from trueshift.ops.geometry.interpolate import enlarge
+from trueshift.ops.selection.exact import exact_sum
+from trueshift.testing import assert_equivariant
+
+SIZE = (8, 16)
+
+
+class Busiest(ts.Criterion):
+    """Knows nothing of axes."""
+
+    def position_scores(self, features):
+        return exact_sum(features.abs(), (3,))
+
+
+class Brightest(ts.Criterion):
+    """Scores all grids at once, and ties often."""
+
+    def scores(self, candidates):
+        return candidates.total((candidates.content[..., 0] > 0.5).double())
+
+
+class Columns(nn.Module):
+    """Apply a layer of tokens to the pixels of an image, whose rows are fixed."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, image):
+        return self.layers(ts.Tokens.of_image(image, fixed_rows=True))
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "tokenize": lambda: ts.AdaptiveTokenize(3, 8, 4, circular="width"),
+    "tokenize, oblong": lambda: ts.AdaptiveTokenize(3, 8, (2, 8), anchor=False, circular="width"),
+    "tokenize, overlapping": lambda: ts.AdaptiveTokenize(3, 8, 4, 7, 2, circular="width"),
+    "tokenize, closed": lambda: ts.AdaptiveTokenize(3, 8, 4, 7, 2, padding_mode="zeros", closed=True, circular="width"),
+    "tokenize, learned": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=ts.LearnedScore(8), circular="width"),
+    "tokenize, own": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=Busiest(), circular="width", anchor=False),
+    "tokenize, own scores": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=Brightest(), circular="width"),
+    "align": lambda: Columns(ts.AlignWindows((2, 4))),
+    "align, windows that span the grid": lambda: Columns(ts.AlignWindows(SIZE)),
+    "merge": lambda: Columns(ts.AdaptiveMerge(3, anchor=True)),
+    "merge, convolution": lambda: Columns(ts.AdaptiveConvMerge(3, 8, anchor=True, padding_mode="circular_width")),
+    "stages": lambda: nn.Sequential(
+        ts.AdaptiveTokenize(3, 8, 2, circular="width"),
+        ts.AlignWindows((2, 4), criterion=Busiest()),
+        InWindows(ts.WindowAttention(8, (2, 4), 2, shifted=True, circular="width")),
+        ts.Anchor(),
+        ts.AdaptiveMerge(8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@torch.no_grad()
+def test_shift_law(name):
+    torch.manual_seed(0)
+    layer = LAYERS[name]().eval()
+    assert_equivariant(layer, size=SIZE, shifts=6, circular="width")
+    image = torch.rand(4, 3, *SIZE)
+    grid = layer(image).grid
+    assert not grid.origin[:, 0].any()
+    assert grid.fixed_rows
+    if not name.startswith("align"):  # which moves pixels and computes nothing
+        with pytest.raises(AssertionError, match="does not hold"):
+            assert_equivariant(layer, image, shifts=4)
+
+
+# -- rows are ordinary: on an image repeated side by side, the ordinary layer's middle --------------------------------
+
+
+def pooled(values: Tensor, mode: str) -> Tensor:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(4, 4, 3, groups=4, bias=False)
+    (pooled,), choice = pool_sequences([values], [conv], ts.FixedOffset(), (2, 2), (1, 1), mode, fixed_rows=True)
+    largest = max_pool(values, choice, (2, 2), mode)
+    return torch.cat([pooled.unflatten(1, largest.shape[1:3]), largest], 3)
+
+
+def convolved(values: Tensor, mode: str) -> Tensor:
+    torch.manual_seed(0)
+    merge = ts.AdaptiveConvMerge(4, 5, criterion=ts.FixedOffset(), padding_mode=mode)
+    return merge(ts.Tokens.of_image(values.permute(0, 3, 1, 2), True)).values
+
+
+def tokenized(values: Tensor, mode: str) -> Tensor:
+    torch.manual_seed(0)
+    arguments = {"criterion": ts.FixedOffset(), "anchor": False, "circular": "width", "padding_mode": mode}
+    return ts.AdaptiveTokenize(4, 5, 4, 7, 2, **arguments)(values.permute(0, 3, 1, 2)).values
+
+
+def attended(values: Tensor, mode: str) -> Tensor:
+    torch.manual_seed(0)
+    attention = ts.WindowAttention(4, (4, 8), 2, shifted=True, border=mode == "zeros", circular="width")
+    with torch.no_grad():
+        attention.relative_position_bias_table.normal_()
+    return attention(values, torch.zeros(len(values), 2, dtype=torch.int64))
+
+
+def cut_off(values: Tensor, mode: str) -> Tensor:
+    """Windows that do not divide the rows."""
+    torch.manual_seed(0)
+    around = {"border": mode == "zeros", "circular": "width"}
+    return ts.WindowAttention(4, (5, 8), 2, shifted=True, cut_off=True, **around)(values)
+
+
+def enlarged(values: Tensor, mode: str) -> Tensor:
+    return enlarge(values, (16, 2 * values.shape[2]), (False, mode != "zeros"))
+
+
+def enlarged_by_parts(values: Tensor, mode: str) -> Tensor:
+    return enlarge(values, (12, 3 * values.shape[2] // 2), (False, mode != "zeros"))
+
+
+def resampled(values: Tensor, mode: str) -> Tensor:
+    size = (16, 2 * values.shape[2])
+    origin = torch.zeros(len(values), 2, dtype=torch.int64)
+    tokens = ts.Tokens(values, ts.TokenGrid((2, 2), origin, size, fixed_rows=True))
+    return ts.resample(tokens, ts.TokenGrid((1, 1), origin.clone(), size)).values
+
+
+OPERATIONS = [pooled, convolved, tokenized, attended, cut_off, enlarged, enlarged_by_parts, resampled]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+@torch.no_grad()
+def test_rows_are_those_of_the_ordinary_layer(operation):
+    torch.manual_seed(1)
+    values = torch.randn(2, *SIZE, 4)
+    around = operation(values, "circular_width")
+    ordinary = operation(torch.cat([values] * 3, 2), "zeros").chunk(3, 2)[1]
+    torch.testing.assert_close(around, ordinary)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+@torch.no_grad()
+def test_nothing_goes_around_between_the_first_row_and_the_last(operation):
+    """Between the first column and the last something does, in one direction at least."""
+    torch.manual_seed(1)
+    values, reached = torch.randn(2, *SIZE, 4), []
+    before = operation(values, "circular_width")
+    for changed, seen in ((0, -1), (-1, 0)):
+        row, column = values.clone(), values.clone()
+        row[:, changed] += 1
+        column[:, :, changed] += 1
+        assert torch.equal(operation(row, "circular_width")[:, seen], before[:, seen])
+        reached.append(not torch.allclose(operation(column, "circular_width")[:, :, seen], before[:, :, seen]))
+    assert any(reached)
+
+
+def test_a_learned_choice_is_mixed_along_the_columns():
+    layer = ts.AdaptiveTokenize(3, 8, (2, 4), criterion=ts.LearnedScore(8), circular="width").train()
+    image = torch.rand(2, 3, *SIZE, requires_grad=True)
+    choice = layer.choose(image)
+    assert choice.weights.shape == (2, 1, 4)
+    layer(image).values.square().sum().backward()
+    assert layer.criterion.hidden.weight.grad.any()
+    align = ts.AlignWindows((4, 4), criterion=ts.LearnedScore(3)).train()
+    assert align(ts.Tokens.of_image(image, fixed_rows=True)).values.shape == (2, *SIZE, 3)
+
+
+def test_random_grids_start_in_the_first_row():
+    layer = ts.AdaptiveTokenize(3, 8, 4, anchor=False, circular="width").train()
+    layer.criterion.grid_drop_rate = 1.0
+    offset = layer.choose(torch.rand(64, 3, *SIZE)).offset
+    assert not offset[:, 0].any()
+    assert offset[:, 1].unique().tolist() == [0, 1, 2, 3]
+
+
+def test_distances_around_fixed_rows_are_refused():
+    grid = ts.TokenGrid.of_image(torch.rand(1, 3, 4, 4), fixed_rows=True)
+    with pytest.raises(ValueError, match="needs circular='both'"):
+        ts.CircularRelativePosition(4, 2)(grid, grid)

@@ -1,0 +1,224 @@
+"""Networks that go around along the width alone: columns as on a circle, rows as in an ordinary network."""
+
+from copy import deepcopy
+from functools import partial
+
+import pytest
+import timm
+import torch
+from model_checks import broken_pairs, everything, narrow, perturb_norms
+from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
+
+import trueshift as ts
+from trueshift.testing import assert_equivariant, assert_invariant, hostile_images
+
+FAMILIES = ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"]
+WIDE = (16, 32)
+
+
+def some_images(size=WIDE, every: int = 1) -> torch.Tensor:
+    """Hostile images, and one whose rows move around as its columns do: its columns look alike from different rows."""
+    named = {name: image for name, image in hostile_images(size).items() if name != "huge"}
+    row, column = torch.meshgrid(*map(torch.arange, size), indexing="ij")
+    diagonal = torch.rand(3, size[0], generator=torch.Generator().manual_seed(0))[:, (row + column) % size[0]]
+    return torch.stack([*list(named.values())[::every], diagonal])
+
+
+def shallow(name: str) -> dict[str, int | tuple[int, ...]]:
+    """Narrow, and with as few blocks as show the property: of a Swin one whose windows are shifted."""
+    return {**narrow(name), "depths": (2, 1, 1) if "swin" in name else (1, 1, 1)}
+
+
+def one_axis(name: str, size=WIDE, **arguments):
+    torch.manual_seed(0)
+    sizes = {**shallow(name), "img_size": size, "num_classes": 5, "circular": "width", **arguments}
+    return perturb_norms(ts.create_model(name, **sizes).eval())
+
+
+def all_copies(images: torch.Tensor, step: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """As many copies of every image as it has columns, or every ``step``-th, and another shift for each."""
+    columns = torch.arange(0, images.shape[3], step)
+    shifts = torch.stack([torch.zeros_like(columns), columns], 1).repeat(len(images), 1)
+    return images.repeat_interleave(len(columns), 0), shifts
+
+
+def assert_unmoved(model, images: torch.Tensor, step: int = 1) -> None:
+    copies, shifts = all_copies(images, step)
+    broken, pairs = broken_pairs(everything(model), copies, iter([shifts]))
+    assert pairs == len(copies)
+    assert not broken
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_column_shift_of_hostile_images(name):
+    assert_unmoved(one_axis(name), some_images(every=3))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_another_size_and_a_closed_border(name):
+    assert_unmoved(one_axis(name, (32, 64)), some_images((32, 64), every=9), 7)
+    for more in ({"border": "closed"}, {"criterion": "fixed", "anchor": True}):
+        assert_unmoved(one_axis(name, **more), some_images(every=9), 5)
+
+
+@pytest.mark.parametrize("criterion", ["learned", "input_norm", {"name": "max_norm", "p": 4}], ids=str)
+def test_other_criteria(criterion):
+    images = some_images(every=8)
+    model = one_axis("a_swin_mini", criterion=criterion, grid_drop_rate=0.5)
+    assert_unmoved(model, images, 5)
+    model.train()(images).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_rows_are_ordinary(name):
+    """They start at the first row of the image, and a shift of them changes the answer."""
+    model, images = one_axis(name), torch.rand(2, 3, *WIDE)
+    for tokens in model.features(images):
+        assert not tokens.grid.origin[:, 0].any()
+        assert tokens.grid.fixed_rows
+    assert tokens.grid.origin[:, 1].any()
+    moved = torch.cat([images.roll(rows, 2) for rows in (1, 2, 5)])
+    assert ((model(moved) - model(images).repeat(3, 1)).abs().amax(1) > 1e-3).all()
+    with pytest.raises(AssertionError, match="does not hold"):
+        assert_invariant(model, images, shifts=1)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_training_and_half_precision(name):
+    """Wherever the columns stand, loss and gradients are the same; in bf16 so are logits."""
+    model, images = one_axis(name), torch.rand(3, 3, *WIDE)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_unmoved(model, images, 11)
+    moved = ts.circular_shift(images, torch.tensor([[0, 3], [0, 16], [0, 29]]), (2, 3))
+
+    def gradients(x):
+        copy = deepcopy(model).train()  # batch statistics move on
+        loss = copy(x).square().sum()
+        return [loss.detach(), *torch.autograd.grad(loss, list(copy.parameters()))]
+
+    assert all(map(torch.equal, gradients(images), gradients(moved)))
+
+
+def test_the_mean_over_grids_leaves_rows_where_they_are():
+    model = ts.mean_over_grids(one_axis("a_swin_mini"), 2).eval()
+    assert model.away.tolist() == [[0, 0], [0, 1]]
+    assert_invariant(model, torch.rand(2, 3, *WIDE), shifts=3, circular="width")
+
+
+def test_windows_that_do_not_divide_the_grid():
+    for size in [(20, 28), (28, 32), (16, 28)]:
+        model = one_axis("a_swin_mini", size, depths=(2, 2), num_heads=(1, 2), window_size=((4, 4), (2, 4)))
+        assert_unmoved(model, some_images(size, every=8), 4)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_labels_of_pixels_roll_with_the_columns(name):
+    torch.manual_seed(0)
+    arguments = {**shallow(name), "img_size": WIDE, "channels": 8, "circular": "width"}
+    net = perturb_norms(ts.UperNet(name, num_classes=3, **arguments).eval())
+    images = some_images(every=6)
+    copies, shifts = all_copies(images)
+    moved = ts.circular_shift(copies, shifts, (2, 3))
+    assert torch.equal(net(moved), ts.circular_shift(net(copies), shifts, (2, 3)))
+    assert not torch.allclose(net(images.roll(3, 2)), net(images).roll(3, 2), atol=1e-3)
+
+
+@torch.no_grad()
+def test_an_image_that_repeats_along_its_rows_keeps_its_top_and_bottom():
+    torch.manual_seed(0)
+    net = ts.UperNet("a_swin_mini", 3, channels=8, img_size=WIDE, circular="width", **shallow("swin")).eval()
+    stripes = torch.rand(1, 3, 4, 32).repeat(1, 1, 4, 1)
+    answer = net(stripes)
+    assert not torch.allclose(answer[:, :, :4], answer[:, :, 4:8], atol=1e-4)
+
+
+def test_any_model_from_outside():
+    torch.manual_seed(0)
+    vit = timm.create_model("vit_tiny_patch16_224", img_size=WIDE, patch_size=8, depth=1, num_classes=3).eval()
+    conv, images = torch.nn.Conv2d(3, 2, 3, padding=1), some_images(every=6)
+    for model in (ts.canonicalize(vit, circular="width"), ts.adapt(vit, circular="width")):
+        assert_invariant(model, images, shifts=3, circular="width")
+        assert not ts.origin(model, images)[:, 0].any()
+        with pytest.raises(AssertionError, match="does not hold"):
+            assert_invariant(model, images, shifts=2)
+    assert_invariant(ts.adapt(vit, circular="width", criterion="max_norm"), images, shifts=2, circular="width")
+    assert_equivariant(ts.canonicalize(conv, dense=True, circular="width"), images, shifts=6, circular="width")
+    assert torch.equal(ts.revert(ts.adapt(vit, circular="width"))(images), vit(images))
+
+
+def test_weights_and_arguments_survive(tmp_path):
+    for name in ("a_swin_mini", "a_mvitv2_mini"):
+        model, image = one_axis(name), torch.rand(1, 3, *WIDE)
+        model.save_pretrained(tmp_path / name)
+        again = ts.from_pretrained(tmp_path / name).eval()
+        assert again.config.circular == "width"
+        assert torch.equal(again(image), model(image))
+        other = ts.adapt(model, circular="both").eval()  # tables become circular ones
+        assert_invariant(other, image, shifts=2)
+        assert_invariant(ts.adapt(other, circular="width"), image, shifts=2, circular="width")
+    advice = "positions='circular' and circular='both' .*circular='width' .*create it with circular='both'"
+    with pytest.raises(RuntimeError, match=advice):
+        model.load_state_dict(other.state_dict())
+    with pytest.raises(RuntimeError, match="create it with circular='width'"):
+        other.load_state_dict(model.state_dict())
+    ordinary = MultiScaleVit(MultiScaleVitCfg(depths=(1, 1), embed_dim=(16, 32), num_heads=(1, 2)), (32, 32)).eval()
+    assert_invariant(ts.adapt(ordinary, circular="width"), torch.rand(1, 3, 32, 32), shifts=2, circular="width")
+    shipped = ts.create_model("a_mvitv2_mini", pretrained=True, circular="width").eval()
+    assert_invariant(shipped, torch.rand(1, 3, 32, 32), shifts=2, circular="width")
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="circular 'rows': needs one of"):
+        ts.create_model("a_swin_mini", circular="rows")
+    with pytest.raises(ValueError, match="circular 'width' without an anchor: needs anchor=True"):
+        ts.create_model("a_swin_mini", circular="width", anchor=False)
+    for make in (ts.canonicalize, partial(ts.AdaptiveTokenize, 3, 8)):
+        with pytest.raises(ValueError, match="circular 'height': needs one of"):
+            make(**({"model": torch.nn.Identity()} if make is ts.canonicalize else {}), circular="height")
+
+
+# -- in one graph -----------------------------------------------------------------------------------------------------
+
+SETUP = """
+import warnings
+warnings.simplefilter("ignore")
+import torch, trueshift as ts
+from model_checks import broken_pairs, everything
+from test_one_axis import all_copies, one_axis, some_images
+torch.set_num_threads(1)
+torch.set_grad_enabled(False)
+model, images = one_axis("{name}"), some_images(every=4)
+copies, shifts = all_copies(images, 5)
+moved = ts.circular_shift(copies, shifts, (2, 3))
+"""
+COMPILED = """
+compiled = torch.compile(everything(model), fullgraph=True, backend="aot_eager_decomp_partition")
+broken, _ = broken_pairs(compiled, copies, iter([shifts]))
+assert not broken, broken
+torch.testing.assert_close(compiled(copies)[0], model(copies), rtol=1e-3, atol=1e-3)
+print("ok")
+"""
+EXPORTED = """
+import onnxruntime
+path = ts.export_onnx(model, "{folder}/model.onnx")
+session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+logits, turned = (torch.from_numpy(session.run(None, {{"image": x.numpy()}})[0]) for x in (copies, moved))
+assert torch.equal(logits, turned)
+torch.testing.assert_close(logits, model(copies), rtol=1e-3, atol=1e-3)
+print("ok")
+"""
+
+
+# without code generation, which takes a CPU minutes, the graph is what inductor would be given
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_graph(name, run_unchecked):
+    assert "ok" in run_unchecked(SETUP.format(name=name) + COMPILED)
+
+
+@pytest.mark.slow
+def test_in_onnx_runtime(run_unchecked, tmp_path):
+    assert "ok" in run_unchecked(SETUP.format(name="a_swin_mini") + EXPORTED.format(folder=tmp_path))
