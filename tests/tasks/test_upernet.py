@@ -44,6 +44,18 @@ def test_logits_move_with_the_image(name):
     assert moved_wrongly(small(name), some_images((32, 32)), 2) == 0
 
 
+@pytest.mark.parametrize("name", ["swin_mini", "mvitv2_mini"])
+def test_logits_of_an_ordinary_network_with_an_anchor_move_with_the_image(name):
+    net = small(name, anchor=True)
+    assert moved_wrongly(net, some_images((32, 32), every=3), 2) == 0
+    ordinary = small(name)
+    ordinary.load_state_dict(net.state_dict())
+    x = IMAGE.roll((7, 3), (2, 3))
+    frame = net.encoder.features(x)[0].grid.origin
+    seen = ordinary(circular_shift(x, frame, IMAGE_DIMS))  # the frame as the ordinary network sees it, brought back
+    assert torch.equal(net(x), circular_shift(seen, -frame, IMAGE_DIMS))
+
+
 def test_logits_of_wide_images_move_with_them():
     assert moved_wrongly(small("a_swin_mini", img_size=(32, 64)), some_images((32, 64), every=6), 2) == 0
 

@@ -60,10 +60,10 @@ class UperNetConfig:
 class UperNet(HubModel):
     """A backbone, the pyramid decoder, and a classifier for pixels.
 
-    Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive backbone with its anchor and in evaluation mode; on
-    one with ``circular="width"`` for shifts of columns. On an ordinary backbone it is the ordinary UperNet, with its
-    weights' usual names. In a compiled or captured graph the law holds up to a period of the image, where it has one
-    (:mod:`trueshift.ops.geometry.periodic`).
+    Shift law: ``net(S x) == S net(x)``, bit for bit, on an anchored backbone, as adaptive ones are, and in evaluation
+    mode; on one with ``circular="width"`` for shifts of columns. On another ordinary backbone it is the ordinary
+    UperNet, with its weights' usual names. In a compiled or captured graph the law holds up to a period of the image,
+    where it has one (:mod:`trueshift.ops.geometry.periodic`).
 
     Args:
         backbone: the name of one of ours, or a :class:`~trueshift.models.backbone.Backbone`, which becomes part of
@@ -89,6 +89,7 @@ class UperNet(HubModel):
         self.encoder = without_classifier(backbone, pretrained, arguments)
         choices = self.encoder.config.choices
         self.adaptive = choices.adaptive(*PLACES)
+        self.framed = self.adaptive or choices.anchored  # its logits stand in a frame that the content chooses
         if self.adaptive and self.config.head_align_corners:
             raise ValueError("head_align_corners: a circle has no corners; needs an ordinary backbone, or False")
         stages = [info["num_chs"] for info in self.encoder.feature_info]
@@ -148,7 +149,7 @@ class UperNet(HubModel):
         if masks.shape != (images.shape[0], *images.shape[2:]):
             given = f"masks of shape {tuple(masks.shape)} for images of {tuple(images.shape)}"
             raise ValueError(f"{given}: needs one label per pixel")
-        if self.adaptive:
+        if self.framed:
             masks = circular_shift(masks, grid.origin)
         loss = _cross_entropy(self._on_pixels(logits, grid), masks)
         if auxiliary is not None:
@@ -157,7 +158,7 @@ class UperNet(HubModel):
 
     def _whether_repeating(self, images: Tensor) -> AsyncCopy | None:
         """Copied from the device while the network runs; not within a graph, which cannot wait for it."""
-        return AsyncCopy(may_repeat(images)) if self.adaptive and not within_graph(images) else None
+        return AsyncCopy(may_repeat(images)) if self.framed and not within_graph(images) else None
 
     def _on_pixels(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
         """Interpolated to every pixel, still starting at the grid's own origin."""
@@ -167,7 +168,7 @@ class UperNet(HubModel):
 
     def _in_image_frame(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
         """The same, rolled once, at full resolution, to where the pixels stand."""
-        if not self.adaptive:
+        if not self.framed:
             return self._on_pixels(maps, grid)
         if maps.is_cuda and maps.dtype in _HALF:
             return enlarge_from(maps, grid.image_size, -grid.origin, self.decoder.circular)
