@@ -46,21 +46,24 @@ def audit(
         data: an image, a folder of images, CIFAR files, tar shards, parquet files or a compact archive; for a
             segmentation model also images with masks (ADE20K, Cityscapes, CamVid, or a folder with images, masks and
             classes.txt). By default what comes with the package: 'sample', 400 test images of CIFAR-10, up to 64
-            pixels, and 'sample-photos', six photographs, above.
+            pixels, and 'sample-photos', six photographs, above. For a FieldNet, fields as for training.
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, 'steady' for a moving camera, or
             another model.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
-        output: folder for audit.json, images.csv, figures and report.html.
+        output: folder for audit.json, images.csv, figures and report.html; of a FieldNet, audit.json and figures.
         split: test or train, where the data has both.
     """
     from .eval.audit.run import run_audit
     from .eval.models.load import load_eval_model
     from .eval.protocols.registry import find_protocols
+    from .eval.runner.fields import is_field_net
     from .eval.runner.tasks import bundled_data, open_source
     from .report.console import print_audit, progress_bars
     from .report.page import write_audit
     from .utils.distributed import sole_run
 
+    if is_field_net(model):
+        return _measure_fields([model, *([against] if against else [])], data, protocols, output, split, options)
     console = Console()
     folder = writable_folder(output)
     options = replace(options, device=inference_device(options.device))
@@ -101,7 +104,7 @@ def evaluate(
     model: str,
     *,
     data: str,
-    protocols: list[str],
+    protocols: list[str] | None = None,
     output: Path = Path("eval"),
     split: str = "test",
     options: EvalOptions = EvalOptions(device="auto"),  # noqa: B008
@@ -111,19 +114,25 @@ def evaluate(
     Args:
         model: as for audit.
         data: a folder of images with a folder for each class, CIFAR files, tar shards, parquet files, a compact
-            archive, or 'sample'; for a segmentation model images with masks, as for audit.
+            archive, or 'sample'; for a segmentation model images with masks, as for audit; for a FieldNet a file or
+            folder of fields, as for training.
         protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips, motion; ade20k for
-            segmentation.
+            segmentation. Needed for images; a FieldNet has none.
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
         split: test or train, where the data has both.
     """
     from .eval.models.load import load_eval_model
     from .eval.protocols.registry import find_protocols
     from .eval.runner.evaluate import run_evaluation
+    from .eval.runner.fields import is_field_net
     from .eval.runner.tasks import open_source
     from .report.console import print_evaluation, progress_bars
     from .utils.distributed import joined_processes, sole_run
 
+    if is_field_net(model):
+        return _measure_fields([model], data, protocols, output, split, options)
+    if not protocols:
+        raise ValueError("the following arguments are required: --protocols")
     folder = writable_folder(output)
     asked = find_protocols(protocols)
     with joined_processes(inference_device(options.device)) as (device, rank), sole_run(folder):
@@ -141,6 +150,41 @@ def evaluate(
         if rank == 0:
             write_whole(folder / "eval.json", json_text(result))
             print_evaluation(console, result)
+    return 0
+
+
+def _measure_fields(
+    models: list[str],
+    data: str | None,
+    protocols: list[str] | None,
+    output: Path,
+    split: str,
+    options: EvalOptions,
+) -> int:
+    """Evaluation and audit of networks for fields; an audit has figures too."""
+    from .eval.runner.fields import example_rollouts, run_field_evaluation
+    from .report.console import print_fields
+    from .report.fields import write_field_figures
+    from .utils.distributed import sole_run
+
+    if data is None:
+        raise ValueError("a network for fields comes without data: needs --data FIELDS")
+    if protocols:
+        raise ValueError(f"--protocols {' '.join(protocols)}: for images; a network for fields needs none")
+    console, folder = Console(), writable_folder(output)
+    options = replace(options, device=inference_device(options.device))
+    with sole_run(folder):
+        result = run_field_evaluation(models, data, split, options)
+        if isinstance(options, AuditOptions):
+            write_field_figures(result, example_rollouts(result, models, data), folder / "figures")
+            write_whole(folder / "audit.json", json_text(result))
+        else:
+            facts = dict(result["models"][0])
+            head = {key: value for key, value in result.items() if key != "models"}
+            write_whole(folder / "eval.json", json_text({**head, "measured": facts.pop("measured"), "model": facts}))
+    print_fields(console, result)
+    if isinstance(options, AuditOptions):
+        console.print(f"Figures: {folder / 'figures'}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

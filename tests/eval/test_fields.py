@@ -7,7 +7,7 @@ from model_checks import narrow, perturb_norms
 
 from trueshift import FieldNet
 from trueshift.data import FieldPairs, FieldStatistics
-from trueshift.eval import harmonic_share, load_eval_model, measure_fields, relative_l2, rollout
+from trueshift.eval import harmonic_share, load_eval_model, measure_fields, relative_l2, rollout, spectrum
 
 PLAIN = FieldStatistics((0.0,), (1.0,))
 
@@ -48,6 +48,19 @@ def test_patterns_of_the_patches(size):
     assert harmonic_share(noise.roll((1, 3), (2, 3)), 4) == pytest.approx(harmonic_share(noise, 4))
 
 
+@pytest.mark.parametrize(("size", "waves"), [((16, 16), (3, 4, 5)), ((8, 16), (2, 3, 5)), ((16, 8), (4, 0, 4))])
+def test_energy_by_wave_number(size, waves):
+    """Wave numbers count along the longer side, so that a direction does not matter."""
+    rows, columns = (2 * torch.pi * torch.arange(side) / side for side in size)
+    field = torch.sin(waves[0] * rows[:, None] + waves[1] * columns).expand(2, 3, *size)
+    found = spectrum(field + 2)
+    assert found[0] == pytest.approx(4)
+    assert found[waves[2]] == pytest.approx(0.5, abs=1e-6)
+    noise = torch.randn(2, 3, *size)
+    assert spectrum(noise).sum() == pytest.approx(noise.square().mean().item(), rel=1e-5)
+    torch.testing.assert_close(spectrum(noise.roll((3, 5), (2, 3))), spectrum(noise))
+
+
 def test_a_network_that_knows_the_answer_and_one_that_does_nothing(moving):
     right = measure_fields(lambda x: x.roll(1, 3), moving, PLAIN, (2, 4), steps=(1, 3, 5, 50))
     assert right["relative_l2"] == {"1": 0, "3": 0, "5": 0}
@@ -56,6 +69,9 @@ def test_a_network_that_knows_the_answer_and_one_that_does_nothing(moving):
     still = measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=(1,), batch_size=2)
     assert still["one_step_l2"] == still["persistence_l2"] == pytest.approx(right["persistence_l2"])
     assert still["persistence_l2"] > 1
+    energies = still["spectrum"]["1"]
+    assert sum(energies["predicted"]) == pytest.approx(float(np.square(moving.states[:, 0]).mean()))
+    assert energies["true"] == pytest.approx(energies["predicted"])  # a moved state has the same
     assert still["harmonics"]["predicted_change"] == {"2": 0, "4": 0}
     assert still["harmonics"]["error"] == pytest.approx(still["harmonics"]["true_change"])
     assert 0 < still["harmonics"]["error"]["2"] < still["harmonics"]["error"]["4"] < 1  # every second is a fourth

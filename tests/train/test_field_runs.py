@@ -9,6 +9,7 @@ from rich.console import Console
 from training_runs import log, losses, run_here, same, weights
 
 import trueshift
+from trueshift.cli import main
 from trueshift.data import open_fields
 from trueshift.train import dry_run, parse_arguments
 from trueshift.train.data.fields import FieldFeed, FieldReader
@@ -56,6 +57,10 @@ def test_a_run_learns_and_leaves_a_network_behind(tmp_path, flows):
     assert net.pretrained_cfg["size"] == [32, 32]
     x = torch.randn(2, 2, 32, 32)
     assert torch.equal(net(x.roll((3, 5), (2, 3))), net(x).roll((3, 5), (2, 3)))
+    assert main(["eval", str(tmp_path / "final"), "--data", str(flows), "--output", str(tmp_path / "eval")]) == 0
+    measured = json.loads((tmp_path / "eval" / "eval.json").read_text())["measured"]
+    assert measured["one_step_l2"] == pytest.approx(errors[-1], rel=1e-4)
+    assert measured["shift_error"] == {"1": 0}
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["best_skill"] == pytest.approx(1 - min(errors))
     assert summary["data"]["pairs"] == 12

@@ -1,5 +1,5 @@
 from .audit.run import run_audit
-from .fields import harmonic_share, measure_fields, relative_l2, rollout
+from .fields import harmonic_share, measure_fields, relative_l2, rollout, spectrum
 from .metrics.aggregate import LabelTally, PixelTally
 from .metrics.consistency import (
     BitExactFraction,
@@ -24,6 +24,7 @@ from .protocols.registry import PROTOCOLS, SUITES, ShiftProtocol, find_protocols
 from .protocols.shifts import Circular, Cropped, ZeroPadded
 from .runner.classify import measure
 from .runner.evaluate import run_evaluation
+from .runner.fields import run_field_evaluation
 from .runner.records import LabelAnswers, PixelAnswers, Record
 from .runner.segment import measure_segmentation, read_scenes
 from .runner.view_batches import margin_of
@@ -35,5 +36,5 @@ __all__ = [
     "SubPixel", "TopOne", "WeightsUnavailable", "WorstCaseAccuracy", "WorstCaseConsistency", "ZeroPadded",
     "adapted_twin", "canonical_twin", "find_protocols", "harmonic_share", "load_eval_model", "make_eval_model",
     "margin_of", "measure", "measure_fields", "measure_segmentation", "read_scenes", "relative_l2", "rollout",
-    "run_audit", "run_evaluation", "steady_twin", "token_errors", "wilson_interval",
+    "run_audit", "run_evaluation", "run_field_evaluation", "spectrum", "steady_twin", "token_errors", "wilson_interval",
 ]  # fmt: skip

@@ -48,6 +48,18 @@ def harmonic_share(fields: Float[Tensor, "B C H W"], patch: int | Pair) -> float
     return float(power[::rows, ::columns].sum() / power.sum().clamp_min(1e-300))
 
 
+def spectrum(fields: Float[Tensor, "B C H W"]) -> Float[Tensor, " waves"]:
+    """The energy (mean square) of fields by wave number: 0, 1, ... waves per longer side, in any direction.
+
+    Shift law: does not change, to rounding.
+    """
+    power = torch.fft.fft2(fields.double(), norm="forward").abs().square().mean((0, 1))
+    longest = max(power.shape)
+    rows, columns = (torch.fft.fftfreq(length, 1 / longest, device=power.device) for length in power.shape)
+    waves = torch.hypot(rows[:, None], columns).round().long().flatten()
+    return power.new_zeros(int(waves.max()) + 1).index_add_(0, waves, power.flatten())
+
+
 @torch.no_grad()
 def measure_fields(
     net: Step,
@@ -79,8 +91,9 @@ def measure_fields(
         shift_error: the largest difference between the rollout of a rolled state and the rolled rollout, by steps.
         harmonics: the share of variance in the pattern of the patches, by their size: of one step's error, of the
             predicted change and of the true one.
+        spectrum: energy by wave number, by steps: of the rollout and of the truth.
     """
-    step = _bounded(net)
+    step = bounded(net)
     states, generator = pairs.states[: limit or None], torch.Generator().manual_seed(seed)
     wanted = [count for count in sorted(set(steps)) if 0 < count < states.shape[1]]
     if circular not in ("both", "width"):
@@ -89,6 +102,7 @@ def measure_fields(
         raise ValueError(f"steps {tuple(steps)}: needs some from 1 to {states.shape[1] - 1}, the trajectories' length")
     errors: dict[int, list[Tensor]] = {count: [] for count in wanted}
     apart = dict.fromkeys(wanted, 0.0)
+    waves: dict[int, list[Tensor]] = {count: [] for count in wanted}
     single: dict[str, list[Tensor]] = {"one_step_l2": [], "persistence_l2": []}
     shares: dict[str, dict[int, list[float]]] = {
         key: {patch: [] for patch in patches} for key in ("error", "predicted_change", "true_change")
@@ -111,6 +125,7 @@ def measure_fields(
             if count not in apart:
                 continue
             errors[count].append(relative_l2(said, true[:, count]))
+            waves[count].append(torch.stack([spectrum(said), spectrum(true[:, count])]) * len(true) / len(states))
             for offset, other in zip(offsets, moved, strict=True):
                 difference = (other - circular_shift(said, offset, IMAGE_DIMS)).abs().max()
                 apart[count] = max(apart[count], float(difference))
@@ -123,10 +138,14 @@ def measure_fields(
             key: {str(patch): sum(values) / len(values) for patch, values in by_patch.items()}
             for key, by_patch in shares.items()
         },
+        "spectrum": {
+            str(count): dict(zip(("predicted", "true"), torch.stack(parts).sum(0).tolist(), strict=True))
+            for count, parts in waves.items()
+        },
     }
 
 
-def _bounded(net: Step) -> Step:
+def bounded(net: Step) -> Step:
     """Its output in float32, finite; elementwise, so the shift law stays."""
     return lambda x: net(x).float().nan_to_num(_LARGEST).clamp(-_LARGEST, _LARGEST)
 

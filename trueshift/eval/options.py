@@ -18,7 +18,7 @@ class EvalOptions:
     Args:
         shifts: random shifts of each image, at least 2 (the paper draws a pair); 0 for every shift.
         limit: images at most; 0 for all.
-        batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU, 2 and 8 for segmentation.
+        batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU, 2 and 8 for segmentation, 32 for fields.
         seed: of the shifts, and of random weights.
         device: cpu, cuda, cuda:1, or auto.
         precision: float32, or bf16 for autocast.

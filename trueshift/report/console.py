@@ -17,6 +17,7 @@ from .wording import (
     SEGMENTATION,
     audit_remarks,
     cell,
+    field_rows,
     percent,
     remarks,
     table_rows,
@@ -81,6 +82,34 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
         console.print(f"[dim]{name}: {escape(protocol['description'])}[/]", highlight=False)
     _print_classes(console, result)
     _print_remarks(console, remarks([model], data))
+
+
+def print_fields(console: Console, result: dict[str, Any]) -> None:
+    """What was measured of rollouts, a column for each network, and which ones the data is too short for."""
+    data, models = result["data"], result["models"]
+    shape = " x ".join(map(str, (data["channels"], *data["size"])))
+    table = Table(title=f"{data['trajectories']} trajectories of {escape(data['title'])}, {shape}")
+    table.add_column("measure", overflow="fold")
+    for model in models:
+        table.add_column(f"{escape(model['name'])}\n[dim]{escape(model['title'])}[/]", justify="right", overflow="fold")
+    for row in field_rows([model["measured"] for model in models]):
+        table.add_row(*row)
+    console.print(table)
+    shifts = (
+        f"{result['settings']['shifts']} random shifts{' of columns' * (result['settings']['circular'] == 'width')}"
+    )
+    console.print(
+        f"[dim]shift error: the largest difference between the rollout of a rolled state and the rolled rollout, in "
+        f"deviations, {shifts} of each trajectory\n"
+        "pattern: the share of one step's error that repeats with every patch[/]",
+        highlight=False,
+    )
+    if result["steps_left_out"]:
+        done, longer = (", ".join(map(str, result[key])) for key in ("steps", "steps_left_out"))
+        remark = (
+            f"Trajectories have {data['times']} times: rollouts of {done} steps were measured, not those of {longer}."
+        )
+        _print_remarks(console, [remark])
 
 
 def _print_remarks(console: Console, remarks: list[str]) -> None:

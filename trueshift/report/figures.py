@@ -24,7 +24,7 @@ CONSISTENCY_BY_MAGNITUDE = {
 _INK = {"light": ("#1f2328", "#d0d7de"), "dark": ("#e6edf3", "#3d444d")}
 
 
-def _drawn(draw: Callable[[Figure], None], size: tuple[float, float], theme: str = "light", **options: Any) -> bytes:
+def drawn(draw: Callable[[Figure], None], size: tuple[float, float], theme: str = "light", **options: Any) -> bytes:
     """A figure as a PNG."""
     ink, faint = _INK[theme]
     settings: Any = {
@@ -63,7 +63,7 @@ def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: b
         axes.grid(axis="y", linewidth=0.5)
         figure.legend(loc="outside lower center", ncols=1, fontsize=8.5)
 
-    return _drawn(draw, (4.4, 3.5), theme, transparent=transparent)
+    return drawn(draw, (4.4, 3.5), theme, transparent=transparent)
 
 
 def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
@@ -90,7 +90,7 @@ def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
             handles = [line[0].scatter([], [], color=colour, label=name) for name, colour in named]
             line[-1].legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
 
-    return _drawn(draw, (2.4 * (len(models) + 1), 2.5 * rows))
+    return drawn(draw, (2.4 * (len(models) + 1), 2.5 * rows))
 
 
 def tokens_figure(audit: dict[str, Any]) -> bytes | None:
@@ -110,7 +110,7 @@ def tokens_figure(audit: dict[str, Any]) -> bytes | None:
                 axes.set_title(f"stage {number}, {height} x {width}\nlargest {stage['largest']:.2g}", fontsize=8)
             row[0].text(0, -0.08, model["name"], transform=row[0].transAxes, fontsize=9, va="top")
 
-    return _drawn(draw, (2.1 * stages, 2.4 * len(models)))
+    return drawn(draw, (2.1 * stages, 2.4 * len(models)))
 
 
 def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
@@ -140,4 +140,4 @@ def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
                 axes.set_title(title, fontsize=8.5, parse_math=False)
                 axes.set_axis_off()
 
-    return _drawn(draw, (12.5, sum(heights)))
+    return drawn(draw, (12.5, sum(heights)))

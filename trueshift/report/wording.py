@@ -79,6 +79,30 @@ def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, st
     return rows
 
 
+def field_rows(measured: list[dict[str, Any]]) -> list[list[str]]:
+    """Title, and a cell for each network for fields."""
+    after = {count: f"after {count} step{'s' * (count != '1')}" for count in measured[0]["relative_l2"]}
+    singles = {"one_step_l2": "one step from every state", "persistence_l2": "the state repeated"}
+    shares = [each["harmonics"]["error"] for each in measured]
+    patches = sorted({patch for each in shares for patch in each}, key=int)
+    return [
+        *(
+            [f"relative L2, {title}", *(_share(each["relative_l2"], count) for each in measured)]
+            for count, title in after.items()
+        ),
+        *([f"relative L2, {title}", *(_share(each, key) for each in measured)] for key, title in singles.items()),
+        *(
+            [f"shift error, {title}", *(number(each["shift_error"][count]) for each in measured)]
+            for count, title in after.items()
+        ),
+        *([f"pattern of {patch} x {patch} patches", *(_share(each, patch) for each in shares)] for patch in patches),
+    ]
+
+
+def _share(found: dict[str, float], key: str) -> str:
+    return percent({"rate": found[key]} if key in found else None)
+
+
 def assumption(model: dict[str, Any]) -> str:
     """How images were prepared for a model that does not say."""
     wanted = model["preparation"]

@@ -72,7 +72,7 @@ def make_eval_model(
         forward = pixel_forward(PixelLogits(module, size_multiple_of(module)), options)
         preparation = _scene_preparation(config, size_multiple_of(module))
     else:
-        forward = _in_precision(lambda images: logits_in(module(images)), options)
+        forward = in_precision(lambda images: logits_in(module(images)), options)
         preparation = Preparation.from_config(config)
     return EvalModel(
         name,
@@ -99,18 +99,19 @@ def _scene_preparation(config: dict[str, Any], multiple: Pair) -> ScenePreparati
 
 def pixel_forward(model: PixelLogits, options: EvalOptions) -> Forward:
     """Images of any size to logits of their pixels, in the precision asked for."""
-    return _in_precision(lambda images: segment_whole(model, images), options)
+    return in_precision(lambda images: segment_whole(model, images), options)
 
 
-def _in_precision(forward: Forward, options: EvalOptions) -> Forward:
+def in_precision(forward: Forward, options: EvalOptions) -> Forward:
+    """A network in the precision asked for."""
     kind = torch.device(options.device).type
     precision = nullcontext() if options.precision == "float32" else torch.autocast(kind, torch.bfloat16)
 
-    def in_precision(images: Tensor) -> Tensor:
+    def run(images: Tensor) -> Tensor:
         with precision:
             return forward(images)
 
-    return in_precision
+    return run
 
 
 def imagenet_names() -> list[str]:

@@ -131,7 +131,7 @@ def _from_folder(model: str, options: EvalOptions) -> EvalModel:
             raise ValueError(f"{name} is a segmentation network with its weights: needs no --random-weights")
         return make_eval_model(from_pretrained(folder), name, f"folder {name}", options)
     if read["architecture"] == FIELDS:
-        raise ValueError(f"{name} is a network for fields, which has no classes: needs trueshift.eval.measure_fields")
+        raise ValueError(f"{name} is a network for fields, which has no classes: needs `trueshift eval` or audit")
     trained = not options.random_weights
     ours = trained and is_ours(read["architecture"])
     module: Any = from_pretrained(folder) if ours else timm.create_model(f"local-dir:{folder}", trained)
