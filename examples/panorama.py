@@ -3,7 +3,7 @@
 No photograph of 360 degrees comes with the package. The panorama is the first sample image of each class of CIFAR-10,
 side by side and closed to a ring; `--image` takes one of yours. The networks are CIFAR-10's classifiers that come with
 the package: their last layer, applied to each token instead of to the mean, gives a coarse map of classes. They were
-trained neither for maps nor on panoramas.
+trained neither for maps nor on panoramas, and which of the two is right more often depends on `--model`.
 
 Writes an animation and one frame of it, and prints how many pixels change their class while the panorama turns.
 """
