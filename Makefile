@@ -37,6 +37,7 @@ demo: $(READY)
 	$(BIN)/python examples/segmentation.py
 	$(BIN)/python examples/trained.py
 	$(BIN)/python examples/flicker.py
+	$(BIN)/python examples/panorama.py
 	$(BIN)/trueshift audit swin_mini --against a_swin_mini --limit 32 --shifts 8 --output out/audit
 
 lint: $(READY)

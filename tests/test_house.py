@@ -126,6 +126,22 @@ def test_a_moving_crop_is_drawn(run_unchecked, tmp_path):
     assert (tmp_path / "sub" / "flicker.png").stat().st_size > 20_000
 
 
+# the sample images and a photograph; with odd steps, so that tokens and windows begin everywhere
+@pytest.mark.parametrize("words", [["--step", "21"], ["--step", "3", "--image", "trueshift/testing/photos/rocket.jpg"]])
+def test_a_panorama_turns_and_its_classes_with_it(run_unchecked, tmp_path, words):
+    said = run_unchecked(ROOT / "examples/panorama.py", "--output", str(tmp_path / "sub"), *words)
+    changes = re.findall(r"^(\w+): .* ([\d.]+) % of the pixels change .* by up to (\S+)$", said, re.MULTILINE)
+    (_, pixels, scores), ours = changes
+    assert ours == ("ours", "0.0", "0")
+    assert float(pixels) > 30
+    assert float(scores) > 1
+    # chance is a tenth
+    assert all(float(share) > 40 for share in re.findall(r"([\d.]+) % have the class of their image", said))
+    with Image.open(tmp_path / "sub" / "panorama.gif") as animation:
+        assert animation.n_frames == int(said.split()[0]) >= 16
+    assert (tmp_path / "sub" / "panorama.png").stat().st_size > 10_000
+
+
 @pytest.mark.parametrize(
     ("document", "count"),
     [
