@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..layers.linear import Linear
 from ..models.backbone import Backbone
 from ..models.config import PLACES
-from ..models.hub import BUILDERS, HubModel
+from ..models.hub import BUILDERS
 from ..models.stage import Mlp, init_linear
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.periodic import may_repeat
@@ -20,7 +20,7 @@ from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from ..ops.nn.conv import conv_tokens
 from ..ops.selection.exact import within_graph
 from ..utils.async_copy import AsyncCopy
-from .upernet import repeated, without_classifier
+from .dense import DenseModel, check_saved, repeated, without_classifier
 
 ARCHITECTURE = "fieldnet"  # in config.json
 
@@ -129,7 +129,7 @@ class FieldDecoder(nn.Module):
         return self.head(self.norm(x))
 
 
-class FieldNet(HubModel):
+class FieldNet(DenseModel):
     """Encoder and decoder for dense regression on periodic fields, such as a step of a simulation or of the weather.
 
     Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive or anchored backbone and in evaluation mode. On
@@ -151,6 +151,7 @@ class FieldNet(HubModel):
     """
 
     num_classes = 0
+    architecture_name = ARCHITECTURE
 
     def __init__(
         self, backbone: str | Backbone, in_chans: int = 1, out_chans: int | None = None, **arguments: Any
@@ -176,11 +177,6 @@ class FieldNet(HubModel):
         self.decoder.apply(init_linear)
         self.pretrained_cfg: dict[str, Any] = {}
 
-    @property
-    def size_multiple(self) -> Pair:
-        """Height and width of a field must be multiples of these."""
-        return self.encoder.size_multiple
-
     # -- forward --------------------------------------------------------------------------------------------------
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
@@ -198,44 +194,18 @@ class FieldNet(HubModel):
 
     # -- housekeeping ---------------------------------------------------------------------------------------------
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Compute activations of the backbone again in the backward pass instead of keeping them."""
-        self.encoder.set_grad_checkpointing(enable)
-
-    def no_weight_decay(self) -> set[str]:
-        """Parameters that take no weight decay."""
-        return {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """How parameters are grouped by depth: the backbone's layers, then the decoder."""
-        inner = self.encoder.group_matcher(coarse)
-        blocks = inner["blocks"] if isinstance(inner["blocks"], list) else [(inner["blocks"], None)]
-        within = [(pattern.replace("^", r"^encoder\."), order) for pattern, order in blocks]
-        return {"stem": inner["stem"].replace("^", r"^encoder\."), "blocks": [*within, (r"^decoder", (99999,))]}
-
-    @property
-    def title(self) -> str:
-        """With its backbone."""
-        return f"FieldNet on {self.encoder.architecture}"
+    def own_arguments(self) -> dict[str, Any]:
+        """How the decoder was made, to make the same again."""
+        return asdict(self.config)
 
     def hub_config(self) -> dict[str, Any]:
         """Arguments of the backbone and of the decoder."""
-        arguments, of_classifier = self.encoder.changed_arguments(), ("num_classes", "global_pool", "drop_rate")
-        return {
-            "architecture": ARCHITECTURE,
-            "backbone": self.encoder.architecture,
-            "backbone_args": {key: value for key, value in arguments.items() if key not in of_classifier},
-            "in_chans": self.in_chans,
-            "model_args": asdict(self.config),
-            "pretrained_cfg": self.pretrained_cfg,
-        }
+        return {**super().hub_config(), "in_chans": self.in_chans}
 
 
 def _build(config: dict[str, Any], **changes: Any) -> FieldNet:
     """A network as its ``config.json`` describes it."""
-    missing = [key for key in ("backbone", "in_chans", "backbone_args", "model_args") if key not in config]
-    if missing:
-        raise ValueError(f"the configuration of a FieldNet has no {', '.join(missing)}: save the model again")
+    check_saved(config, "FieldNet", "in_chans")
     arguments = {**config["backbone_args"], "in_chans": config["in_chans"], **config["model_args"], **changes}
     model = FieldNet(config["backbone"], **arguments)
     model.pretrained_cfg = dict(config.get("pretrained_cfg", {}))

@@ -1,6 +1,6 @@
 """UperNet: a label for every pixel, on any backbone of ours; truly shift-equivariant on an adaptive one."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from ..models.backbone import Backbone
 from ..models.config import PLACES
-from ..models.hub import BUILDERS, HubModel, saved_cfg
-from ..models.registry import create_model
+from ..models.hub import BUILDERS, saved_cfg
 from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.interpolate import enlarge, enlarge_from
-from ..ops.geometry.periodic import may_repeat, repeat_one_period
-from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift
+from ..ops.geometry.periodic import may_repeat
+from ..ops.geometry.shift import IMAGE_DIMS, circular_shift
 from ..ops.selection.exact import within_graph
 from ..utils.async_copy import AsyncCopy
+from .dense import DenseModel, check_saved, repeated, without_classifier
 from .pyramid import BINS, ConvNormRelu, UperNetDecoder
 
 ARCHITECTURE = "upernet"  # in config.json
@@ -57,7 +57,7 @@ class UperNetConfig:
             raise ValueError(f"bins {self.bins}: needs positive numbers, e.g. {BINS}")
 
 
-class UperNet(HubModel):
+class UperNet(DenseModel):
     """A backbone, the pyramid decoder, and a classifier for pixels.
 
     Shift law: ``net(S x) == S net(x)``, bit for bit, on an anchored backbone, as adaptive ones are, and in evaluation
@@ -78,6 +78,8 @@ class UperNet(HubModel):
     >>> torch.equal(net(image.roll((3, 1), (2, 3))), net(image).roll((3, 1), (2, 3)))
     True
     """
+
+    architecture_name = ARCHITECTURE
 
     def __init__(self, backbone: str | Backbone, num_classes: int, pretrained: bool = False, **arguments: Any) -> None:
         super().__init__()
@@ -108,11 +110,6 @@ class UperNet(HubModel):
             part.apply(_initialise)
         known = self.encoder.pretrained_cfg
         self.pretrained_cfg: dict[str, Any] = {key: known[key] for key in ("mean", "std") if key in known}
-
-    @property
-    def size_multiple(self) -> Pair:
-        """Height and width of an image must be multiples of these."""
-        return self.encoder.size_multiple
 
     def own_arguments(self) -> dict[str, Any]:
         """How the decoder was made, to make the same again."""
@@ -183,45 +180,14 @@ class UperNet(HubModel):
 
     # -- housekeeping ---------------------------------------------------------------------------------------------
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Compute activations of the backbone again in the backward pass instead of keeping them."""
-        self.encoder.set_grad_checkpointing(enable)
-
-    def no_weight_decay(self) -> set[str]:
-        """Parameters that take no weight decay."""
-        return {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """How parameters are grouped by depth: the backbone's layers, then the decoder."""
-        inner = self.encoder.group_matcher(coarse)
-        behind = (r"^decoder|^segmentation_head|^auxiliary_head", (99999,))
-        blocks = inner["blocks"] if isinstance(inner["blocks"], list) else [(inner["blocks"], None)]
-        within = [(pattern.replace("^", r"^encoder\."), order) for pattern, order in blocks]
-        return {"stem": inner["stem"].replace("^", r"^encoder\."), "blocks": [*within, behind]}
-
-    @property
-    def title(self) -> str:
-        """With its backbone."""
-        return f"UperNet on {self.encoder.architecture}"
-
     def hub_config(self) -> dict[str, Any]:
         """Arguments of the backbone and of the decoder."""
-        arguments, of_classifier = self.encoder.changed_arguments(), ("num_classes", "global_pool", "drop_rate")
-        return {
-            "architecture": ARCHITECTURE,
-            "backbone": self.encoder.architecture,
-            "backbone_args": {key: value for key, value in arguments.items() if key not in of_classifier},
-            "num_classes": self.num_classes,
-            "model_args": self.own_arguments(),
-            "pretrained_cfg": self.pretrained_cfg,
-        }
+        return {**super().hub_config(), "num_classes": self.num_classes}
 
 
 def _build(config: dict[str, Any], **changes: Any) -> UperNet:
     """A network as its ``config.json`` describes it."""
-    missing = [key for key in ("backbone", "num_classes", "backbone_args", "model_args") if key not in config]
-    if missing:
-        raise ValueError(f"the configuration of a UperNet has no {', '.join(missing)}: save the model again")
+    check_saved(config, "UperNet", "num_classes")
     arguments = {**config["backbone_args"], **config["model_args"], **changes}
     if "align" in arguments:  # written before the field was renamed
         arguments["feature_frame"] = arguments.pop("align")
@@ -233,36 +199,10 @@ def _build(config: dict[str, Any], **changes: Any) -> UperNet:
 BUILDERS[ARCHITECTURE] = _build
 
 
-def repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy) -> Tensor:
-    """Maps of images that repeat, made to repeat as well."""
-    which = repeats.numpy().nonzero()[0]
-    if not len(which):
-        return moved
-    at = torch.from_numpy(which).to(moved.device)
-    repeated = repeat_one_period(moved[at], images[at], grid.origin[at], grid.fixed_rows)
-    return moved.index_copy(0, at, repeated)
-
-
 def _cross_entropy(logits: Float[Tensor, "B classes H W"], masks: Int[Tensor, "B H W"]) -> Float[Tensor, ""]:
     """The mean over labelled pixels; 0 where there are none."""
     total = F.cross_entropy(logits.float(), masks.long(), reduction="sum")
     return total / (masks != -100).sum().clamp_min(1)
-
-
-def without_classifier(backbone: str | Backbone, pretrained: bool, arguments: dict[str, Any]) -> Backbone:
-    """A backbone by name, or the one given, as the encoder of a dense task."""
-    if isinstance(backbone, str):
-        encoder = create_model(backbone, pretrained, **arguments)
-    elif isinstance(backbone, Backbone):
-        if pretrained or arguments:
-            raise TypeError("a backbone that exists takes no arguments: needs a name, or the backbone alone")
-        encoder = backbone
-    else:
-        raise TypeError(f"a {type(backbone).__name__} is no backbone: needs a name or one of trueshift's own models")
-    encoder.reset_classifier(0, "")
-    encoder.config = replace(encoder.config, num_classes=0)
-    encoder.norm = nn.Identity()  # every level has a norm of its own
-    return encoder
 
 
 def _initialise(module: nn.Module) -> None:
