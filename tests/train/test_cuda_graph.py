@@ -294,10 +294,7 @@ def test_a_graph_learns_to_segment(tmp_path):
     given = {"task": "segmentation", "data__path": scenes, "schedule__steps": 12, "device": "cuda"}
     run_here(tmp_path / "eager", **given)
     run_here(tmp_path / "graph", cuda_graph="true", **given)
-    found, expected = losses(tmp_path / "graph"), losses(tmp_path / "eager")
-    first, same = ({step: loss for step, loss in each.items() if step <= 6} for each in (found, expected))
-    close(first, same, 1e-3)  # three eager steps, three replays
-    close(found, expected, 0.05)  # batch norm over few images amplifies rounding from step to step
+    close(losses(tmp_path / "graph"), losses(tmp_path / "eager"), 1e-3)
 
 
 @needs_gpu
