@@ -8,7 +8,9 @@ import torch
 
 from trueshift.layers.frame import FrameFinder
 from trueshift.ops.geometry.shift import circular_shift
+from trueshift.ops.selection.frame_scores import COARSER
 from trueshift.ops.selection.quantised_image import Pixels
+from trueshift.ops.selection.seam import LONGEST
 from trueshift.testing import hostile_images, photographs
 
 
@@ -42,6 +44,17 @@ def test_the_border_of_photographs_is_found(size):
 def test_brightness_and_contrast_do_not_matter():
     photos = torch.stack(list(photographs(64).values())).permute(0, 2, 3, 1)
     assert torch.equal(first_lines(photos), first_lines(photos * 4 - 1))
+
+
+def test_weights_and_first_layer_fit_in_bytes():
+    """As the kernels take them, and sums of a line in 32 bits."""
+    finder = FrameFinder()
+    assert max(part.abs().max() for part in (finder.filters, finder.pointwise, finder.mixing)) < 128
+    filters = finder.filters.flatten(1)
+    first = (127 * filters.clamp(min=0) - 128 * filters.clamp(max=0)).sum(1).max() // COARSER
+    assert first < 128
+    largest = (first * finder.pointwise.clamp(min=0)).sum(1) + finder.offset
+    assert largest.max() * LONGEST < 2**31
 
 
 def test_known_answer():

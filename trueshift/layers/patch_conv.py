@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from ..criteria import Candidates, Criterion
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import IMAGE_DIMS, circular_shift, fixes_rows
+from ..ops.nn.conv import project_patches
 from ..ops.selection.choose import Choice
 from .frame import FrameFinder
 from .tokenize import AdaptiveTokenize, check_image, check_size
@@ -57,8 +58,10 @@ class AdaptivePatchConv(FrameConv, nn.Conv2d):  # type: ignore[misc]
         """The patch at every position, for scores; from ``start`` on the ordinary convolution."""
         if start is None:
             return super().merge(values)
-        image = circular_shift(values.permute(0, 3, 1, 2), start, IMAGE_DIMS)
-        return nn.Conv2d.forward(self, image).permute(0, 2, 3, 1)
+        image = values.permute(0, 3, 1, 2)
+        if self.kernel_size == self.stride and not any(self.padding) and self.dilation == (1, 1) and self.groups == 1:
+            return project_patches(image, self, start, self.stride, (0, 0))  # the same, as one product of matrices
+        return nn.Conv2d.forward(self, circular_shift(image, start, IMAGE_DIMS)).permute(0, 2, 3, 1)
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:  # type: ignore[override]
         """The convolution in the chosen frame."""

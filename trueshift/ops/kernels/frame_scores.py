@@ -1,13 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""Kernels of the frame finder: no map of the image is kept, and all products are of bytes or small whole numbers.
+"""Kernels of the frame finder: no map of the image is kept, and all products are of bytes.
 
-Three passes: pixels are rounded to bytes, four to a pixel, row by row and column by column; the 4 lines, 4 columns and
-4 channels around each pixel are one product (the fourth column and channel have no weight), whose layers are summed
-over each line; lines are mixed with those around them.
+Pixels are rounded to bytes, four to a pixel, row by row and column by column, and continue around both ends of a line.
+Then the 4 lines, 4 columns and 4 channels around each pixel are one product (the fourth column and channel have no
+weight), whose layers are summed over each line; the sums become multiples of their mean; lines are mixed with those
+around them.
 """
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -19,19 +19,13 @@ from .launching import blocks_in, launched, power_of_two
 from .quantised_image import SPLITS, dense, find_bounds, integers_at, scale_of
 
 TILE, PADDED = 32, 32  # of the transposition; of depth and hidden layer
+TOGETHER = 8  # lines that one program sums
 AROUND = 128  # sums of the lines around one, padded
 BLOCK = 64  # of lines that are mixed
 
 
-def frame_scores(
-    pixels: Pixels, filters: Tensor, pointwise: Tensor, offset: Tensor, mixing: Tensor, bias: Tensor, output: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The weights as the matrix units take them, then all passes."""
-    more = PADDED - DEPTH
-    taps = F.pad(filters.view(DEPTH, LINES, COLUMNS, 3), (0, 1, 0, 1, 0, 0, 0, more)).flatten(1).to(torch.int8)
-    second = F.pad(pointwise, (0, more, 0, more)).to(torch.float16)
-    mixed = F.pad(mixing, (0, AROUND - mixing.shape[1])).to(torch.int8)
-    weights = (taps, second, F.pad(offset, (0, more)).to(torch.float32), mixed, bias, output)
+def frame_scores(pixels: Pixels, *weights: Tensor) -> tuple[Tensor, Tensor]:
+    """All weights fit in bytes, and so does the first layer."""
     rows, columns = line_scores(pixels.image.detach(), *weights)
     return rows, columns
 
@@ -42,100 +36,132 @@ def _scores(x, *_) -> list[Tensor]:
 
 @operation("line_scores", _scores)
 def line_scores(
-    x: Tensor, taps: Tensor, second: Tensor, offset: Tensor, mixing: Tensor, bias: Tensor, output: Tensor
+    x: Tensor, filters: Tensor, pointwise: Tensor, offset: Tensor, mixing: Tensor, bias: Tensor, output: Tensor
 ) -> list[Tensor]:
-    """Of rows and columns, from weights in bytes (second layer: float16, offset: float32), padded to 32 and 128."""
+    """Of rows and columns."""
     x = dense(x)
     images, height, width, _ = x.shape
-    found = _scores(x)
     sizes = ((height, width), (width, height))
-    by_rows, by_columns = (x.new_empty((images, *size), dtype=torch.int32) for size in sizes)
+    # a pixel before each line and two behind; lines begin at whole lines of memory
+    pitches = [blocks_in(length + COLUMNS, 16) * 16 for _, length in sizes]
+    both = [
+        x.new_empty((images, size, pitch), dtype=torch.int32) for (size, _), pitch in zip(sizes, pitches, strict=True)
+    ]
     _write_bytes[(images, blocks_in(height, TILE), blocks_in(width, TILE))](
-        x, find_bounds(x), by_rows, by_columns, *x.stride(), height, width, SPLITS, BITS - HALF, TILE,
+        x, find_bounds(x), *both, *x.stride(), height, width, *pitches, SPLITS, BITS - HALF, TILE,
         num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
-    for scores, lines, (size, length) in zip(found, (by_rows, by_columns), sizes, strict=True):
+    found = _scores(x)
+    for scores, lines, (size, length), pitch in zip(found, both, sizes, pitches, strict=True):
         sums = x.new_empty((images, size, DEPTH), dtype=torch.int32)
         totals = x.new_zeros((images, DEPTH), dtype=torch.int64)
-        _sum_lines[(size, images)](
-            lines.view(torch.int8), taps, second, offset, sums, totals, size, length,
-            COARSER, DEPTH, PADDED, LINES, min(128, max(16, power_of_two(length))), num_warps=4,
+        _sum_lines[(blocks_in(size, TOGETHER), images)](
+            lines.view(torch.int8), filters, pointwise, offset, sums, totals, size, length, pitch,
+            COARSER, DEPTH, PADDED, LINES, COLUMNS, TOGETHER, min(128, max(16, power_of_two(length))), num_warps=4,
         )  # fmt: skip
+        _compare[(blocks_in(sums.numel(), 1024),)](
+            sums, totals, sums.numel(), size, UNIT, LARGEST, DEPTH, 1024, num_warps=4, enable_fp_fusion=False
+        )
         _mix_lines[(blocks_in(size, BLOCK), images)](
-            sums, totals, mixing, bias, output, scores, size,
-            UNIT, LARGEST, REACH, DEPTH, PADDED, AROUND, BLOCK, num_warps=4, enable_fp_fusion=False,
-        )  # fmt: skip
+            sums, mixing, bias, output, scores, size, UNIT, REACH, DEPTH, PADDED, AROUND, BLOCK, num_warps=4
+        )
     return found
 
 
 @launched
 @triton.jit
 def _write_bytes(
-    x, bounds, by_rows, by_columns, step_image, step_row, step_column, step_channel, height, width,
+    x, bounds, by_rows, by_columns, step_image, step_row, step_column, step_channel, height, width, row, column,
     SPLITS: tl.constexpr, DROPPED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The three channels of a tile of pixels, rounded down to fewer bits, in the bytes of one number each."""
     image = tl.program_id(0).to(tl.int64)
     centre, _, per_unit = scale_of(bounds, image, SPLITS)
-    row = (tl.program_id(1) * TILE + tl.arange(0, TILE))[:, None]
-    column = (tl.program_id(2) * TILE + tl.arange(0, TILE))[None, :]
-    inside = (row < height) & (column < width)
-    at = x + image * step_image + tl.minimum(row, height - 1) * step_row + tl.minimum(column, width - 1) * step_column
+    down = (tl.program_id(1) * TILE + tl.arange(0, TILE))[:, None]
+    right = (tl.program_id(2) * TILE + tl.arange(0, TILE))[None, :]
+    inside = (down < height) & (right < width)
+    at = x + image * step_image + tl.minimum(down, height - 1) * step_row + tl.minimum(right, width - 1) * step_column
     packed = tl.zeros([TILE, TILE], tl.int32)
     for channel in tl.static_range(3):
         value = integers_at(at, channel * step_channel, centre, per_unit) >> DROPPED
         packed |= (value & 255) << (8 * channel)
-    first = image * height * width
-    tl.store(by_rows + first + row * width + column, packed, inside)
-    tl.store(by_columns + first + column * height + row, packed, inside)
+    _store_line(by_rows + (image * height + down) * row, packed, right, width, inside)
+    _store_line(by_columns + (image * width + right) * column, packed, down, height, inside)
+
+
+@triton.jit
+def _store_line(line, packed, at, length, inside):
+    """Each pixel behind one more, and the first and the last at the other end too."""
+    tl.store(line + 1 + at, packed, inside)
+    tl.store(line + 1 + at + length, packed, inside & (at == 0))
+    tl.store(line + 1 + at - length, packed, inside & (at == length - 1))
 
 
 @launched
 @triton.jit
 def _sum_lines(
-    lines, taps, second, offset, sums, totals, size, length,
-    COARSER: tl.constexpr, DEPTH: tl.constexpr, PADDED: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
+    lines, filters, pointwise, offset, sums, totals, size, length, pitch,
+    COARSER: tl.constexpr, DEPTH: tl.constexpr, PADDED: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
+    TOGETHER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Both layers at each pixel of one line, added up."""
-    line, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    """Both layers at each pixel of a few lines, added up."""
+    first, image = tl.program_id(0) * TOGETHER, tl.program_id(1).to(tl.int64)
     depth, tap = tl.arange(0, PADDED), tl.arange(0, 64)
-    near = (line + tap // 16 - LINES // 2 + size * LINES) % size  # of each tap, its line, column and channel
-    start = lines + (image * size + near) * length * 4 + tap % 4
-    weights = tl.load(taps + depth[None, :] * 64 + tap[:, None])
-    pointwise = tl.load(second + depth[None, :] * PADDED + depth[:, None])
-    added = tl.load(offset + depth)
-    total = tl.zeros([PADDED], tl.int32)
-    for begin in range(0, length, BLOCK):
-        place = begin + tl.arange(0, BLOCK)
-        beside = place[:, None] + (tap // 4 % 4)[None, :] - 1
-        beside = tl.where(beside < 0, beside + length, tl.where(beside < length, beside, beside - length))
-        there = (place < length)[:, None] & (tap // 4 % 4 < 3)[None, :]
-        seen = tl.load(start[None, :] + beside * 4, there, other=0)
-        found = tl.maximum(tl.dot(seen, weights, out_dtype=tl.int32), 0) // COARSER
-        found = tl.dot(found.to(tl.float16), pointwise, out_dtype=tl.float32) + added[None, :]
-        found = tl.where((place < length)[:, None], tl.maximum(found, 0), 0)
-        total += tl.sum(found.to(tl.int32), 0)
-    tl.store(sums + (image * size + line) * DEPTH + depth, total, depth < DEPTH)
-    tl.atomic_add(totals + image * DEPTH + depth, total.to(tl.int64), depth < DEPTH)
+    row, column, channel = tap // 16, tap // 4 % 4, tap % 4
+    known = (depth < DEPTH)[None, :] & ((column < COLUMNS) & (channel < 3))[:, None]
+    of_tap = (row * COLUMNS + column) * 3 + channel
+    weights = tl.load(filters + depth[None, :] * (LINES * COLUMNS * 3) + of_tap[:, None], known, other=0).to(tl.int8)
+    known = (depth < DEPTH)[None, :] & (depth < DEPTH)[:, None]
+    second = tl.load(pointwise + depth[None, :] * DEPTH + depth[:, None], known, other=0).to(tl.int8)
+    added = tl.load(offset + depth, depth < DEPTH, other=0).to(tl.int32)
+    beyond = (length + BLOCK - 1) // BLOCK * BLOCK - length  # pixels of nothing but zeros
+    all_lines = tl.zeros([PADDED], tl.int64)
+    for line in range(first, tl.minimum(first + TOGETHER, size)):
+        near = (line + row - LINES // 2 + size * LINES) % size
+        start = lines + (image * size + near) * pitch * 4 + tap % 16
+        layer = tl.zeros([BLOCK, PADDED], tl.int32)
+        for begin in range(0, length, BLOCK):
+            place = begin + tl.arange(0, BLOCK)
+            seen = tl.load(start[None, :] + place[:, None] * 4, (place < length)[:, None], other=0)
+            found = tl.maximum(tl.dot(seen, weights, out_dtype=tl.int32), 0) // COARSER
+            found = tl.dot(found.to(tl.int8), second, out_dtype=tl.int32) + added[None, :]
+            layer += tl.maximum(found, 0)
+        total = tl.sum(layer, 0) - beyond * tl.maximum(added, 0)
+        tl.store(sums + (image * size + line) * DEPTH + depth, total, depth < DEPTH)
+        all_lines += total.to(tl.int64)
+    tl.atomic_add(totals + image * DEPTH + depth, all_lines, depth < DEPTH)
+
+
+@launched
+@triton.jit
+def _compare(
+    sums, totals, count, size, UNIT: tl.constexpr, LARGEST: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Sums as multiples of their mean over all lines, in their place."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    total = tl.load(totals + at // (size * DEPTH) * DEPTH + at % DEPTH, inside, other=1)
+    own = tl.load(sums + at, inside, other=0).to(tl.float64)
+    level = tl.minimum(UNIT * tl.sqrt(own * size / tl.maximum(total, 1).to(tl.float64)), LARGEST)
+    tl.store(sums + at, level.to(tl.int32), inside)
 
 
 @launched
 @triton.jit
 def _mix_lines(
-    sums, totals, mixing, bias, output, scores, size,
-    UNIT: tl.constexpr, LARGEST: tl.constexpr, REACH: tl.constexpr, DEPTH: tl.constexpr, PADDED: tl.constexpr,
-    AROUND: tl.constexpr, BLOCK: tl.constexpr,
+    levels, mixing, bias, output, scores, size,
+    UNIT: tl.constexpr, REACH: tl.constexpr, DEPTH: tl.constexpr, PADDED: tl.constexpr, AROUND: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sums as multiples of their mean, of the lines around each, through one hidden layer; in two digits of 6 bits."""
+    """The lines around each through one hidden layer, in two digits of 6 bits."""
     line = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     image = tl.program_id(1).to(tl.int64)
     tap, hidden = tl.arange(0, AROUND), tl.arange(0, PADDED)
-    there = (line < size)[:, None] & (tap < (2 * REACH + 1) * DEPTH)[None, :]
+    taps: tl.constexpr = (2 * REACH + 1) * DEPTH
     near = (line[:, None] + (tap // DEPTH)[None, :] - REACH + size * REACH) % size
-    own = tl.load(sums + (image * size + near) * DEPTH + (tap % DEPTH)[None, :], there, other=0).to(tl.float64)
-    total = tl.maximum(tl.load(totals + image * DEPTH + tap % DEPTH), 1).to(tl.float64)
-    level = tl.minimum(UNIT * tl.sqrt(own * size / total[None, :]), LARGEST).to(tl.int32)
-    weights = tl.load(mixing + hidden[None, :] * AROUND + tap[:, None])
+    there = (line < size)[:, None] & (tap < taps)[None, :]
+    level = tl.load(levels + (image * size + near) * DEPTH + (tap % DEPTH)[None, :], there, other=0)
+    weights = tl.load(mixing + hidden[None, :] * taps + tap[:, None], (tap < taps)[:, None], other=0).to(tl.int8)
     upper = tl.dot((level >> 6).to(tl.int8), weights, out_dtype=tl.int32)
     lower = tl.dot((level & 63).to(tl.int8), weights, out_dtype=tl.int32)
     mixed = tl.maximum(64 * upper + lower + UNIT * tl.load(bias + hidden).to(tl.int32)[None, :], 0)
