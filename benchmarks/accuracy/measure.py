@@ -40,9 +40,15 @@ class Part:
     shifts: int = 2  # of each image
 
 
+def _adaptive(recipe: str) -> bool:
+    """Whether the network is one of our adaptive ones, or of another library and adapted."""
+    model = configuration(recipe).model
+    return model.name.startswith("a_") or "criterion" in model.arguments
+
+
 def _invariant(recipe: str) -> bool:
     """Whether the network is exactly invariant: adaptive, and no module removed."""
-    return configuration(recipe).model.name.startswith("a_") and "_no_" not in recipe
+    return _adaptive(recipe) and "_no_" not in recipe
 
 
 def _main_tables(recipe: str) -> bool:
@@ -57,12 +63,13 @@ def _ordinary(recipe: str) -> bool:
 
 
 def _shipped_ordinary(recipe: str) -> bool:
-    return "/shipped/" in recipe and not (configuration(recipe).model.name.startswith("a_") or needed_by(recipe))
+    return "/shipped/" in recipe and not (_adaptive(recipe) or needed_by(recipe))
 
 
 def _keeps_grids(recipe: str) -> bool:
     """Whether it is one of ours that was trained with random grids."""
-    return configuration(recipe).model.grid_drop_rate is not None and _invariant(recipe) and not needed_by(recipe)
+    model = configuration(recipe).model
+    return model.name.startswith("a_") and model.grid_drop_rate is not None and not needed_by(recipe)
 
 
 def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:

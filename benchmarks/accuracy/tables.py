@@ -266,6 +266,7 @@ VIT = [
     Line("ViT-mini, adapted, random grids", "a_vit_mini_random_grids"),
     Line("ViT-mini, crops and CutMix", "shipped/vit_mini", part="itself"),
     Line("ViT-mini, crops and CutMix, adapted as it is", "shipped/vit_mini", part="canonical"),
+    Line("ViT-mini, crops and CutMix, adapted, random grids", "shipped/a_vit_mini"),
 ]
 TRIED = "One seed. Frames of the finder while training were a change of one line, which is not in the repository."
 SEAM = "By the seam: measured before the [frame finder](exactness.md) took its place in `canonicalize`."

@@ -50,7 +50,13 @@ ADAPTED = [f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)]
 TABLES = [*MAIN, *CHANGED, *(f"{model}_da_circular" for model in MINIS[::2]), *(f"{a}_random_grids" for a in ADAPTIVE)]
 SHIPPED = [f"shipped/{model}" for model in MINIS]
 FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored")]
-VIT = ["vit_mini", "vit_mini_da_circular", "a_vit_mini_random_grids", "shipped/vit_mini"]  # timm's
+VIT = [
+    "vit_mini",
+    "vit_mini_da_circular",
+    "a_vit_mini_random_grids",
+    "shipped/vit_mini",
+    "shipped/a_vit_mini",
+]  # timm's
 SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED, *VIT)]
 PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
@@ -93,7 +99,7 @@ def title_of(model):
 
 
 def test_all_are_there():
-    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 49)
+    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 50)
     assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *OPTIONS])
 
 
@@ -327,9 +333,10 @@ def test_the_small_vit_is_trained_as_the_others():
     assert values("cifar10_small/vit_mini_da_circular", "augment.circular_shift") == values(
         "cifar10_small/vit_mini", "augment.circular_shift"
     )
-    plain, adapted = small("vit_mini").model, small("a_vit_mini_random_grids").model
-    assert adapted.arguments == {**plain.arguments, "criterion": "max_norm"}
-    assert values("cifar10_small/a_vit_mini_random_grids", "model") == values("cifar10_small/vit_mini", "model")
+    for ordinary, adaptive in (("vit_mini", "a_vit_mini_random_grids"), ("shipped/vit_mini", "shipped/a_vit_mini")):
+        plain, adapted = small(ordinary).model, small(adaptive).model
+        assert adapted.arguments == {**plain.arguments, "criterion": "max_norm"}
+        assert values(f"cifar10_small/{adaptive}", "model") == values(f"cifar10_small/{ordinary}", "model")
 
 
 @pytest.mark.parametrize("name", FINE_TUNED)
