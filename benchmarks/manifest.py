@@ -64,7 +64,14 @@ TABLES = {
         "exactness/sample_consistency.py --device cuda", "sample_consistency_cuda.json", exactness.sample_consistency
     ),
     "camvid": Table("accuracy/camvid.py --data data/camvid", "camvid_*.json", accuracy.camvid),
-    "fields": Table("accuracy/fields.py --seeds 0 1 2 --jobs 6", "fields_navier_stokes_*.json", fields.table),
+    **{
+        f"fields_{task}": Table(
+            f"accuracy/fields.py --task {task} --seeds 0 1 2 --jobs 6",
+            f"fields_{task}_*.json",
+            partial(fields.table, task),
+        )
+        for task in fields.TASKS
+    },
     "paper_size": Table(PAPER_SIZE, "cifar10.csv cifar10/*.json", accuracy.paper_size),
     **{f"small_{name}": Table(SMALL, SMALL_RESULTS, render) for name, render in accuracy.trained_tables.items()},
     **{

@@ -11,7 +11,7 @@ from training_runs import log, losses, run_here, same, weights
 import trueshift
 from trueshift.cli import main
 from trueshift.data import open_fields
-from trueshift.train import dry_run, parse_arguments
+from trueshift.train import dry_run, list_recipes, parse_arguments
 from trueshift.train.data.fields import FieldFeed, FieldReader
 from trueshift.train.data.loader import ALONE
 from trueshift.train.data.sampler import BatchOrder
@@ -137,8 +137,9 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path, flows):
 
 def test_recipes_can_be_tried(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("fields/navier_stokes_a_swinv2", "fields/navier_stokes_swinv2"):
-        words = ["--config", name, "--model.arguments", FIELDS["model__arguments"], "--device", "cpu"]
+    for name in (recipe for recipe in list_recipes() if recipe.startswith("fields/")):
+        arguments = FIELDS["model__arguments"].replace("{", "{circular: width, " if "shallow_water" in name else "{")
+        words = ["--config", name, "--model.arguments", arguments, "--device", "cpu"]
         assert dry_run(parse_arguments(words).config, Console(quiet=True)) == 0
 
 
@@ -156,6 +157,8 @@ def test_recipes_can_be_tried(tmp_path, monkeypatch):
         ({"model__pretrained": True}, "published weights are for images"),
         ({"evaluate__protocols": "[circular]"}, "are for images"),
         ({"fields__decoder": "{channels: 3}"}, "fields.decoder has channels: needs some of residual"),
+        ({"fields__random_rolls": True, "model__arguments": "{circular: width}"}, "rolls rows: needs width"),
+        ({"cuda_graph": True}, "cuda_graph works on GPUs only"),
         ({"model__name": "resnet18"}, "resnet18"),
         ({"data__path": "nowhere"}, "there are no fields at nowhere"),
         ({"data__holdout": 0.9}, "leaves none"),

@@ -30,7 +30,7 @@ OTHERS = [
 SEGMENTERS = MODELS[:4]
 ADE20K = [f"ade20k/{model}_{shifts}" for model in SEGMENTERS for shifts in SHIFTS]
 CAMVID = [f"camvid/{model}" for model in SEGMENTERS]
-FIELDS = [f"fields/navier_stokes_{model}" for model in ("swinv2", "a_swinv2")]
+FIELDS = [f"fields/{task}_{model}" for task in ("navier_stokes", "shallow_water") for model in ("swinv2", "a_swinv2")]
 OPTIONS = ["options/mvitv2_augmentation", "options/swin_augmentation"]
 TITLES = {"swin_tiny": "Swin-T", "swinv2_tiny": "SwinV2-T", "cvt_13": "CvT-13", "mvitv2_tiny": "MViTv2-T"}
 # the small models, in cifar10_small/
@@ -132,9 +132,12 @@ def test_an_adaptive_network_is_trained_as_its_ordinary_twin(name):
     assert values(name, *different) == values(name.replace("/a_", "/"), *different)
 
 
-def test_an_adaptive_network_for_fields_is_trained_as_its_ordinary_twin():
-    assert values(FIELDS[0], "model.name") == values(FIELDS[1], "model.name")
-    assert [parsed(name).model.name for name in FIELDS] == ["swinv2_mini", "a_swinv2_mini"]
+@pytest.mark.parametrize("twins", [FIELDS[:2], FIELDS[2:]])
+def test_an_adaptive_network_for_fields_is_trained_as_its_ordinary_twin(twins):
+    assert values(twins[0], "model.name") == values(twins[1], "model.name")
+    assert [parsed(name).model.name for name in twins] == ["swinv2_mini", "a_swinv2_mini"]
+    circular = {"circular": "width"} if "shallow_water" in twins[0] else {}
+    assert parsed(twins[0]).model.arguments == circular
 
 
 @pytest.mark.parametrize("model", ADAPTIVE)

@@ -192,6 +192,12 @@ class FieldNet(DenseModel):
             out = out if repeats is None else repeated(out, x, grid, repeats)
         return x + out if self.config.residual else out
 
+    @property
+    def circular(self) -> str:
+        """Along which axes fields go around: ``"both"``, or ``"width"`` where rows do not."""
+        choices = self.encoder.config.choices
+        return "width" if choices.fixed_rows or choices.padding_mode == "circular_width" else "both"
+
     # -- housekeeping ---------------------------------------------------------------------------------------------
 
     def own_arguments(self) -> dict[str, Any]:

@@ -339,6 +339,8 @@ class TrainConfig:
             )
             yield self.model.pretrained, "model.pretrained: published weights are for images; needs model.start_from"
             yield bool(self.evaluate.protocols), "evaluate.protocols are for images: leave them out"
+            columns_alone = self.model.arguments.get("circular") == "width"
+            yield columns_alone and self.fields.random_rolls is True, "fields.random_rolls true rolls rows: needs width"
             return
         other = "is for classification: leave it out; --segmentation.scale sets the size"
         yield kind not in (*WITH_MASKS, "any"), f"data.kind {kind} has no masks: needs {', '.join(WITH_MASKS)} or any"

@@ -47,12 +47,6 @@ class FieldModel:
         """Points along the sides of tokens, by stage."""
         return [stage["reduction"] for stage in self.net.encoder.feature_info]
 
-    @property
-    def columns_alone(self) -> bool:
-        """Whether rows do not go around."""
-        choices = self.net.encoder.config.choices
-        return choices.fixed_rows or choices.padding_mode == "circular_width"
-
 
 def run_field_evaluation(
     folders: Sequence[str], data: str | Path, split: str = "test", options: EvalOptions | None = None
@@ -74,7 +68,7 @@ def run_field_evaluation(
     asked = {key: value for key, value in asdict(options).items() if key in _OPTIONS}
     asked |= {
         "batch_size": options.batch_size or _BATCH_SIZE,
-        "circular": "width" if any(model.columns_alone for model in models) else "both",
+        "circular": "width" if any(model.net.circular == "width" for model in models) else "both",
     }
     given = {key: asked[key] for key in ("shifts", "batch_size", "device", "seed", "circular")}
     measured = []
