@@ -289,12 +289,19 @@ def test_a_graph_takes_bf16_and_a_loader(tmp_path):
 
 
 @needs_gpu
-def test_a_graph_learns_to_segment(tmp_path):
+def test_a_graph_learns_to_segment(tmp_path, monkeypatch):
+    """What the same steps learn uncaptured. An optimizer that is not capturable rounds otherwise, and 12 steps at this
+    rate make more than a percent of its last bits.
+    """
     scenes = write_scenes(tmp_path / "scenes")
     given = {"task": "segmentation", "data__path": scenes, "schedule__steps": 12, "device": "cuda"}
     run_here(tmp_path / "eager", **given)
     run_here(tmp_path / "graph", cuda_graph="true", **given)
-    close(losses(tmp_path / "graph"), losses(tmp_path / "eager"), 1e-3)
+    monkeypatch.setattr(cuda_graph, "WARM_UP", 10**6)
+    run_here(tmp_path / "uncaptured", cuda_graph="true", **given)
+    found, expected = losses(tmp_path / "graph"), losses(tmp_path / "eager")
+    close(found, losses(tmp_path / "uncaptured"), 1e-6)
+    close({step: found[step] for step in (1, 2)}, {step: expected[step] for step in (1, 2)}, 1e-5)
 
 
 @needs_gpu
