@@ -100,12 +100,13 @@ def _spectrum_figure(result: dict[str, Any], steps: list[int], theme: str = "lig
             for model, each, colour in zip(result["models"], found, PALETTE, strict=False):
                 axes.loglog(numbers, each["predicted"][waves], color=colour, label=model["name"])
             axes.set(title=f"after {count} step{'s' * (count > 1)}", xlabel="wave number")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter("{x:g}")
+            axes.minorticks_off()
             axes.grid(alpha=0.5)
         figure.axes[0].set_ylabel("energy")
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=1, fontsize=8.5)
-        for text in legend.get_texts():
-            text.set_parse_math(False)  # names may hold a $
+        figure.legend(handles, labels, loc="outside lower center", ncols=1, fontsize=8.5)
 
     return drawn(draw, (3.2 * len(steps) + 0.8, 3.2), theme, **options)
 
@@ -122,7 +123,7 @@ def _maps_figure(names: list[str], steps: list[int], rollouts: dict[str, Any]) -
             for axes, field in zip(line, maps.values(), strict=True):
                 axes.imshow(_coloured(field, largest))
                 axes.set(xticks=[], yticks=[])
-            line[0].set_ylabel(f"{name}\nstep {count}", parse_math=False)
+            line[0].set_ylabel(f"{name}\nstep {count}")
             line[3].set_xlabel(f"at most {np.abs(maps['rolled, difference']).max():.2g}")
         for axes, title in zip(grid[0], maps, strict=True):
             axes.set_title(title)
