@@ -69,6 +69,7 @@ def written_fields(tmp_path_factory):
         net.save_pretrained(folder / name)
     states = np.random.default_rng(0).standard_normal((1, 11, 2, 16, 32)).astype(np.float32)
     np.save(folder / "test.npy", states)
-    folders = [str(folder / name) for name in names]
-    found = run_field_evaluation(folders, folder)
-    return found, write_field_audit(found, example_rollouts(found, folders, folder), folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # for short names
+        found = run_field_evaluation(list(names), folder)
+        return found, write_field_audit(found, example_rollouts(found, list(names), folder), folder)
