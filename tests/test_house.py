@@ -150,7 +150,7 @@ def test_a_panorama_turns_and_its_classes_with_it(run_unchecked, tmp_path, words
         ("docs/concepts.md", 1),
         ("docs/criterion.md", 3),
         ("docs/motion.md", 1),
-        ("docs/round.md", 2),
+        ("docs/round.md", 3),
         ("docs/segmentation.md", 1),
         ("docs/start.md", 4),
     ],

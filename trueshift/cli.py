@@ -50,7 +50,7 @@ def audit(
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, 'steady' for a moving camera, or
             another model.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
-        output: folder for audit.json, images.csv, figures and report.html; of a FieldNet, audit.json and figures.
+        output: folder for audit.json, images.csv, figures and report.html.
         split: test or train, where the data has both.
     """
     from .eval.audit.run import run_audit
@@ -161,10 +161,10 @@ def _measure_fields(
     split: str,
     options: EvalOptions,
 ) -> int:
-    """Evaluation and audit of networks for fields; an audit has figures too."""
+    """Evaluation and audit of networks for fields; an audit has figures and a page too."""
     from .eval.runner.fields import example_rollouts, run_field_evaluation
     from .report.console import print_fields
-    from .report.fields import write_field_figures
+    from .report.fields import write_field_audit
     from .utils.distributed import sole_run
 
     if data is None:
@@ -176,15 +176,14 @@ def _measure_fields(
     with sole_run(folder):
         result = run_field_evaluation(models, data, split, options)
         if isinstance(options, AuditOptions):
-            write_field_figures(result, example_rollouts(result, models, data), folder / "figures")
-            write_whole(folder / "audit.json", json_text(result))
+            page = write_field_audit(result, example_rollouts(result, models, data), folder)
         else:
             facts = dict(result["models"][0])
             head = {key: value for key, value in result.items() if key != "models"}
             write_whole(folder / "eval.json", json_text({**head, "measured": facts.pop("measured"), "model": facts}))
     print_fields(console, result)
     if isinstance(options, AuditOptions):
-        console.print(f"Figures: {folder / 'figures'}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 import torch
 from known_models import ByPixel, ByPlace, Scenes, noise, segmenter
+from model_checks import perturb_norms
 from PIL import Image
 
+from trueshift import FieldNet
 from trueshift.data import ImageFolder
-from trueshift.eval import AuditOptions, EvalOptions, adapted_twin, make_eval_model, run_audit
+from trueshift.eval import AuditOptions, EvalOptions, adapted_twin, make_eval_model, run_audit, run_field_evaluation
+from trueshift.eval.runner.fields import example_rollouts
 from trueshift.models import create_model
+from trueshift.report.fields import write_field_audit
 from trueshift.report.page import write_audit
 
 NASTY = "<script>alert(1)<script>&\"quoted\" 'name'"
@@ -50,3 +54,22 @@ def written_scenes(tmp_path_factory, scenes):
     models = [segmenter(ByPlace(), "<img src=x onerror=alert(1)>"), segmenter(ByPixel(), "pixel $\\frac$")]
     found = run_audit(models, scenes, AuditOptions(shifts=3, examples=2, batch_size=4))
     return found, write_audit(found, scenes, tmp_path_factory.mktemp("scenes"))
+
+
+@pytest.fixture(scope="session")
+def written_fields(tmp_path_factory):
+    """The same of networks for fields of unequal sides, and too short for the longest rollouts."""
+    folder, torn = tmp_path_factory.mktemp("fields"), "<img src=x onerror=alert(1)> torn <b> $_{x$"
+    sizes = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "decoder_depth": 1, "kernel_size": 3}
+    names = {f"ordinary {torn}": "swin_mini", "adaptive <script>alert(1)": "a_swin_mini"}
+    for name, model in names.items():
+        torch.manual_seed(0)
+        net = perturb_norms(FieldNet(model, 2, residual=True, **sizes))
+        net.pretrained_cfg |= {"mean": [0.0, 0.0], "std": [1.0, 1.0]}
+        net.save_pretrained(folder / name)
+    states = np.random.default_rng(0).standard_normal((1, 11, 2, 16, 32)).astype(np.float32)
+    np.save(folder / "test.npy", states)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # for short names
+        found = run_field_evaluation(list(names), folder)
+        return found, write_field_audit(found, example_rollouts(found, list(names), folder), folder)

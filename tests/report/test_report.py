@@ -19,7 +19,7 @@ from trueshift.eval import AuditOptions, find_protocols, run_audit
 from trueshift.report.console import print_audit
 from trueshift.report.images import change_image, flip_images, label_image
 from trueshift.report.page import write_audit
-from trueshift.report.wording import audit_remarks, number, percent, table_rows, verdict
+from trueshift.report.wording import audit_remarks, field_rows, number, percent, table_rows, verdict
 
 
 class Reader(HTMLParser):
@@ -37,11 +37,18 @@ class Reader(HTMLParser):
 
 @pytest.fixture(params=["written", "written_scenes"])
 def page(request):
+    """The page of each task on images, read."""
+    return Reader(*request.getfixturevalue(request.param))
+
+
+@pytest.fixture(params=["written", "written_scenes", "written_fields"])
+def any_page(request):
     """The page of each task, read."""
     return Reader(*request.getfixturevalue(request.param))
 
 
-def test_names_are_escaped_and_the_page_needs_nothing_else(page):
+def test_names_are_escaped_and_the_page_needs_nothing_else(any_page):
+    page = any_page
     assert not {"script", "b"} & set(page.tags)  # "b" from "torn <b>"
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     assert "&lt;script&gt;alert(1)" in page.text
@@ -51,14 +58,17 @@ def test_names_are_escaped_and_the_page_needs_nothing_else(page):
     assert all(address.startswith("data:") for address in addresses)
 
 
-def test_every_image_is_one_and_says_what_it_shows(page):
+def test_every_image_is_one_and_says_what_it_shows(any_page):
+    page = any_page
     images = [value for tag, name, value in page.attributes if (tag, name) in (("img", "src"), ("source", "srcset"))]
     if page.found["task"] == "segmentation":
         assert len(images) == 2 * (2 + 2 * 3) + sum(len(model["worst_images"]) for model in page.found["models"])
+    if page.found["task"] == "fields":
+        assert len(images) == 1 + 2 * 2 * 4 + 2 * 2  # animation, maps, spectra in light and dark
     assert len(images) > (20 if page.found["task"] == "classification" else 15)
     for image in images:
         head, data = image.split(",", 1)
-        assert head == "data:image/png;base64"
+        assert head == f"data:image/{'gif' if data.startswith('R0lGOD') else 'png'};base64"
         assert min(Image.open(io.BytesIO(base64.b64decode(data))).size) > 0
     described = [1 for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value]
     assert page.tags.count("img") == len(described)
@@ -88,6 +98,21 @@ def test_the_files_are_there(request, which, images, figures):
     for file in (path.parent / "figures").iterdir():
         with Image.open(file) as figure:
             assert min(figure.size) > 300
+
+
+def test_the_page_of_networks_for_fields(written_fields):
+    page = Reader(*written_fields)
+    text = re.sub(r"\s+", " ", page.text)
+    ordinary, adaptive = (model["measured"]["shift_error"] for model in page.found["models"])
+    assert max(adaptive.values()) == 0 < ordinary["1"] < ordinary["10"]
+    assert f"differs by up to {number(ordinary['10'])} deviations when the state is rolled, over 10 steps" in text
+    assert "moves with the state under every shift tried, bit for bit, over 10 steps" in text
+    assert "rollouts of 1, 10 steps were measured, not those of 50" in text
+    assert "rolled by 9 rows and 17 columns" in text
+    assert text.count('<span class="good">at most 0</span>') == text.count('<span class="bad">at most ') == 2
+    assert len([row for row in field_rows(page.found) if row[0] in text]) == 8
+    narrow = {**page.found, "settings": {**page.found["settings"], "circular": "width"}}
+    assert "2 random shifts of columns" in field_rows(narrow)[4][1]
 
 
 def test_default_stands_beside_adapted(written):

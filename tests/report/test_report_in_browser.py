@@ -9,7 +9,9 @@ pytestmark = needs_browser
 NARROWEST = "Math.min(...[...document.querySelectorAll('dd, th')].map(e => e.getBoundingClientRect().width))"
 
 
-@pytest.mark.parametrize("which", ["written", pytest.param("written_scenes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "which", ["written", *(pytest.param(name, marks=pytest.mark.slow) for name in ("written_scenes", "written_fields"))]
+)
 def test_the_page_can_be_read(request, which):
     problems = []
     with open_browser() as page:

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from training_runs import log, losses, run_here, same, weights, write_scenes
 
-from trueshift import MaxNorm, create_model
+from trueshift import FieldNet, MaxNorm, create_model
+from trueshift.eval.fields import relative_l2
 from trueshift.train import cuda_graph, optimization
 from trueshift.train import trainer as loop
 from trueshift.train.config import OptimizerConfig, TrainConfig
@@ -206,6 +207,15 @@ def test_no_network_looks_at_values_while_it_learns(name):
             gradients_of_nothing(name, criterion=Asking(), **sizes)
 
 
+@pytest.mark.parametrize("circular", ["both", "width"])
+def test_no_network_for_fields_looks_at_values_while_it_learns(circular):
+    sizes = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "decoder_depth": 1}
+    net = FieldNet("a_swinv2_mini", 2, circular=circular, grid_drop_rate=0.5, **sizes).train().to("meta")
+    field = torch.empty(4, 2, 32, 64, device="meta")
+    relative_l2(net(field), field).mean().backward()
+    assert all(parameter.grad.is_meta for parameter in net.parameters())
+
+
 # -- on a GPU -------------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +312,37 @@ def test_a_graph_learns_to_segment(tmp_path, monkeypatch):
     found, expected = losses(tmp_path / "graph"), losses(tmp_path / "eager")
     close(found, losses(tmp_path / "uncaptured"), 1e-6)
     close({step: found[step] for step in (1, 2)}, {step: expected[step] for step in (1, 2)}, 1e-5)
+
+
+@needs_gpu
+@pytest.mark.parametrize("circular", ["both", "width"])
+def test_a_graph_learns_fields(tmp_path, circular):
+    waves = np.sin(np.arange(64) * 2 * np.pi / 64 + 0.5 * np.arange(9)[:, None, None, None])  # that drift to the left
+    for split, phase in (("train", 0.0), ("test", 0.3)):
+        states = np.stack([waves * np.cos(number + phase + np.arange(32))[:, None] for number in range(4)])
+        np.save(tmp_path / f"{split}.npy", np.repeat(states, 2, 2).astype(np.float32))
+    sizes = "embed_dim: 16, depths: [2, 2], num_heads: [1, 2], pretrained_window_sizes: [0, 0]"
+    given = {
+        "task": "fields",
+        "model__name": "a_swinv2_mini",
+        "model__arguments": f"{{{sizes}, circular: {circular}}}",
+        "model__grid_drop_rate": 0.5,
+        "fields__random_rolls": "width",
+        "fields__decoder": "{residual: true}",
+        "optimizer__lr": 0.01,
+        "optimizer__lr_batch_size": 8,
+        "data__path": tmp_path,
+        "data__holdout": 0,
+        "data__limit": 0,
+        "batch_size": 8,
+        "schedule__epochs": 4,
+        "device": "cuda",
+    }
+    run_here(tmp_path / "eager", **given)
+    run_here(tmp_path / "graph", cuda_graph="true", **given)
+    expected = losses(tmp_path / "eager")
+    assert expected[16] < 0.7 * expected[1]
+    close(losses(tmp_path / "graph"), expected, 1e-2)
 
 
 @needs_gpu

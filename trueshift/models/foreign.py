@@ -133,7 +133,7 @@ def features(
     else:
         stages = _taken(_torchvision_stages(network, image), indices)
     conv = next(part for part in network.modules() if isinstance(part, FrameConv))
-    return tuple(_located(stage, start, (image.shape[2], image.shape[3]), conv) for stage in stages)
+    return tuple(located(stage, start, (image.shape[2], image.shape[3]), conv) for stage in stages)
 
 
 def _taken(stages: Sequence[Any], indices: int | Sequence[int] | None) -> list[Any]:
@@ -156,7 +156,7 @@ def _torchvision_stages(network: Any, image: Tensor) -> list[Tensor]:
     return [stage.permute(0, 3, 1, 2) for stage in stages] if swin else stages
 
 
-def _located(state: Tensor, start: Tensor, size: Pair, conv: FrameConv) -> Tokens:
+def located(state: Tensor, start: Tensor, size: Pair, conv: FrameConv) -> Tokens:
     """A map ``[B, C, h, w]``, or a sequence with class tokens and registers first, as tokens."""
     prefix = None
     if state.dim() == 4:

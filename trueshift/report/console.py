@@ -17,7 +17,9 @@ from .wording import (
     SEGMENTATION,
     audit_remarks,
     cell,
+    field_remarks,
     field_rows,
+    field_verdict,
     percent,
     remarks,
     table_rows,
@@ -92,24 +94,11 @@ def print_fields(console: Console, result: dict[str, Any]) -> None:
     table.add_column("measure", overflow="fold")
     for model in models:
         table.add_column(f"{escape(model['name'])}\n[dim]{escape(model['title'])}[/]", justify="right", overflow="fold")
-    for row in field_rows([model["measured"] for model in models]):
-        table.add_row(*row)
+    for title, meaning, cells in field_rows(result):
+        table.add_row(f"{title}\n[dim]{meaning}[/]" if meaning else title, *(value for value, _ in cells))
     console.print(table)
-    shifts = (
-        f"{result['settings']['shifts']} random shifts{' of columns' * (result['settings']['circular'] == 'width')}"
-    )
-    console.print(
-        f"[dim]shift error: the largest difference between the rollout of a rolled state and the rolled rollout, in "
-        f"deviations, {shifts} of each trajectory\n"
-        "pattern: the share of one step's error that repeats with every patch[/]",
-        highlight=False,
-    )
-    if result["steps_left_out"]:
-        done, longer = (", ".join(map(str, result[key])) for key in ("steps", "steps_left_out"))
-        remark = (
-            f"Trajectories have {data['times']} times: rollouts of {done} steps were measured, not those of {longer}."
-        )
-        _print_remarks(console, [remark])
+    _print_remarks(console, field_remarks(result))
+    console.print(escape(field_verdict(result)), highlight=False)
 
 
 def _print_remarks(console: Console, remarks: list[str]) -> None:

@@ -31,6 +31,7 @@ def drawn(draw: Callable[[Figure], None], size: tuple[float, float], theme: str 
         "text.color": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.edgecolor": faint,
         "grid.color": faint, "axes.spines.top": False, "axes.spines.right": False, "font.size": 10,
         "legend.frameon": False, "savefig.dpi": 200, "savefig.bbox": "tight",
+        "text.parse_math": False,  # names may hold a $
     }  # fmt: skip
     file = io.BytesIO()
     with matplotlib.rc_context(settings):
@@ -137,7 +138,7 @@ def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
             images = flip_images(flip, source)
             for axes, (which, title) in zip(line, titles.items(), strict=True):
                 axes.imshow(images[which], interpolation="nearest")
-                axes.set_title(title, fontsize=8.5, parse_math=False)
+                axes.set_title(title, fontsize=8.5)
                 axes.set_axis_off()
 
     return drawn(draw, (12.5, sum(heights)))

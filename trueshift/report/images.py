@@ -59,10 +59,10 @@ def thumbnail(image: Image.Image, side: int = 128) -> Pixels:
     return np.asarray(small)
 
 
-def data_uri(image: np.ndarray | bytes) -> str:
-    """An image inside a page: PNG as a ``data:`` address."""
+def data_uri(image: np.ndarray | bytes, kind: str = "png") -> str:
+    """An image inside a page, as a ``data:`` address; bytes are of a file of that kind."""
     data = image if isinstance(image, bytes) else png_bytes(Image.fromarray(image), optimize=True)
-    return "data:image/png;base64," + base64.b64encode(data).decode()
+    return f"data:image/{kind};base64," + base64.b64encode(data).decode()
 
 
 @lru_cache(maxsize=1)

@@ -52,9 +52,18 @@ def _images_table(audit: dict[str, Any], source: Source) -> str:
 
 def render_page(audit: dict[str, Any], source: Source) -> str:
     """The page as text. Names of files and classes are escaped."""
-    environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
-    environment.filters.update(number=wording.number, data_uri=images.data_uri, in_page=_in_page)
-    environment.globals.update(
+    dense = audit["task"] == wording.SEGMENTATION
+    return rendered(
+        "images.html",
+        audit,
+        question="Does the answer change when the image moves?",
+        verdict=wording.verdict(audit),
+        remarks=wording.audit_remarks(audit),
+        rows=wording.table_rows(audit),
+        dense=dense,
+        examples={kind: _examples(audit, kind) for kind in ("planes", "tokens", "flips")},
+        magnitudes={theme: magnitude_figure(audit, theme, transparent=True) for theme in ("light", "dark")},
+        classes=_iou_by_class(audit) if dense else _consistency_by_class(audit),
         answer_name=answer_name,
         colours_of=images.colours_of,
         error_image=images.error_image,
@@ -67,18 +76,14 @@ def render_page(audit: dict[str, Any], source: Source) -> str:
         photo=lambda index, side: images.thumbnail(source[index].image, side),
         plane_image=images.plane_image,
     )
-    dense = audit["task"] == wording.SEGMENTATION
-    return environment.get_template("page.html").render(
-        audit=audit,
-        dense=dense,
-        style=(_FOLDER / "page.css").read_text(),
-        verdict=wording.verdict(audit),
-        remarks=wording.audit_remarks(audit),
-        rows=wording.table_rows(audit),
-        examples={kind: _examples(audit, kind) for kind in ("planes", "tokens", "flips")},
-        magnitudes={theme: magnitude_figure(audit, theme, transparent=True) for theme in ("light", "dark")},
-        classes=_iou_by_class(audit) if dense else _consistency_by_class(audit),
-    )
+
+
+def rendered(template: str, audit: dict[str, Any], **values: Any) -> str:
+    """A page from a template that fills in ``page.html``; all text is escaped."""
+    environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
+    environment.filters.update(number=wording.number, data_uri=images.data_uri, in_page=_in_page)
+    environment.globals.update(values)  # macros see these alone
+    return environment.get_template(template).render(audit=audit, style=(_FOLDER / "page.css").read_text())
 
 
 def _examples(audit: dict[str, Any], kind: str) -> list[list[tuple[dict[str, Any], dict[str, Any]]]]:

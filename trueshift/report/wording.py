@@ -79,28 +79,60 @@ def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, st
     return rows
 
 
-def field_rows(measured: list[dict[str, Any]]) -> list[list[str]]:
-    """Title, and a cell for each network for fields."""
-    after = {count: f"after {count} step{'s' * (count != '1')}" for count in measured[0]["relative_l2"]}
-    singles = {"one_step_l2": "one step from every state", "persistence_l2": "the state repeated"}
+def field_rows(result: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """The same of networks for fields; explained is the first row of a kind."""
+    measured, settings = [model["measured"] for model in result["models"]], result["settings"]
+    after = {str(count): f"after {count} step{'s' * (count != 1)}" for count in result["steps"]}
+    errors = [each["relative_l2"] for each in measured]
     shares = [each["harmonics"]["error"] for each in measured]
-    patches = sorted({patch for each in shares for patch in each}, key=int)
+    shifts = f"{settings['shifts']} random shifts{' of columns' * (settings['circular'] == 'width')} of each trajectory"
+    moved = "the largest difference between the rollout of a rolled state and the rolled rollout, in deviations"
+    kinds: list[tuple[str, dict[str, list[str]]]] = [
+        ("of rollouts from the first states", {f"relative L2, {after[at]}": _shares(errors, at) for at in after}),
+        ("", {"relative L2, one step from every state": _shares(measured, "one_step_l2")}),
+        ("for comparison", {"relative L2, the state repeated": _shares(measured, "persistence_l2")}),
+        (
+            f"{moved}, {shifts}",
+            {f"shift error, {after[at]}": [number(each["shift_error"][at]) for each in measured] for at in after},
+        ),
+        (
+            "the share of one step's error that repeats with every patch",
+            {
+                f"pattern of {patch} x {patch} patches": _shares(shares, patch)
+                for patch in sorted({patch for each in shares for patch in each}, key=int)
+            },
+        ),
+    ]
     return [
-        *(
-            [f"relative L2, {title}", *(_share(each["relative_l2"], count) for each in measured)]
-            for count, title in after.items()
-        ),
-        *([f"relative L2, {title}", *(_share(each, key) for each in measured)] for key, title in singles.items()),
-        *(
-            [f"shift error, {title}", *(number(each["shift_error"][count]) for each in measured)]
-            for count, title in after.items()
-        ),
-        *([f"pattern of {patch} x {patch} patches", *(_share(each, patch) for each in shares)] for patch in patches),
+        (title, "" if number else meaning, [(value, "") for value in cells])
+        for meaning, rows in kinds
+        for number, (title, cells) in enumerate(rows.items())
     ]
 
 
-def _share(found: dict[str, float], key: str) -> str:
-    return percent({"rate": found[key]} if key in found else None)
+def field_verdict(result: dict[str, Any]) -> str:
+    """Whether rollouts move with the state."""
+    steps = result["steps"][-1]
+    said = []
+    for model in result["models"]:
+        apart = max(model["measured"]["shift_error"].values())
+        exact = "moves with the state under every shift tried, bit for bit"
+        other = f"differs by up to {number(apart)} deviations when the state is rolled"
+        said.append(f"The rollout of {model['name']} {other if apart else exact}, over {steps} step{'s' * (steps > 1)}")
+    return "; ".join(said).replace("; The", "; the") + "."
+
+
+def field_remarks(result: dict[str, Any]) -> list[str]:
+    """What a reader must know of the fields."""
+    if not result["steps_left_out"]:
+        return []
+    done, longer = (", ".join(map(str, result[key])) for key in ("steps", "steps_left_out"))
+    times = result["data"]["times"]
+    return [f"Trajectories have {times} times: rollouts of {done} steps were measured, not those of {longer}."]
+
+
+def _shares(found: list[dict[str, float]], key: str) -> list[str]:
+    return [percent({"rate": each[key]} if key in each else None) for each in found]
 
 
 def assumption(model: dict[str, Any]) -> str:

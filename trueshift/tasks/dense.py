@@ -19,7 +19,7 @@ class DenseModel(HubModel):
     """A backbone, ``encoder``, and parts behind it that know nothing of its layers."""
 
     architecture_name: ClassVar[str]  # in config.json
-    encoder: Backbone
+    encoder: Any  # a Backbone, or what gives features as one does
 
     @property
     def size_multiple(self) -> Pair:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..layers.linear import Linear
 from ..models.backbone import Backbone
 from ..models.config import PLACES
+from ..models.foreign import library_of, unwrapped
 from ..models.hub import BUILDERS
 from ..models.stage import Mlp, init_linear
 from ..ops.geometry.grid import Tokens
@@ -20,6 +21,7 @@ from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from ..ops.nn.conv import conv_tokens
 from ..ops.selection.exact import within_graph
 from ..utils.async_copy import AsyncCopy
+from .adapted import LIBRARY, AdaptedEncoder
 from .dense import DenseModel, check_saved, repeated, without_classifier
 
 ARCHITECTURE = "fieldnet"  # in config.json
@@ -137,8 +139,9 @@ class FieldNet(DenseModel):
     holds up to a period of the field, where it has one (:mod:`trueshift.ops.geometry.periodic`).
 
     Args:
-        backbone: the name of one of ours, or a :class:`~trueshift.models.backbone.Backbone`, which becomes part of
-            this network and loses its classifier and last norm.
+        backbone: the name of one of ours; a :class:`~trueshift.models.backbone.Backbone`, or what
+            :func:`~trueshift.adapt` made of transformers' ``SwinModel`` or ``Swinv2Model``, which becomes part of this
+            network and loses its classifier and last norm.
         in_chans: channels of the input.
         out_chans: channels of the output; as many as of the input by default.
         arguments: fields of :class:`FieldNetConfig`, such as ``residual``; and, with a name, those of
@@ -154,7 +157,7 @@ class FieldNet(DenseModel):
     architecture_name = ARCHITECTURE
 
     def __init__(
-        self, backbone: str | Backbone, in_chans: int = 1, out_chans: int | None = None, **arguments: Any
+        self, backbone: str | nn.Module, in_chans: int = 1, out_chans: int | None = None, **arguments: Any
     ) -> None:
         super().__init__()
         own = {field.name for field in fields(FieldNetConfig)} & arguments.keys()
@@ -162,14 +165,8 @@ class FieldNet(DenseModel):
         self.config = FieldNetConfig(out_chans, **{key: arguments.pop(key) for key in own})
         if self.config.residual and out_chans != in_chans:
             raise ValueError(f"residual with {in_chans} channels in and {out_chans} out: needs as many out as in")
-        if isinstance(backbone, str):
-            arguments["in_chans"] = in_chans
-            if "border" not in arguments:
-                arguments.setdefault("padding", "circular")
-        elif isinstance(backbone, Backbone) and backbone.in_chans != in_chans:
-            raise ValueError(f"in_chans {in_chans}: needs the {backbone.in_chans} of the backbone")
         self.in_chans, self.out_chans = in_chans, out_chans
-        self.encoder = without_classifier(backbone, False, arguments)
+        self.encoder = _encoder(backbone, in_chans, arguments)
         choices, stages = self.encoder.config.choices, self.encoder.feature_info
         self.adaptive = choices.adaptive(*PLACES) or choices.anchored
         dims, strides = [stage["num_chs"] for stage in stages], [stage["reduction"] for stage in stages]
@@ -207,6 +204,21 @@ class FieldNet(DenseModel):
     def hub_config(self) -> dict[str, Any]:
         """Arguments of the backbone and of the decoder."""
         return {**super().hub_config(), "in_chans": self.in_chans}
+
+
+def _encoder(backbone: Any, in_chans: int, arguments: dict[str, Any]) -> Backbone | AdaptedEncoder:
+    """The backbone of a FieldNet, by name or as it is given."""
+    if isinstance(backbone, str):
+        arguments["in_chans"] = in_chans
+        if "border" not in arguments:
+            arguments.setdefault("padding", "circular")
+        if backbone.startswith(LIBRARY):  # as saved
+            return AdaptedEncoder.rebuilt(backbone, **arguments)
+    elif library_of(unwrapped(backbone)) and not arguments:
+        return AdaptedEncoder(backbone, in_chans, "circular")
+    elif isinstance(backbone, Backbone) and backbone.in_chans != in_chans:
+        raise ValueError(f"in_chans {in_chans}: needs the {backbone.in_chans} of the backbone")
+    return without_classifier(backbone, False, arguments)
 
 
 def _build(config: dict[str, Any], **changes: Any) -> FieldNet:

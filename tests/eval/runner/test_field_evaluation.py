@@ -70,7 +70,8 @@ def test_an_audit_of_two_networks(saved, tmp_path, capsys):
     adaptive, ordinary, data = saved
     words = ["--data", data, "--output", str(tmp_path), "--shifts", "2"]
     assert main(["audit", adaptive, "--against", ordinary, *words]) == 0
-    assert "Figures:" in capsys.readouterr().out
+    assert f"Report: {tmp_path / 'report.html'}" in capsys.readouterr().out
+    assert "bit for bit" in (tmp_path / "report.html").read_text()
     found = json.loads((tmp_path / "audit.json").read_text())
     assert [model["name"] for model in found["models"]] == [adaptive, ordinary]
     exact, other = (model["measured"]["shift_error"]["2"] for model in found["models"])
@@ -79,7 +80,7 @@ def test_an_audit_of_two_networks(saved, tmp_path, capsys):
         with Image.open(tmp_path / "figures" / name) as figure:
             assert min(figure.size) > 300
     with Image.open(tmp_path / "figures" / "rollout.gif") as animation:
-        assert (animation.n_frames, animation.size) == (3, (3 * (192 + 8), 96))
+        assert (animation.n_frames, animation.size) == (3, (3 * 192 + 2 * 8, 96))
 
 
 @pytest.mark.usefixtures("_shorter")

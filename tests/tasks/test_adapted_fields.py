@@ -1,0 +1,112 @@
+"""FieldNet on adapted networks of transformers: fields move with their input, bit for bit."""
+
+import json
+
+import pytest
+import torch
+import transformers as hf
+from foreign_models import SWIN
+from model_checks import perturb_norms
+from test_fields import moved_wrongly, some_fields
+from timm.models import group_parameters
+
+import trueshift as ts
+from trueshift import FieldNet
+from trueshift.layers.patch_conv import FrameConv
+from trueshift.tasks.adapted import AdaptedEncoder
+
+KINDS = {"swin": (hf.SwinModel, hf.SwinConfig), "swinv2": (hf.Swinv2Model, hf.Swinv2Config)}
+DECODER = {"decoder_depth": 1, "kernel_size": 3}
+
+
+def swin(kind="swinv2", channels=2, **more):
+    torch.manual_seed(0)
+    model, config = KINDS[kind]
+    sizes = {**SWIN, "depths": [1, 2, 1], "num_heads": [1, 2, 2], "num_channels": channels, "drop_path_rate": 0.0}
+    return model(config(**{**sizes, **more}))
+
+
+def small(kind="swinv2", channels=2, **how):
+    return perturb_norms(FieldNet(ts.adapt(swin(kind, channels), **how), channels, residual=True, **DECODER)).eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("criterion", ["fixed", "max_norm"])
+def test_fields_move_with_their_input(kind, criterion):
+    assert moved_wrongly(small(kind, criterion=criterion), some_fields(), 2) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_alone(kind):
+    net, x = small(kind, circular="width"), some_fields((32, 64), every=3)
+    assert net.circular == "width"
+    assert moved_wrongly(net, x, 2, (0, 1)) == 0
+    assert moved_wrongly(net, x, 2, (1, 0)) > 0.3
+
+
+def test_an_ordinary_network_would_not_move(monkeypatch):
+    """So that the tests above can fail: the same weights without the frame."""
+    net = small()
+    monkeypatch.setattr(FrameConv, "anchor_offset", lambda self, candidates, offset: offset)
+    assert moved_wrongly(net, some_fields(every=4), 2) > 0.5
+
+
+def test_levels_are_the_stages_before_they_merge():
+    net, x = small(), torch.randn(2, 2, 32, 64)
+    levels = net.encoder.features(x)
+    assert [(each.values.shape[1:], each.grid.stride) for each in levels] == [
+        ((16, 32, 8), (2, 2)), ((8, 16, 16), (4, 4)), ((4, 8, 32), (8, 8)),
+    ]  # fmt: skip
+    last = net.encoder.model(x, output_hidden_states=True).reshaped_hidden_states[-1]
+    assert torch.equal(levels[-1].values, last.permute(0, 2, 3, 1))
+    assert net(x).shape == x.shape
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_learns(kind):
+    net, x = small(kind).train(), torch.randn(2, 2, 32, 32)
+    found = []
+    for enable in (False, True):
+        net.zero_grad()
+        net.set_grad_checkpointing(enable)
+        (net(x) ** 2).mean().backward()
+        assert not [name for name, weight in net.named_parameters() if weight.grad is None]
+        found.append([weight.grad.clone() for weight in net.parameters()])
+    torch.testing.assert_close(*found)
+    for coarse, depth in ((True, 4), (False, 5)):  # embedding, 3 stages or 4 blocks; others go with the last
+        groups = group_parameters(net, net.group_matcher(coarse))
+        assert len(groups) == depth
+        assert sum(map(len, groups.values())) == len(found[0])
+    assert any("logit_scale" in name for name in net.no_weight_decay()) == (kind == "swinv2")
+
+
+@pytest.mark.parametrize("how", [{}, {"circular": "width", "criterion": "max_norm"}])
+def test_saved_and_loaded(tmp_path, how):
+    net, x = small(**how), torch.randn(1, 2, 32, 32)
+    net.pretrained_cfg["mean"] = [0.5, 1.0]
+    again = ts.from_pretrained(net.save_pretrained(tmp_path))
+    assert isinstance(again.encoder, AdaptedEncoder)
+    assert (again.config, again.pretrained_cfg, again.circular) == (net.config, net.pretrained_cfg, net.circular)
+    assert torch.equal(again(x), net(x))
+    assert again.title == "FieldNet on transformers/swinv2"
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "backbone": "transformers/vit"}))
+    with pytest.raises(ValueError, match="needs one of transformers/swin, transformers/swinv2"):
+        ts.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: FieldNet(swin(), 2), TypeError, "ordinary one: needs trueshift.adapt"),
+        (lambda: FieldNet(ts.adapt(swin()), 3), ValueError, "needs the 2 of the backbone"),
+        (lambda: FieldNet(ts.adapt(swin()), 2, img_size=64), TypeError, "no backbone"),
+        (lambda: FieldNet(ts.adapt(swin(), criterion="learned"), 2), ValueError, "random or learned"),
+        (lambda: FieldNet(ts.adapt(hf.ViTModel(hf.ViTConfig(num_hidden_layers=1)))), TypeError, "adapted SwinModel"),
+        (lambda: small()(torch.randn(1, 2, 36, 32)), ValueError, "multiple"),
+        (lambda: small()(torch.full((1, 2, 32, 32), torch.nan)), ValueError, "NaN or infinity"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, error, message, our_errors):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,115 @@
+"""Adapted Swin and Swinv2 networks of transformers, which keep their class, as encoders of dense networks."""
+
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..canonical import origin
+from ..layers.patch_conv import FrameConv
+from ..layers.tokenize import check_image
+from ..models.config import BackboneConfig, describe
+from ..models.convert import adapt
+from ..models.foreign import is_adapted, library_of, located, unwrapped
+from ..ops.geometry.grid import Tokens
+from ..ops.geometry.shift import Pair, pair
+
+LIBRARY = "transformers/"  # before the model_type, where a configuration names the backbone
+_KINDS = {"swin": "SwinModel", "swinv2": "Swinv2Model"}
+_UNDECAYED = ("position_embeddings", "relative_position_bias_table", "continuous_position_bias_mlp", "logit_scale")
+
+
+class AdaptedEncoder(nn.Module):
+    """What a dense network needs of its backbone, from what :func:`~trueshift.adapt` made of one of transformers'.
+
+    Args:
+        model: an adapted ``SwinModel`` or ``Swinv2Model``, which becomes part of this and loses its last norm.
+        in_chans: that the dense network is to have.
+        padding: of convolutions behind it.
+    """
+
+    def __init__(self, model: nn.Module, in_chans: int, padding: str | None = None) -> None:
+        super().__init__()
+        network: Any = unwrapped(model)
+        name = getattr(getattr(network, "config", None), "model_type", "")
+        if library_of(network) is None or type(network).__name__ != _KINDS.get(name):
+            raise TypeError(
+                f"a {type(network).__name__} is no backbone for this: needs a name, one of trueshift's own models, or "
+                f"an adapted {' or '.join(_KINDS.values())} of transformers"
+            )
+        if not is_adapted(network):
+            raise TypeError(f"this {type(network).__name__} is an ordinary one: needs trueshift.adapt(model)")
+        conv = next(part for part in network.modules() if isinstance(part, FrameConv))
+        if conv.criterion.grid_drop_rate or any(True for _ in conv.criterion.parameters()):
+            raise ValueError("grids that are random or learned: needs criterion 'fixed' or 'max_norm' alone")
+        known = network.config
+        if known.num_channels != in_chans:
+            raise ValueError(f"in_chans {in_chans}: needs the {known.num_channels} of the backbone")
+        network.layernorm = nn.Identity()  # every level has a norm of its own
+        self.model = network
+        self.in_chans, self.architecture = in_chans, LIBRARY + name
+        self.config = BackboneConfig(
+            img_size=known.image_size if isinstance(known.image_size, int) else tuple(known.image_size),
+            in_chans=in_chans,
+            num_classes=0,
+            criterion=conv.criterion,
+            anchor=True,
+            padding=padding,
+            circular="width" if conv.fixed_rows else "both",
+        )
+        self.feature_info = [
+            {"num_chs": known.embed_dim * 2**index, "reduction": conv.factor[0] * 2**index}
+            for index in range(len(known.depths))
+        ]
+
+    @classmethod
+    def rebuilt(
+        cls, backbone: str, config: dict[str, Any], in_chans: int, padding: str | None = None, **how: Any
+    ) -> "AdaptedEncoder":
+        """With new weights, from what :meth:`changed_arguments` says."""
+        try:
+            import transformers
+        except ImportError as error:
+            raise ImportError(f"a backbone {backbone} needs transformers: pip install transformers") from error
+        kind = backbone.removeprefix(LIBRARY)
+        if kind not in _KINDS:
+            raise ValueError(f"backbone {backbone!r}: needs one of {', '.join(LIBRARY + name for name in _KINDS)}")
+        made = getattr(transformers, _KINDS[kind])(transformers.AutoConfig.for_model(kind, **config))
+        return cls(adapt(made, **how), in_chans, padding)
+
+    @property
+    def size_multiple(self) -> Pair:
+        """A whole number of tokens in every stage."""
+        return pair(self.feature_info[-1]["reduction"])
+
+    def features(self, x: Float[Tensor, "B C H W"]) -> tuple[Tokens, ...]:
+        """The tokens of every stage before they are merged, and where they stand.
+
+        Shift law: in evaluation the values do not change when the image moves, bit for bit; the grids move along.
+        """
+        check_image(x, self.in_chans, self.size_multiple)
+        conv = next(part for part in self.model.modules() if isinstance(part, FrameConv))
+        start, (tokens, size) = origin(self.model, x), self.model.embeddings(x)
+        wanted = {"output_hidden_states": True, "output_hidden_states_before_downsampling": True}
+        stages = self.model.encoder(tokens, size, **wanted).reshaped_hidden_states[1:]
+        return tuple(located(stage, start, (x.shape[2], x.shape[3]), conv) for stage in stages)
+
+    def changed_arguments(self) -> dict[str, Any]:
+        """How to make the same again."""
+        kept = {key: value for key, value in self.model.config.to_diff_dict().items() if key != "model_type"}
+        how = {"criterion": describe(self.config.criterion), "circular": self.config.circular}
+        return {"config": kept, "padding": self.config.padding, **how}
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute activations again in the backward pass instead of keeping them."""
+        self.model.gradient_checkpointing_enable() if enable else self.model.gradient_checkpointing_disable()
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that take no weight decay."""
+        return {name for name, _ in self.named_parameters() if any(part in name for part in _UNDECAYED)}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """How parameters are grouped by depth, for layer-wise learning rates."""
+        stage = r"^model\.encoder\.layers\.(\d+)"
+        fine = [(rf"{stage}\.blocks\.(\d+)", None), (rf"{stage}\.downsample", (99999,))]
+        return {"stem": r"^model\.embeddings", "blocks": stage if coarse else fine}
