@@ -6,7 +6,6 @@ Each is trained from random weights with the same recipe, seed and number of ste
 measured on the test split: mIoU, mASCC under circular and mASSC under standard shifts, float32.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
@@ -19,12 +18,13 @@ MODELS = ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, default=None, help="folder for weights, logs and checkpoints")
-    given, more = parser.parse_known_args()
+    given, more = record.options(
+        __doc__,
+        data={"required": True},
+        models={"default": list(MODELS), "choices": MODELS},
+        seed=0,
+        keep={"type": Path, "help": "folder for weights, logs and checkpoints"},
+    ).parse_known_args()
     for name in given.models:
         with tempfile.TemporaryDirectory() as scratch:
             folder = (given.keep or Path(scratch)) / name

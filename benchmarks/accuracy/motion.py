@@ -18,6 +18,7 @@ import trueshift
 from benchmarks.common import record
 from trueshift.data import Preparation
 from trueshift.eval import EvalOptions, FlickerRate, LongestRun, find_protocols, make_eval_model, run_evaluation
+from trueshift.eval.metrics.aggregate import rate_of
 from trueshift.eval.runner.tasks import open_source
 from trueshift.motion import crop_at
 
@@ -64,13 +65,7 @@ def frame_by_frame(model: Any, source: Any, preparation: Preparation, name: str,
         answers = torch.stack([model(view[None])[0].argmax() for view in views])
         for metric in (flicker, longest):
             metric.update(answers[None])
-    return {name: {"flicker": rate(flicker), "longest_run": rate(longest)}}
-
-
-def rate(metric: Any) -> dict[str, float]:
-    value, images = metric.seen()
-    low, high = metric.interval()
-    return {"rate": value, "low": low, "high": high, "images": images}
+    return {name: {"flicker": rate_of(flicker), "longest_run": rate_of(longest)}}
 
 
 def main() -> None:

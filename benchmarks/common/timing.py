@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import record
+from trueshift.utils.checks import first_line
 
 Run = Callable[[], Any]
 
@@ -32,12 +33,6 @@ def arguments(about: str | None, modes: tuple[str, ...], **more: Any) -> argpars
     if "graph" in given.mode and (given.device == "cpu" or "training" in getattr(given, "work", ())):
         parser.error("graphs are of inference on CUDA")
     return given
-
-
-def settle(cuda: bool) -> None:
-    """Wait until the device has done all it was asked to."""
-    if cuda:
-        torch.cuda.synchronize()
 
 
 def seconds(run: Run, repeats: int, cuda: bool) -> float:
@@ -152,5 +147,4 @@ def set_precision(precision: str) -> None:
 
 def in_words(problem: BaseException) -> str:
     """An error in one line."""
-    lines = [line for line in str(problem).splitlines() if line.strip()]
-    return f"{type(problem).__name__}: {lines[0].strip() if lines else ''}"[:300]
+    return f"{type(problem).__name__}: {first_line(problem)}"

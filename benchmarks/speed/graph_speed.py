@@ -14,30 +14,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from benchmarks.common import record
-from benchmarks.common.package import StopRequest, Trainer, inference_device, parse_arguments
+from benchmarks.speed.training_speed import trained
 
 WARM_UP, IMAGES = 50, 5120
 
 
 def measure(model: str, batch: int, compiled: bool, graph: bool, given: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as name, StopRequest() as stop:
+    with tempfile.TemporaryDirectory() as name:
         folder, random = Path(name), np.random.default_rng(0)
         arrays = {f"x_{split}": random.integers(0, 256, (IMAGES, 32, 32, 3), np.uint8) for split in ("train", "test")}
         np.savez(folder / "images.npz", **arrays, **{key.replace("x", "y"): np.arange(IMAGES) % 10 for key in arrays})
         words = [
             *("--config", f"cifar10_small/{model}{'_random_grids' * model.startswith('a_')}"),
-            *("--data.path", str(folder / "images.npz"), "--output", str(folder / "run"), "--batch_size", str(batch)),
+            *("--data.path", str(folder / "images.npz"), "--batch_size", str(batch)),
             *("--max_steps", str(WARM_UP + given.steps), "--log.every_steps", str(WARM_UP)),
             *("--evaluate.protocols", "[]", "--evaluate.limit", "100", "--evaluate.every_epochs", "1000"),
             *("--compile", str(compiled).lower(), "--cuda_graph", str(graph).lower()),
         ]
-        trainer = Trainer(parse_arguments(words).config, torch.device(inference_device("auto")), Console(), stop)
-        if trainer.run():
-            raise SystemExit("training did not end well")
-        _, log = record.training_run(folder / "run")
+        _, _, log = trained(words, folder / "run")
     seconds = sum(entry["seconds"] for entry in log if entry["kind"] == "train" and entry["step"] > WARM_UP)
     torch.compiler.reset()
     settings = {"model": model, "batch": batch, "compiled": compiled, "graph": graph}

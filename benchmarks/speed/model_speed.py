@@ -116,7 +116,8 @@ def prepare(label: str, setting: Setting) -> tuple[timing.Run, dict[str, Any]]:
         run = timing.graphed(run)
     elif cuda:
         known |= timing.peak_memory(run, held)
-    timing.settle(cuda)
+    if cuda:
+        torch.cuda.synchronize()
     known["warm_up_s"] = time.perf_counter() - begin
     return run, known
 

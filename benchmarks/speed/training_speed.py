@@ -24,20 +24,27 @@ from benchmarks.speed.tables import seconds_per_step
 STEPS_PER_ROUND = 20
 
 
+def trained(words: list[str], folder: Path) -> tuple[Trainer, record.Recorded, list[record.Recorded]]:
+    """A finished run, its summary and its log."""
+    config = parse_arguments([*words, "--output", str(folder)]).config
+    with StopRequest() as stop:
+        trainer = Trainer(config, torch.device(inference_device("auto")), Console(), stop)
+        if trainer.run():
+            raise SystemExit("training did not end well")
+    return trainer, *record.training_run(folder)
+
+
 def train_and_measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder, StopRequest() as stop:
+    with tempfile.TemporaryDirectory() as folder:
         words = [
             *("--config", f"cifar10/{name}_circular", "--data.path", given.data, "--batch_size", str(given.batch)),
-            *("--precision", given.precision, "--log.every_steps", str(STEPS_PER_ROUND), "--output", folder),
+            *("--precision", given.precision, "--log.every_steps", str(STEPS_PER_ROUND)),
             *("--log.tensorboard", "false", "--schedule.epochs", str(given.epochs), "--schedule.warmup_epochs", "0.5"),
             *("--schedule.cooldown_epochs", "0", "--max_steps", str(given.max_steps), "--seed", str(given.seed)),
             *([] if given.evaluate else ["--evaluate.protocols", "[]", "--evaluate.limit", "512"]),
         ]
-        trainer = Trainer(parse_arguments(words).config, torch.device(inference_device("auto")), Console(), stop)
-        if trainer.run():
-            raise SystemExit("training did not end well")
+        trainer, summary, log = trained(words, Path(folder))
         bare = bare_rounds(trainer, given.rounds)
-        summary, log = record.training_run(Path(folder))
     known = {"seconds": summary["seconds"], "evaluation": summary.get("evaluation"), "log": log}
     return {"model": name, "bare": [round(speed, 1) for speed in bare], "bare_median": round(median(bare), 1), **known}
 
