@@ -223,18 +223,6 @@ def test_an_empty_folder_offers_nothing(monkeypatch, tmp_path):
         load_eval_model("a_swin_mini.none")
 
 
-@pytest.mark.slow
-def test_trained_twins_are_audited_side_by_side(here, tmp_path):
-    quick = ["--limit", "2", "--shifts", "2", "--examples", "1", "--plane", "2", "--batch-size", "8"]
-    command = ["audit", "mvitv2_mini", "--against", "a_mvitv2_mini", *quick]
-    assert main([*command, "--output", str(tmp_path / "out")]) == 0
-    models = json.loads((tmp_path / "out" / "audit.json").read_text())["models"]
-    assert [model["name"] for model in models] == ["mvitv2_mini", "a_mvitv2_mini"]
-    assert [model["weights"] for model in models] == ["pretrained, cifar10"] * 2
-    assert models[1]["measured"]["circular"]["bit_exact"]["rate"] == 1
-    assert "random weights" not in (tmp_path / "out" / "report.html").read_text()
-
-
 def test_the_example_says_which_weights_are_missing(monkeypatch, capsys):
     monkeypatch.setattr(ts, "list_models", lambda **asked: ["swin_mini_patch2_window4_32"])
     monkeypatch.setattr(sys, "argv", ["trained.py"])

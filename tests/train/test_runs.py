@@ -305,16 +305,10 @@ def test_what_cannot_work_is_reported_before_the_first_step(tmp_path, scenes, ta
     assert not (tmp_path / "new").exists()
 
 
-def test_an_unwritable_output_and_empty_data_are_reported(tmp_path, capsys):
+def test_an_unwritable_output_is_reported(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    (tmp_path / "empty").mkdir()
-    for words, message in (
-        (tiny_words(tmp_path / "file"), "is a file: needs a folder"),
-        (tiny_words(tmp_path / "run", data__path=tmp_path / "empty"), "has no images"),
-        ([*tiny_words(tmp_path / "run"), "--optimizer.lrr", "1"], "optimizer.lrr"),
-    ):
-        assert main(["train", *words]) == 2
-        assert message in capsys.readouterr().err
+    assert main(["train", *tiny_words(tmp_path / "file")]) == 2
+    assert "is a file: needs a folder" in capsys.readouterr().err
 
 
 def test_a_network_of_timm_trains_too(tmp_path):

@@ -103,21 +103,22 @@ def test_a_configuration_that_is_shown_is_a_recipe_for_itself(recipe, words):
     assert parsed("--config", recipe(asked.text)) == asked.config
 
 
-@pytest.mark.parametrize("written", ["1e-4", "1E-4", "1.0e-4", ".1e-3", "1.e-4", "0.0001", "+1e-4"])
-def test_small_numbers_are_numbers(recipe, written):
-    assert read_recipe(recipe(f"optimizer: {{lr: {written}}}")) == {"optimizer": {"lr": 1e-4}}
-    assert read_recipe(recipe(f"optimizer:\n  lr: {written}")) == {"optimizer": {"lr": 1e-4}}
+MEANT = {
+    **dict.fromkeys(["1e-4", "1E-4", "1.0e-4", ".1e-3", "1.e-4", "0.0001", "+1e-4"], 1e-4),
+    **{word: word for word in ("rand-m9-mstd0.5-inc1", "e5", "1e", "runs/1e-4", "no", "off")},
+    **{"'1e-4'": "1e-4", "12": 12, "false": False},
+}
 
 
-def test_no_is_a_word_and_false_is_not(recipe):
-    assert read_recipe(recipe("a: no\nb: off\nc: false")) == {"a": "no", "b": "off", "c": False}
+@pytest.mark.parametrize(("written", "meant"), MEANT.items())
+def test_words_and_numbers_in_a_recipe(recipe, written, meant):
+    for text in (f"a: {{b: {written}}}", f"a:\n  b: {written}"):
+        found = read_recipe(recipe(text))["a"]["b"]
+        assert (type(found), found) == (type(meant), meant)
+
+
+def test_no_is_a_word_for_an_option_too(recipe):
     assert parsed("--config", recipe("data: {on_device: no}")).data.on_device == "no"
-
-
-def test_words_stay_words(recipe):
-    text = "a: rand-m9-mstd0.5-inc1\nb: e5\nc: 1e\nd: '1e-4'\ne: 12\nf: runs/1e-4"
-    words = ["rand-m9-mstd0.5-inc1", "e5", "1e", "1e-4", 12, "runs/1e-4"]
-    assert read_recipe(recipe(text)) == dict(zip("abcdef", words, strict=True))
 
 
 def test_help_lists_every_value(capsys):
