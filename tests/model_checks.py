@@ -1,6 +1,7 @@
 """The shift law of whole models, without placing tokens on pixels: what an anchored network promises is more."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,13 @@ def perturb_norms(model: nn.Module, seed: int = 0) -> nn.Module:
                     )
                     module.running_var *= 0.5 + torch.rand(module.running_var.shape, generator=generator).to(parameter)
     return model
+
+
+def loss_and_gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
+    """While training, of a copy: batch statistics move on."""
+    copy = deepcopy(model).train()
+    loss = copy(x).square().sum()
+    return [loss.detach(), *torch.autograd.grad(loss, list(copy.parameters()))]
 
 
 def random_shifts(images: Tensor, count: int, seed: int = 0) -> Iterator[Tensor]:

@@ -2,23 +2,16 @@
 
 import pytest
 import torch
+from layer_zoo import Busiest
 from torch import nn
 
 import trueshift as ts
-from trueshift.ops.selection.exact import exact_sum
 from trueshift.testing import assert_equivariant, photographs
 
 
 def photos():
     """The photographs, as a network is shown them."""
     return 4 * torch.stack(list(photographs(32).values())) - 2
-
-
-class Busiest(ts.Criterion):
-    """What a user would write: a few lines, one function of one position."""
-
-    def position_scores(self, features):
-        return exact_sum(features.abs().sqrt(), (3,))
 
 
 @pytest.mark.parametrize(

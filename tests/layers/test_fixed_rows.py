@@ -4,23 +4,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from layer_zoo import InWindows
+from layer_zoo import Busiest, InWindows
 from torch import Tensor, nn
 
 import trueshift as ts
 from trueshift.layers.pool import max_pool, pool_sequences
 from trueshift.ops.geometry.interpolate import enlarge
-from trueshift.ops.selection.exact import exact_sum
 from trueshift.testing import assert_equivariant
 
 SIZE = (8, 16)
-
-
-class Busiest(ts.Criterion):
-    """Knows nothing of axes."""
-
-    def position_scores(self, features):
-        return exact_sum(features.abs(), (3,))
 
 
 class Brightest(ts.Criterion):

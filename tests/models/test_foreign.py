@@ -8,12 +8,12 @@ import timm
 import torch
 import transformers as hf
 from foreign_models import FAMILIES, TIMM, make, outputs, size
+from layer_zoo import Busiest
 from PIL import Image
 from torch import nn
 
 import trueshift as ts
 from trueshift.layers.patch_conv import FrameConv
-from trueshift.ops.selection.exact import exact_sum
 from trueshift.testing import assert_equivariant, assert_invariant, hostile_images, photographs
 
 IMAGES = [name for name in FAMILIES if name != "torchvision mvit"]
@@ -224,13 +224,8 @@ def test_the_audit_of_a_pipeline_beside_its_twin(run_unchecked):
     assert " ".join(shown.split()).endswith("under every circular shift tried, bit for bit.")
 
 
-class Brightest(ts.Criterion):
-    def position_scores(self, features):
-        return exact_sum(features.abs(), (3,))
-
-
 @pytest.mark.parametrize(
-    "criterion", [Brightest(), "input_norm", {"name": "max_norm", "p": 1}, ts.LearnedScore, ts.FixedOffset((1, 2))]
+    "criterion", [Busiest(), "input_norm", {"name": "max_norm", "p": 1}, ts.LearnedScore, ts.FixedOffset((1, 2))]
 )
 def test_other_criteria(criterion):
     adapted = ts.adapt(make("timm dinov2"), criterion=criterion)

@@ -1,10 +1,16 @@
 """Logits do not change and features move with the image, bit for bit, in whole models."""
 
-from copy import deepcopy
-
 import pytest
 import torch
-from model_checks import all_shifts, broken_pairs, everything, narrow, perturb_norms, random_shifts
+from model_checks import (
+    all_shifts,
+    broken_pairs,
+    everything,
+    loss_and_gradients,
+    narrow,
+    perturb_norms,
+    random_shifts,
+)
 
 import trueshift as ts
 from trueshift.testing import hostile_images, photographs
@@ -96,18 +102,10 @@ def test_class_tokens_in_other_stages(arguments):
 @pytest.mark.parametrize("name", MINI)
 def test_training_mode_and_gradients(name):
     """The loss and the gradient of every weight are the same wherever the images of a batch stand."""
-    model = small(name).train()
-    images = some_images((32, 32), every=9)
-
-    def gradients(x):
-        copy = deepcopy(model)  # batch statistics move on
-        loss = copy(x).square().sum()
-        return [loss.detach(), *torch.autograd.grad(loss, list(copy.parameters()))]
-
-    before = gradients(images)
+    model, images = small(name), some_images((32, 32), every=9)
+    before = loss_and_gradients(model, images)
     moved = ts.circular_shift(images, next(random_shifts(images, 1)), (2, 3))
-    for a, b in zip(before, gradients(moved), strict=True):
-        assert torch.equal(a, b)
+    assert all(map(torch.equal, before, loss_and_gradients(model, moved)))
     assert sum(bool(grad.any()) for grad in before[1:]) > 0.9 * len(before)  # a bias of keys has none
 
 

@@ -1,12 +1,11 @@
 """Networks that go around along the width alone: columns as on a circle, rows as in an ordinary network."""
 
-from copy import deepcopy
 from functools import partial
 
 import pytest
 import timm
 import torch
-from model_checks import broken_pairs, everything, narrow, perturb_norms
+from model_checks import broken_pairs, everything, loss_and_gradients, narrow, perturb_norms
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 
 import trueshift as ts
@@ -92,13 +91,7 @@ def test_training_and_half_precision(name):
     with torch.autocast("cpu", torch.bfloat16):
         assert_unmoved(model, images, 11)
     moved = ts.circular_shift(images, torch.tensor([[0, 3], [0, 16], [0, 29]]), (2, 3))
-
-    def gradients(x):
-        copy = deepcopy(model).train()  # batch statistics move on
-        loss = copy(x).square().sum()
-        return [loss.detach(), *torch.autograd.grad(loss, list(copy.parameters()))]
-
-    assert all(map(torch.equal, gradients(images), gradients(moved)))
+    assert all(map(torch.equal, loss_and_gradients(model, images), loss_and_gradients(model, moved)))
 
 
 def test_the_mean_over_grids_leaves_rows_where_they_are():

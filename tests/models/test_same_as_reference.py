@@ -17,15 +17,25 @@ TWO_STAGES = {"depths": (2, 2), "num_heads": (3, 6)}
 PARAMETERS = dict(zip(DEFAULT, (28.29, 28.35, 20.00, 24.17), strict=True))
 
 
+def with_its_weights(name, **arguments):
+    """One of our ordinary networks with the weights of its reference, and that."""
+    reference = make_reference(name, **arguments)
+    ours = ts.create_model(name, **arguments).eval()
+    ours.load_state_dict(weights_of(reference), strict=True)
+    return ours, reference
+
+
+def assert_the_same(ours, reference, image):
+    expected = reference(image)
+    assert (ours(image) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
 def test_fixed_grids_and_the_same_weights_give_the_same_logits(name):
-    reference = make_reference(name)
-    ours = ts.create_model(name).eval()
-    ours.load_state_dict(weights_of(reference), strict=True)
+    ours, reference = with_its_weights(name)
     image = torch.randn(1, 3, *ours.config.size)
-    expected = reference(image)
-    assert (ours(image) - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert_the_same(ours, reference, image)
     broken, _ = broken_pairs(everything(ts.adapt(ours)), image, random_shifts(image, 1))
     assert not broken
 
@@ -55,12 +65,8 @@ def test_parameter_counts(name):
 )
 @torch.no_grad()
 def test_other_sizes_and_windows(name, arguments):
-    reference = make_reference(name, num_classes=11, **arguments)
-    ours = ts.create_model(name, num_classes=11, **arguments).eval()
-    ours.load_state_dict(reference.state_dict(), strict=True)
-    image = torch.randn(2, ours.in_chans, *ours.config.size)
-    expected = reference(image)
-    assert (ours(image) - expected).abs().max() <= 1e-5 * expected.abs().max()
+    ours, reference = with_its_weights(name, num_classes=11, **arguments)
+    assert_the_same(ours, reference, torch.randn(2, ours.in_chans, *ours.config.size))
 
 
 @torch.no_grad()
@@ -80,9 +86,7 @@ def test_mvit_at_another_size_is_timms_made_for_it():
 @pytest.mark.parametrize("name", DEFAULT[:2])
 @torch.no_grad()
 def test_set_input_size_is_timms(name):
-    reference = make_reference(name, num_classes=5, depths=(1, 2, 1, 1))
-    ours = ts.create_model(name, num_classes=5, depths=(1, 2, 1, 1)).eval()
-    ours.load_state_dict(reference.state_dict())
+    ours, reference = with_its_weights(name, num_classes=5, depths=(1, 2, 1, 1))
     for model in (reference, ours):
         model.set_input_size(img_size=(128, 128), window_size=(4, 4))
     mine, theirs = ({key: value.shape for key, value in model.state_dict().items()} for model in (ours, reference))
