@@ -80,7 +80,7 @@ def _answers(task: Task, journal: Journal | None, mine: range) -> Iterator[Any]:
     with journal.open() if journal else nullcontext() as file:
         for record in task.measure(task.read(left)):
             if journal and file and isinstance(record, Record):
-                journal.write(file, record)
+                journal.write(file, record.to_plain())
             yield record
 
 

@@ -127,18 +127,15 @@ class Journal:
         question, answers = _lines(self.path) if self.path.exists() else ("", [])
         if not answers:
             file = self.path.open("w", encoding="utf-8")
-            self._write(file, self.identity)
+            self.write(file, self.identity)
             return file
         file = self.path.open("r+", encoding="utf-8")
         file.truncate(sum(len(line.encode()) + 1 for line in (question, *answers)))
         file.seek(0, os.SEEK_END)
         return file
 
-    def write(self, file: TextIO, record: Record) -> None:
-        """Add one image."""
-        self._write(file, record.to_plain())
-
-    def _write(self, file: TextIO, values: dict[str, Any]) -> None:
+    def write(self, file: TextIO, values: dict[str, Any]) -> None:
+        """Add a line: the question, or the answers to one image."""
         file.write(json.dumps(values) + "\n")
         file.flush()
 
