@@ -1,7 +1,9 @@
-"""Answers while the camera moves: each wrapper around a shipped network, on the same views, with its cost in passes.
+r"""Answers while the camera moves: each wrapper around a network, on the same views, with its cost in passes.
 
     python -m benchmarks.accuracy.motion --family swin --data CIFAR --limit 1000
     python -m benchmarks.accuracy.motion --family swin --photos FOLDER
+    python -m benchmarks.accuracy.motion --family vit --data CIFAR --networks runs/cifar10_small/vit_mini/final \
+        runs/cifar10_small/a_vit_mini_random_grids/final
 
 On CIFAR-10 images are enlarged to 40 pixels, a view, of which the networks take 32. Photographs have no labels that the
 networks know: their shorter side becomes 80 pixels, views are 48, and paths of 32 pixels move over them.
@@ -17,10 +19,18 @@ from torch import Tensor, nn
 import trueshift
 from benchmarks.common import record
 from trueshift.data import Preparation
-from trueshift.eval import EvalOptions, FlickerRate, LongestRun, find_protocols, make_eval_model, run_evaluation
+from trueshift.eval import (
+    EvalOptions,
+    FlickerRate,
+    LongestRun,
+    find_protocols,
+    load_eval_model,
+    make_eval_model,
+    run_evaluation,
+)
 from trueshift.eval.metrics.aggregate import rate_of
 from trueshift.eval.runner.tasks import open_source
-from trueshift.motion import crop_at
+from trueshift.motion import adaptive_tokenizer, crop_at
 
 SIZE = (32, 32)
 CROPS = ("crop-1", "crop-2", "crop-4", "crop-8")
@@ -69,17 +79,21 @@ def frame_by_frame(model: Any, source: Any, preparation: Preparation, name: str,
 
 
 def main() -> None:
-    given = record.options(__doc__, family="swin", data="", photos="", limit=1000).parse_args()
+    networks = {"nargs": 2, "default": [], "metavar": "MODEL", "help": "ordinary and adaptive, if not those shipped"}
+    given = record.options(__doc__, family="swin", networks=networks, data="", photos="", limit=1000).parse_args()
     source = open_source(given.data or given.photos)
-    networks = [trueshift.create_model(f"{kind}{given.family}_mini", pretrained=True).eval() for kind in ("", "a_")]
-    usual = Preparation.from_config(networks[0].pretrained_cfg)
+    shipped = [f"{kind}{given.family}_mini.cifar10" for kind in ("", "a_")]
+    subjects = [load_eval_model(name) for name in given.networks or shipped]
+    pair, usual = [subject.module.eval() for subject in subjects], subjects[0].preparation
     if given.data:
         preparation, protocols = replace(usual, size=(40, 40), crop_pct=1.0), ON_CIFAR
     else:
         preparation, protocols = replace(usual, size=(48, 48), crop_pct=0.6), ON_PHOTOS
     limit, methods = min(given.limit, len(source)), {}
     for name, (passes, wrap) in METHODS.items():
-        model = wrap(*networks).eval()
+        if passes > 1 and adaptive_tokenizer(pair[1]) is None:  # other networks have one frame and no further grids
+            continue
+        model = wrap(*pair).eval()
         if isinstance(model, trueshift.motion.Video):
             path = next(each for each in protocols if each.startswith("path"))
             measured = frame_by_frame(model, source, preparation, path, limit)

@@ -304,7 +304,7 @@ measured_tables = {
 
 
 def motion(where: str) -> str:
-    """Wrappers around shipped networks while the camera moves: rates in percent, all families that were measured."""
+    """Wrappers around networks while the camera moves: rates in percent, all families that were measured."""
     found = list(record.load_all(f"motion_{where}_*"))
     protocols = list(found[0]["result"]["methods"]["ordinary"]["measured"])
     titles = {"path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear", "jpeg": "JPEG"}
@@ -315,7 +315,8 @@ def motion(where: str) -> str:
             measured, top1 = result["measured"], result["measured"].get("crop-1", {}).get("top1")
             cells = [_motion_cell(measured.get(name)) for name in protocols]
             shown = [f"{100 * top1['rate']:.1f}"] if top1 else ["-"]
-            rows.append([f"{numbers.title_of(family, False)}, {method}", str(result["passes"]), *shown, *cells])
+            title = "ViT-mini, flips only" if family == "vit" else numbers.title_of(family, False)
+            rows.append([f"{title}, {method}", str(result["passes"]), *shown, *cells])
     head = ["network", "passes", "Top-1", *(titles.get(name, name.replace("-", " ")) for name in protocols)]
     images = f"{found[0]['result']['images']} images; {machine(found[0])}"
     return table(

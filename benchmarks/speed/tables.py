@@ -9,8 +9,11 @@ from itertools import pairwise
 from statistics import linear_regression
 from typing import Any
 
+import torch
+
 from benchmarks.common.contestants import ADAPTIVE, FAMILIES, REFERENCE
 from benchmarks.common.record import load, load_all, machine, table
+from trueshift import create_model
 
 MODELS = dict(
     zip((family.name for family in FAMILIES.values()), ("Swin-T", "SwinV2-T", "CvT-13", "MViTv2-T"), strict=True)
@@ -189,8 +192,12 @@ def resolution() -> str:
 
 
 def summary() -> str:
-    """The adaptive network's throughput beside the reference's, and the paper's beside its own default."""
-    paper, rows = load("paper_speed")["throughput"], {model: [title] for model, title in MODELS.items()}
+    """The adaptive network's size, its throughput beside the reference's, and the paper's beside its own default."""
+    paper, rows = load("paper_speed")["throughput"], {}
+    for model, title in MODELS.items():
+        with torch.device("meta"):
+            parameters = sum(weight.numel() for weight in create_model(f"a_{model}").parameters())
+        rows[model] = [title, f"{parameters / 1e6:.1f} M"]
     found = _for_each_model(SUMMARY.values())
     for model, _, result in found:
         row = result["by"][ADAPTIVE] if result else {}
@@ -198,7 +205,7 @@ def summary() -> str:
     for model, row in rows.items():
         row.append(f"{paper[model]['adaptive'] / paper[model]['default']:.2f}")
     note = "{} Images per second; batch 128, training 256, CPU 8; 1 is parity."
-    head = ["adaptive / reference", *SUMMARY, "the paper's"]
+    head = ["adaptive / reference", "# Params", *SUMMARY, "the paper's"]
     return _noted(head, list(rows.values()), (result for *_, result in found), note)
 
 
