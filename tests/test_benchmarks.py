@@ -67,7 +67,7 @@ def test_what_failed_is_shown(tables):
     save("model_speed_a", [{"name": "reference"}, {"name": "ours, adaptive", "error": "Oops: no"}])
     save("modules_speed_cuda", [{"name": "cvt", "error": "Oops: no"}])
     assert "failed: Oops: no" in tables.inference()
-    assert "| Swin-T | failed |" in tables.summary()
+    assert "| Swin-T | 28.3 M | failed |" in tables.summary()
     assert "| cvt | Oops: no |" in tables.modules()
 
 
