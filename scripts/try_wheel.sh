@@ -23,10 +23,19 @@ cd out/wheel/folder # not the source tree: what was installed is tried
 for command in audit eval playground segment recipes download; do
   "$bin/trueshift" "$command" --help >/dev/null
 done
-if "$bin/trueshift" train --help 2>message; then exit 1; fi # its packages are not there
+# what an extra brings is not there: one line names it
+if "$bin/trueshift" train --help 2>message; then exit 1; fi
 grep "pip install 'trueshift\[train\]'" message
+mkdir parquet && touch parquet/train.parquet
+if "$bin/trueshift" audit swin_mini --data parquet 2>message; then exit 1; fi
+grep "pip install 'trueshift\[data\]'" message
+export="import trueshift; trueshift.export_onnx(trueshift.create_model('a_swin_mini'), 'model.onnx')"
+if "$bin/python" -c "$export" 2>message; then exit 1; fi
+grep "pip install 'trueshift\[onnx\]'" message
 "$bin/trueshift" audit swin_mini --against a_swin_mini --limit 4 --output audit
 test -s audit/report.html
 "$bin/trueshift" playground --no-open --output playground.html
 test -s playground.html
+"$bin/pip" install --quiet --constraint "$root/constraints.txt" 'trueshift[train]' # as the line above says
+"$bin/trueshift" train --help >/dev/null
 echo "the wheel works"

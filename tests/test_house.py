@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import trueshift
+
 ROOT = Path(__file__).parents[1]
 # each imports only from those before it
 FLOORS = (
     "_torchvision", "_timm", "utils", "_old_paths", "ops", "testing", "criteria", "layers", "canonical", "motion",
     "models", "tasks", "fit", "explain", "onnx_export", "commands", "data", "eval", "report", "playground",
-    "segment_command", "recipes", "train", "cli", "__main__",
+    "segment_command", "recipes", "train", "__init__", "cli", "__main__",
 )  # fmt: skip
 # what a function may import: packages that are not needed by all, torch's compiler and optional parts, which are slow
 # to import, and our rooms that need such packages
@@ -163,6 +165,13 @@ def test_the_programs_in_the_documents_run(run_unchecked, document, count):
 
 def test_tables_are_those_of_the_result_files(run_unchecked):
     run_unchecked(ROOT / "benchmarks/bench.py", "check")
+
+
+def test_a_release_has_one_version_and_one_date():
+    released = re.findall(r"^## ([\d.]+) - ([\d-]+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    cited = re.findall(r"^(?:version|date-released): (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert [*released[0]] == cited
+    assert trueshift.__version__ == cited[0] or trueshift.__version__.endswith(".dev0")  # of the next one
 
 
 def test_readme_and_paper_map_name_things_that_exist():
