@@ -62,6 +62,14 @@ def test_each_floor_stands_on_those_below(name):
     assert name == "trueshift" or not above(name, imported(name))
 
 
+@every_module
+def test_what_networks_stand_on_does_not_import_timm(name):
+    """Importing timm imports our networks (see _timm.py), which must not find half a module below them."""
+    below = FLOORS[: FLOORS.index("models")]
+    timm = {target for target in imported(name) if target.partition(".")[0] == "timm"}
+    assert not timm or name.split(".")[1] not in below
+
+
 def test_the_layering_check_sees_a_file_that_reaches_up():
     text = "from .shift import pair\nfrom ..layers.merge import AdaptiveMerge\nimport trueshift.criteria\n"
     found = set().union(*(targets("trueshift.ops.wrong", node) for node in ast.walk(ast.parse(text))))
