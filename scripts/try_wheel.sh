@@ -31,7 +31,7 @@ if "$bin/trueshift" audit swin_mini --data parquet 2>message; then exit 1; fi
 grep "pip install 'trueshift\[data\]'" message
 export="import trueshift; trueshift.export_onnx(trueshift.create_model('a_swin_mini'), 'model.onnx')"
 if "$bin/python" -c "$export" 2>message; then exit 1; fi
-grep "pip install 'trueshift\[onnx\]'" message
+grep "^ImportError.*pip install 'trueshift\[onnx\]'" message
 "$bin/trueshift" audit swin_mini --against a_swin_mini --limit 4 --output audit
 test -s audit/report.html
 "$bin/trueshift" playground --no-open --output playground.html
