@@ -67,7 +67,7 @@ def playground(page: Any, folder: Path) -> None:
 
 
 def report(page: Any, folder: Path) -> None:
-    """The top of the report that `make demo` writes."""
+    """The top of a report."""
     words = ["swin_mini", "--against", "a_swin_mini", "--limit", "32", "--shifts", "8"]
     command(["audit", *words, "--output", str(folder / "audit")])
     page.set_viewport_size({"width": 928, "height": 1500})

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Build the wheel, install it into an empty environment, and try there what a new user would try first.
+# PYTHON=python3.12 and TORCH=2.8.0 choose versions other than those that `python3` and constraints.txt name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -14,8 +15,10 @@ ls -l out/dist
 
 "$python" -m venv out/wheel/empty
 bin=$root/out/wheel/empty/bin
-"$bin/pip" install --quiet --constraint constraints.txt torch # first and alone, as in the Makefile
-"$bin/pip" install --quiet --constraint constraints.txt out/dist/*.whl
+constraints=$root/out/wheel/constraints.txt
+grep -vE "^(${TORCH:+torch|torchvision|triton})==" constraints.txt >"$constraints"
+"$bin/pip" install --quiet --constraint "$constraints" "torch${TORCH:+==$TORCH}" # first and alone, as in the Makefile
+"$bin/pip" install --quiet --constraint "$constraints" out/dist/*.whl
 
 cd out/wheel/folder # not the source tree: what was installed is tried
 "$bin/trueshift" --version
@@ -36,6 +39,6 @@ grep "^ImportError.*pip install 'trueshift\[onnx\]'" message
 test -s audit/report.html
 "$bin/trueshift" playground --no-open --output playground.html
 test -s playground.html
-"$bin/pip" install --quiet --constraint "$root/constraints.txt" 'trueshift[train]' # as the line above says
+"$bin/pip" install --quiet --constraint "$constraints" 'trueshift[train]' # as the line above says
 "$bin/trueshift" train --help >/dev/null
 echo "the wheel works"
