@@ -17,7 +17,8 @@ ls -l out/dist
 bin=$root/out/wheel/empty/bin
 constraints=$root/out/wheel/constraints.txt
 grep -vE "^(${TORCH:+torch|torchvision|triton})==" constraints.txt >"$constraints"
-"$bin/pip" install --quiet --constraint "$constraints" "torch${TORCH:+==$TORCH}" # first and alone, as in the Makefile
+echo "${TORCH:+torch==$TORCH}" >>"$constraints"
+"$bin/pip" install --quiet --constraint "$constraints" torch # first and alone, as in the Makefile
 "$bin/pip" install --quiet --constraint "$constraints" out/dist/*.whl
 
 cd out/wheel/folder # not the source tree: what was installed is tried
