@@ -8,7 +8,7 @@ READY_DOCS := .venv/.ready_docs
 .PHONY: help setup demo test test-slow lint format bench docs wheel clean
 
 help:
-	@echo "make demo       the examples, and the audit of a trained model beside its adaptive twin: out/audit/report.html (minutes)"
+	@echo "make demo       the examples, and the audit of a trained model beside its adaptive twin: out/audit/report.html (1 to 2 minutes)"
 	@echo "make test       checks and the default tests (7 to 11 minutes on 2 cores)"
 	@echo "make test-slow  the long tests as well"
 	@echo "make bench      cost of each adaptive module beside the ordinary one, written to results/"
@@ -30,15 +30,8 @@ $(READY_DOCS): $(READY)
 setup: $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/classifier.py
-	$(BIN)/python examples/encoder_decoder.py
-	$(BIN)/python examples/moving_grids.py
-	$(BIN)/python examples/adapt_timm.py
-	$(BIN)/python examples/segmentation.py
-	$(BIN)/python examples/trained.py
-	$(BIN)/python examples/flicker.py
-	$(BIN)/python examples/panorama.py
-	$(BIN)/trueshift audit swin_mini --against a_swin_mini --limit 32 --shifts 8 --output out/audit
+	$(BIN)/python examples
+	$(BIN)/trueshift audit swin_mini --against a_swin_mini --limit 16 --shifts 8 --output out/audit
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs: pages that stand outside of docs/, and docstrings as Markdown."""
+"""What the site needs beyond mkdocs: pages outside of docs/, docstrings as Markdown, and the playground itself."""
 
 import posixpath
 import re
@@ -11,6 +11,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from trueshift.playground import write_playground
+
 ROOT = Path(__file__).parents[1]
 OUTSIDE = (
     "CHANGELOG.md",
@@ -19,6 +21,8 @@ OUTSIDE = (
     "trueshift/data/sample_images/README.md",
     "trueshift/weights/README.md",
 )
+COMMAND = "    trueshift playground\n"
+LIVE = '<p><a class="md-button" href="live/index.html">Open the playground</a></p>'
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -29,7 +33,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links are written for the repository, in which docs/ is a folder; markers of numbers are left out."""
+    """Links are written for the repository, in which docs/ is a folder; markers of numbers are left out.
+
+    Below the command for the playground the site has the playground itself.
+    """
     here = page.file.src_uri
     folder = posixpath.dirname(here if here in OUTSIDE else f"docs/{here}")
 
@@ -38,7 +45,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return f"]({posixpath.relpath(target.removeprefix('docs/'), posixpath.dirname(here) or '.')}"
 
     markdown = re.sub(r"\]\(((?![a-z]+:)[^)#\s]+)", on_site, markdown)
-    return re.sub(r"<!--.*?-->", "", markdown, flags=re.DOTALL)
+    return re.sub(r"<!--.*?-->", "", markdown, flags=re.DOTALL).replace(COMMAND, f"{COMMAND}\n{LIVE}\n\n")
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """The playground with all families, loaded when chosen."""
+    write_playground(Path(config.site_dir) / "live")
 
 
 class Docstrings(Extension):

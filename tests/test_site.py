@@ -55,5 +55,7 @@ def test_the_site_builds_without_a_warning_and_without_a_request(tmp_path):
     assert {"index.html", "start.html", "api.html", "CHANGELOG.html", "trueshift/weights/index.html"} <= pages.keys()
     assert {name: outside for name, text in pages.items() if (outside := Page(text).outside())} == {}
     assert 'id="trueshift.steady"' in pages["api.html"]
+    assert "<title>trueshift playground</title>" in pages["live/index.html"]
+    assert all('href="live/index.html"' in pages[name] for name in ("index.html", "playground.html"))
     assert "&gt;&gt;&gt;" in pages["api.html"], "examples are blocks of code"
     assert not any(":class:`" in text or ".. math::" in text for text in pages.values())

@@ -1,6 +1,7 @@
 """Register our networks in timm when timm is imported, by whomever: ``import trueshift`` itself stays light."""
 
 import sys
+from functools import partial
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -10,16 +11,15 @@ from typing import Any
 
 from ._torchvision import make_importable
 
-_MODELS = "trueshift.models"  # registers when it is imported
+# Registers when it is imported. What it imports itself does not import timm, so none of that is half imported then.
+_MODELS = "trueshift.models"
 
 
 class _Registration(MetaPathFinder):
-    """Watches imports of timm and of our own modules, and registers when timm is there and none is half imported."""
-
-    depth = 0
+    """Waits for timm, and for torchvision, which may need our help."""
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname not in ("timm", "torchvision") and not fullname.startswith("trueshift."):
+        if fullname not in ("timm", "torchvision"):
             return None
         sys.meta_path.remove(self)
         try:
@@ -28,22 +28,14 @@ class _Registration(MetaPathFinder):
             spec = find_spec(fullname)
         finally:
             sys.meta_path.insert(0, self)
-        if spec and spec.loader and fullname != "torchvision":
-            spec.loader.exec_module = self._watched(spec.loader.exec_module)  # type: ignore[method-assign]
+        if fullname == "timm" and spec and spec.loader:
+            spec.loader.exec_module = partial(self._run_and_register, spec.loader.exec_module)  # type: ignore[method-assign]
         return spec
 
-    def _watched(self, run: Any) -> Any:
-        def run_and_register(module: ModuleType) -> None:
-            self.depth += 1
-            try:
-                run(module)
-            finally:
-                self.depth -= 1
-            if self.depth == 0 and "timm" in sys.modules and self in sys.meta_path:
-                sys.meta_path.remove(self)
-                import_module(_MODELS)
-
-        return run_and_register
+    def _run_and_register(self, run: Any, module: ModuleType) -> None:
+        run(module)
+        sys.meta_path.remove(self)
+        import_module(_MODELS)
 
 
 def register_with_timm() -> None:

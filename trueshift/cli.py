@@ -5,13 +5,13 @@ import webbrowser
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from . import __version__
 from .commands import command_line
 from .eval.options import AuditOptions, EvalOptions, inference_device
 from .recipes import about, find_recipe, list_recipes
@@ -329,7 +329,7 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for screens that lack a letter
     parser = command_line("trueshift", purpose, commands)
-    parser.add_argument("--version", action="version", version=f"trueshift {version('trueshift')}")
+    parser.add_argument("--version", action="version", version=f"trueshift {__version__}")
     given = parser.parse_args(arguments)
     try:
         return given.run(given)

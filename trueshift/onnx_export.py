@@ -185,4 +185,4 @@ def _require_onnx() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ImportError("writing ONNX needs onnx and onnxscript: pip install trueshift[onnx]") from error
+        raise ImportError("writing ONNX needs onnx and onnxscript: pip install 'trueshift[onnx]'") from error

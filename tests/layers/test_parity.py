@@ -3,11 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.layers import PatchEmbed, set_fused_attn
+from timm.layers import PatchEmbed, gen_relative_log_coords, gen_relative_position_index, set_fused_attn
 from timm.models import swin_transformer, swin_transformer_v2
 from torch import nn
 
 import trueshift as ts
+from trueshift.layers.attention import distance_index, log_distances
 from trueshift.ops.nn.conv import conv_on_circle
 
 
@@ -40,6 +41,13 @@ def test_window_attention_is_timms():
     values = torch.randn(3, 4, 2, 16)  # one window each
     expected = theirs(values.flatten(1, 2)).view_as(values)
     torch.testing.assert_close(ours(values), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [(7, 7), (8, 4), (2, 16), (24, 24)])
+@pytest.mark.parametrize("trained", [(0, 0), (12, 6)])
+def test_distances_within_a_window_are_timms(window, trained):
+    assert torch.equal(distance_index(window), gen_relative_position_index(window))
+    assert torch.equal(log_distances(window, trained), gen_relative_log_coords(window, trained).flatten(0, 1))
 
 
 def test_conv_merge_with_zero_padding_is_the_ordinary_convolution():

@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import timm
 import timm.data
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
 import trueshift as ts
@@ -179,13 +181,50 @@ def test_uploading_sends_the_folder(title, monkeypatch):
         def create_repo(self, repository, private, exist_ok):
             return f"https://hub/{repository}"
 
+        def file_exists(self, repository, name):
+            return (repository, name) == ("someone/described", "README.md")
+
         def upload_folder(self, repo_id, folder_path, commit_message):
             sent[commit_message] = load_file(f"{folder_path}/model.safetensors").keys()
+            card = Path(folder_path, "README.md")
+            cards.append(ModelCard.load(card) if card.exists() else None)
 
     monkeypatch.setattr(saving, "HfApi", Api)
-    model = MADE[title]()
-    assert model.push_to_hub("someone/a_swin") == "https://hub/someone/a_swin"
+    model, cards = MADE[title](), []
+    about = {"description": "Trained on ants.", "license": "mit", "tags": ["ants"]}
+    names = [str(each) for each in range(model.num_classes)]
+    assert model.push_to_hub("someone/a_swin", card=about, label_names=names) == "https://hub/someone/a_swin"
     assert sent == {f"Upload {title}": model.state_dict().keys()}
+    (card,) = cards
+    task = "image-segmentation" if "UperNet" in title else "image-classification"
+    assert card.data.to_dict() == {
+        "library_name": "trueshift", "pipeline_tag": task, "license": "mit", "tags": ["ants"],
+    }  # fmt: skip
+    for part in (title, "Trained on ants.", 'from_pretrained("someone/a_swin")', f"Classes: {', '.join(names)}."):
+        assert part in card.text
+    assert ("timm.create_model" in card.text) == ("UperNet" not in title)
+    model.push_to_hub("someone/described")
+    assert cards[1] is None, "a card that is there is its author's"
+
+
+@pytest.mark.parametrize(
+    ("made", "law"),
+    [
+        (lambda: ts.create_model("a_cvt_mini"), "every circular shift its outputs stay the same, bit for bit"),
+        (lambda: ts.create_model("swin_mini", anchor=True), "every circular shift its outputs stay the same"),
+        (lambda: ts.create_model("a_cvt_mini", circular="width"), "every circular shift of columns its outputs stay"),
+        (lambda: ts.create_model("a_cvt_mini", anchor=False), "Nothing is guaranteed"),
+        (lambda: ts.create_model("cvt_mini"), "Nothing is guaranteed"),
+        (lambda: ts.UperNet("a_cvt_mini", 3, channels=8), "every circular shift its outputs move along, bit for bit"),
+        (lambda: ts.UperNet("cvt_mini", 3, channels=8), "Nothing is guaranteed"),
+        (lambda: ts.FieldNet("a_cvt_mini", in_chans=2), "every circular shift its outputs move along, bit for bit"),
+    ],
+)
+def test_a_card_says_what_holds_when_the_image_moves(made, law):
+    model = made()
+    text = saving.model_card(model, "someone/model", model.hub_config())
+    assert law in text
+    assert ("pipeline_tag" in text) == (not isinstance(model, ts.FieldNet))
 
 
 def input_size_in(folder) -> list[int]:

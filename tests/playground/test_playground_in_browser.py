@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from browser import assert_readable, needs_browser, open_browser
+from browser import assert_readable, needs_browser, needs_firefox, open_browser, open_firefox
 from PIL import Image
 
 from trueshift.data import EmbeddedSample, Preparation
@@ -11,7 +11,6 @@ from trueshift.motion import steady
 from trueshift.playground import EVERY, FAMILIES, FIRST, PHOTO_SIDE, network_names, write_playground
 from trueshift.testing.images import PHOTOS, square_pixels
 
-pytestmark = needs_browser
 READY = "ready && networks.every(network => network.answers?.size > 0)"
 SEEN = "networks.map(({changes, largest, patterns}) => ({changes, largest, patterns: patterns.size}))"
 
@@ -40,6 +39,7 @@ def drag(page, steps):
     page.mouse.up()
 
 
+@needs_browser
 def test_drag_keys_own_images_and_small_screens(tmp_path):
     broken, own = tmp_path / "torn.png", tmp_path / "own.png"
     broken.write_bytes(b"torn")
@@ -99,6 +99,7 @@ def test_drag_keys_own_images_and_small_screens(tmp_path):
     assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [written.as_uri()]
 
 
+@needs_browser
 @torch.inference_mode()
 def test_a_camera_moves_over_a_photograph(tmp_path):
     own = tmp_path / "own.png"
@@ -179,6 +180,29 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.slow
+@needs_firefox
+def test_drag_in_firefox(tmp_path):
+    page = write_playground(tmp_path / "page.html")
+    with open_firefox(tmp_path / "profile", page.as_uri()) as firefox:
+        firefox.wait(READY)
+        firefox.evaluate("allShifts = () => rest = []")
+        assert_golden(firefox, "swin")
+        box = firefox.evaluate("$('stage').getBoundingClientRect().toJSON()")
+        pixel, x, y = box["width"] / 32, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        firefox.pointer({"type": "pointerMove", "x": round(x), "y": round(y)}, {"type": "pointerDown", "button": 0})
+        for step in range(1, 65):
+            across, down = round(x + step % 9 * pixel), round(y + step // 9 * pixel)
+            firefox.pointer({"type": "pointerMove", "x": across, "y": down})
+            firefox.wait(f"moves === {step}")
+        firefox.pointer({"type": "pointerUp", "button": 0})
+        ordinary, adaptive = firefox.evaluate(SEEN)
+        assert adaptive == {"changes": 0, "largest": 0, "patterns": 1}
+        assert ordinary["changes"] > 0
+        assert ordinary["patterns"] > 64
+
+
+@pytest.mark.slow
+@needs_browser
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_loaded_when_chosen_and_seen_at_all_shifts(site, family):
     requests = []

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from timm.layers import gen_relative_log_coords, gen_relative_position_index
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, values_on_grid
@@ -200,7 +199,7 @@ class WindowAttention(nn.Module):
         self.border, self.cut_off, self.fixed_rows = border, cut_off, fixes_rows(circular)
         self.attn_drop = attn_drop
         self.proj_drop = nn.Dropout(proj_drop)
-        self.register_buffer("relative_position_index", gen_relative_position_index(self.window_size), persistent=False)
+        self.register_buffer("relative_position_index", distance_index(self.window_size), persistent=False)
 
     def make_position_table(self) -> None:
         """Parameters of the position bias: a table with a row per distance."""
@@ -313,10 +312,19 @@ class CosineWindowAttention(WindowAttention):
         return self.logit_scale.clamp(max=log(100)).exp()
 
 
+def distance_index(window: Pair) -> Int64[Tensor, "L L"]:
+    """Which row of a table of all distances within a window belongs to each two tokens."""
+    rows, columns = (torch.arange(size)[:, None] - torch.arange(size) + size - 1 for size in window)
+    index = rows[:, None, :, None] * (2 * window[1] - 1) + columns[:, None]
+    return index.flatten(2).flatten(0, 1)
+
+
 def log_distances(window: Pair, trained_window: Pair) -> Float[Tensor, "rows 2"]:
     """Every distance within a window on a logarithmic scale, 1 at the far end, signed."""
     rows, columns = (max(trained or own, 2) for own, trained in zip(window, trained_window, strict=True))
-    return gen_relative_log_coords(window, (rows, columns)).flatten(0, 1)
+    table = 8 * torch.cartesian_prod(*(torch.arange(1.0 - size, size) for size in window))
+    table /= torch.tensor((rows - 1, columns - 1))
+    return table.sign() * (1 + table.abs()).log2() / 3
 
 
 class CircularRelativePosition(nn.Module):

@@ -65,6 +65,7 @@ class Backbone(HubModel):
     Config: ClassVar[type[BackboneConfig]]
     variants: ClassVar[dict[str, dict[str, Any]]]  # arguments of Config, by registered name
     stages_name: ClassVar[str] = "stages"
+    pipeline_tag: ClassVar[str | None] = "image-classification"
     output_fmt: ClassVar[str | None] = None  # of forward_features and features_only, where timm's is not the usual one
     undecayed: ClassVar[tuple[str, ...]] = ()
 
@@ -237,6 +238,13 @@ class Backbone(HubModel):
     def title(self) -> str:
         """The architecture."""
         return self.architecture
+
+    @property
+    def shift_law(self) -> str:
+        """That of the anchor."""
+        choices = self.config.choices
+        shifts = "every circular shift" + (" of columns" if choices.fixed_rows else "")
+        return f"Under {shifts} its outputs stay the same, bit for bit." if choices.anchored else ""
 
     def changed_arguments(self) -> dict[str, Any]:
         """Fields of the configuration in which this model differs from the variant whose name it takes."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import timm
 import torch
-from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub import HfApi, ModelCard, ModelCardData, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..utils.files import json_text
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 OWN = "trueshift_"  # before names that timm has too, for networks that only ours are
 
 # What builds a model from its config.json, by architecture: builder(config, **changes). Models register themselves.
@@ -31,10 +31,16 @@ class HubModel(nn.Module):
 
     num_classes: int
     pretrained_cfg: dict[str, Any]
+    pipeline_tag: ClassVar[str | None] = None  # what the Hub calls its task
 
     @property
     def title(self) -> str:
         """What messages call it."""
+        raise NotImplementedError
+
+    @property
+    def shift_law(self) -> str:
+        """What is guaranteed when the image moves, in words; empty if nothing is."""
         raise NotImplementedError
 
     def hub_config(self) -> dict[str, Any]:
@@ -65,14 +71,44 @@ class HubModel(nn.Module):
             raise TypeError(f"{source} holds a {type(model).__name__}, not a {cls.__name__}")
         return model
 
-    def push_to_hub(self, repository: str, private: bool = False, **model_config: Any) -> str:
-        """Upload to the Hugging Face Hub (log in with ``huggingface-cli login`` first); returns the address."""
+    def push_to_hub(
+        self, repository: str, private: bool = False, card: Mapping[str, Any] | None = None, **model_config: Any
+    ) -> str:
+        """Upload to the Hugging Face Hub (log in with ``hf auth login`` first); returns the address.
+
+        Args:
+            card: for the model card, which is written where the repository has none: ``description``, a text, and
+                entries of its header such as ``license`` and ``datasets``.
+            model_config: as for :meth:`save_pretrained`.
+        """
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder, **model_config)
             api = HfApi()
             address = str(api.create_repo(repository, private=private, exist_ok=True))
+            if not api.file_exists(repository, CARD):
+                Path(folder, CARD).write_text(
+                    model_card(self, repository, read_config(Path(folder, CONFIG)), **card or {})
+                )
             api.upload_folder(repo_id=repository, folder_path=folder, commit_message=f"Upload {self.title}")
         return address
+
+
+def model_card(
+    model: HubModel, repository: str, config: Mapping[str, Any], description: str = "", **header: Any
+) -> str:
+    """Markdown that says what a model is, how it is loaded, what holds when the image moves, and whom to cite."""
+    about = {"library_name": "trueshift", "pipeline_tag": model.pipeline_tag, "tags": ["shift-equivariance"], **header}
+    card = ModelCard.from_template(
+        ModelCardData(**about),
+        template_path=str(Path(__file__).with_name("model_card.md.jinja")),
+        model=model,
+        repository=repository,
+        description=description,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        cfg=saved_cfg(config, config.get("num_classes", 0)),
+        timm="backbone" not in config,
+    )
+    return str(card)
 
 
 def from_pretrained(source: str | Path, **changes: Any) -> HubModel:

@@ -7,12 +7,12 @@ from math import lcm
 from typing import Any, ClassVar
 
 from jaxtyping import Float
-from timm.layers import calculate_drop_path_rates, gen_relative_position_index, resize_rel_pos_bias_table
+from timm.layers import calculate_drop_path_rates, resize_rel_pos_bias_table
 from timm.models.swin_transformer import checkpoint_filter_fn
 from timm.models.swin_transformer_v2 import checkpoint_filter_fn as v2_checkpoint_filter_fn
 from torch import Tensor, nn
 
-from ..layers.attention import AlignWindows, CosineWindowAttention, WindowAttention, log_distances
+from ..layers.attention import AlignWindows, CosineWindowAttention, WindowAttention, distance_index, log_distances
 from ..layers.merge import AdaptiveMerge
 from ..layers.tokenize import check_size
 from ..ops.geometry.grid import Tokens
@@ -221,7 +221,7 @@ class Swin(Backbone):
             for attn in (block.attn for block in stage.blocks if block.attn.window_size != new):
                 self.resize_table(attn, new)
                 index = attn.relative_position_index
-                attn.relative_position_index = gen_relative_position_index(new).to(index.device)
+                attn.relative_position_index = distance_index(new).to(index.device)
                 attn.window_size = new
         self.config = config
         self.record_input_size()

@@ -20,6 +20,7 @@ class DenseModel(HubModel):
 
     architecture_name: ClassVar[str]  # in config.json
     encoder: Any  # a Backbone, or what gives features as one does
+    adaptive: bool  # what is behind the backbone goes with its grids
 
     @property
     def size_multiple(self) -> Pair:
@@ -46,6 +47,11 @@ class DenseModel(HubModel):
     def title(self) -> str:
         """With its backbone."""
         return f"{type(self).__name__} on {self.encoder.architecture}"
+
+    @property
+    def shift_law(self) -> str:
+        """That of the backbone, with outputs that move."""
+        return self.encoder.shift_law.replace("stay the same", "move along") if self.adaptive else ""
 
     def own_arguments(self) -> dict[str, Any]:
         """How the parts behind the backbone were made, to make the same again."""

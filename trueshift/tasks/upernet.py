@@ -80,6 +80,7 @@ class UperNet(DenseModel):
     """
 
     architecture_name = ARCHITECTURE
+    pipeline_tag = "image-segmentation"
 
     def __init__(self, backbone: str | Backbone, num_classes: int, pretrained: bool = False, **arguments: Any) -> None:
         super().__init__()
