@@ -216,6 +216,7 @@ def test_uploading_sends_the_folder(title, monkeypatch):
         (lambda: ts.create_model("a_cvt_mini", anchor=False), "Nothing is guaranteed"),
         (lambda: ts.create_model("cvt_mini"), "Nothing is guaranteed"),
         (lambda: ts.UperNet("a_cvt_mini", 3, channels=8), "every circular shift its outputs move along, bit for bit"),
+        (lambda: ts.UperNet("swin_mini", 3, channels=8, anchor=True), "every circular shift its outputs move along"),
         (lambda: ts.UperNet("cvt_mini", 3, channels=8), "Nothing is guaranteed"),
         (lambda: ts.FieldNet("a_cvt_mini", in_chans=2), "every circular shift its outputs move along, bit for bit"),
     ],

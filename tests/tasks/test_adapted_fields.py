@@ -89,6 +89,8 @@ def test_saved_and_loaded(tmp_path, how):
     assert (again.config, again.pretrained_cfg, again.circular) == (net.config, net.pretrained_cfg, net.circular)
     assert torch.equal(again(x), net(x))
     assert again.title == "FieldNet on transformers/swinv2"
+    of_columns = " of columns" if how else ""
+    assert again.shift_law == f"Under every circular shift{of_columns} its outputs move along, bit for bit."
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "backbone": "transformers/vit"}))
     with pytest.raises(ValueError, match="needs one of transformers/swin, transformers/swinv2"):

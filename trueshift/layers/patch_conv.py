@@ -60,7 +60,7 @@ class AdaptivePatchConv(FrameConv, nn.Conv2d):  # type: ignore[misc]
             return super().merge(values)
         image = values.permute(0, 3, 1, 2)
         if self.kernel_size == self.stride and not any(self.padding) and self.dilation == (1, 1) and self.groups == 1:
-            return project_patches(image, self, start, self.stride, (0, 0))  # the same, as one product of matrices
+            return project_patches(image, self, start, self.factor, (0, 0))  # the same, as one product of matrices
         return nn.Conv2d.forward(self, circular_shift(image, start, IMAGE_DIMS)).permute(0, 2, 3, 1)
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:  # type: ignore[override]

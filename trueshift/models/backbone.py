@@ -242,9 +242,7 @@ class Backbone(HubModel):
     @property
     def shift_law(self) -> str:
         """That of the anchor."""
-        choices = self.config.choices
-        shifts = "every circular shift" + (" of columns" if choices.fixed_rows else "")
-        return f"Under {shifts} its outputs stay the same, bit for bit." if choices.anchored else ""
+        return self.config.choices.shift_law
 
     def changed_arguments(self) -> dict[str, Any]:
         """Fields of the configuration in which this model differs from the variant whose name it takes."""

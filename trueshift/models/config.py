@@ -111,6 +111,12 @@ class SelectionConfig:
         return not self.adaptive(*PLACES) if self.border is None else self.border == "closed"
 
     @property
+    def shift_law(self) -> str:
+        """What is guaranteed when the image moves, in words; empty if nothing is."""
+        shifts = "every circular shift" + (" of columns" if self.fixed_rows else "")
+        return f"Under {shifts} its outputs stay the same, bit for bit." if self.anchored else ""
+
+    @property
     def fixed_rows(self) -> bool:
         """Whether rows are ordinary."""
         return fixes_rows(self.circular)

@@ -20,7 +20,6 @@ class DenseModel(HubModel):
 
     architecture_name: ClassVar[str]  # in config.json
     encoder: Any  # a Backbone, or what gives features as one does
-    adaptive: bool  # what is behind the backbone goes with its grids
 
     @property
     def size_multiple(self) -> Pair:
@@ -51,7 +50,7 @@ class DenseModel(HubModel):
     @property
     def shift_law(self) -> str:
         """That of the backbone, with outputs that move."""
-        return self.encoder.shift_law.replace("stay the same", "move along") if self.adaptive else ""
+        return self.encoder.config.choices.shift_law.replace("stay the same", "move along")
 
     def own_arguments(self) -> dict[str, Any]:
         """How the parts behind the backbone were made, to make the same again."""
