@@ -31,7 +31,7 @@ setup: $(READY)
 
 demo: $(READY)
 	$(BIN)/python examples
-	$(BIN)/trueshift audit swin_mini --against a_swin_mini --limit 16 --shifts 8 --output out/audit
+	$(BIN)/trueshift audit swin_mini --against a_swin_mini --limit 16 --shifts 4 --examples 2 --output out/audit
 
 lint: $(READY)
 	$(BIN)/ruff check .
