@@ -287,7 +287,7 @@ def test_what_cannot_be_exported_is_refused_at_once(tmp_path, arguments, error, 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript"])
 def test_without_onnx_it_names_what_to_install(monkeypatch, tmp_path, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=r"pip install trueshift\[onnx\]"):
+    with pytest.raises(ImportError, match=r"pip install 'trueshift\[onnx\]'"):
         export_onnx(create_model("swin_mini"), tmp_path / "model.onnx")
 
 

@@ -24,9 +24,11 @@ AROUND = 128  # sums of the lines around one, padded
 BLOCK = 64  # of lines that are mixed
 
 
-def frame_scores(pixels: Pixels, *weights: Tensor) -> tuple[Tensor, Tensor]:
+def frame_scores(
+    pixels: Pixels, filters: Tensor, pointwise: Tensor, offset: Tensor, mixing: Tensor, bias: Tensor, output: Tensor
+) -> tuple[Tensor, Tensor]:
     """All weights fit in bytes, and so does the first layer."""
-    rows, columns = line_scores(pixels.image.detach(), *weights)
+    rows, columns = line_scores(pixels.image.detach(), filters, pointwise, offset, mixing, bias, output)
     return rows, columns
 
 
