@@ -12,6 +12,9 @@ if not Path(
 ).exists():  # kernels are tested in Triton's interpreter; it is chosen when they are defined
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers, and what they start, share the cores instead of competing for them
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parent
 
 # The shapes in our signatures are checked under pytest and nowhere else; a kernel is not a function of Python's.
@@ -22,9 +25,6 @@ import torch  # noqa: E402
 import unchecked  # noqa: E402
 
 import trueshift  # noqa: E402, F401
-
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores instead of competing for them
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
