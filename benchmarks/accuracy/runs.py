@@ -1,4 +1,4 @@
-"""The runs on CIFAR-10: which recipes there are, where each run lies, and what is kept of a finished one."""
+"""The runs on images: which recipes there are, where each run lies, and what is kept of a finished one."""
 
 import shlex
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.accuracy.store import SMALL, collection_of
+from benchmarks.accuracy.store import COLLECTIONS, SMALL, collection_of
 from benchmarks.common.package import TrainConfig, list_recipes, parse_arguments
 from benchmarks.common.record import training_run
 from benchmarks.release.weights import restore_weights
 from trueshift.utils.files import json_text, write_whole
 
-COLLECTIONS = (f"{SMALL}/", "cifar10/")  # the small models, and the paper's
+FOLDERS = tuple(f"{name}/" for name in COLLECTIONS)
 
 
 def matching(patterns: Iterable[str]) -> list[str]:
@@ -24,9 +24,9 @@ def matching(patterns: Iterable[str]) -> list[str]:
     A star does not reach into a folder.
     """
     found: list[str] = []
-    there = [name for name in list_recipes() if name.startswith(COLLECTIONS)]
+    there = [name for name in list_recipes() if name.startswith(FOLDERS)]
     for pattern in patterns:
-        full = pattern if pattern.startswith(COLLECTIONS) else f"{SMALL}/{pattern}"
+        full = pattern if pattern.startswith(FOLDERS) else f"{SMALL}/{pattern}"
         here = [name for name in there if fnmatch(name, full) and name.count("/") == full.count("/")]
         if not here:
             raise SystemExit(f"no recipe fits {pattern}: there are {', '.join(there)}")

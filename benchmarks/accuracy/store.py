@@ -1,4 +1,4 @@
-"""What was trained and measured on CIFAR-10: numbers in one CSV file per collection, words in one JSON file per recipe.
+"""What was trained and measured on images: numbers in one CSV file per collection, words in one JSON file per recipe.
 
 ``results/COLLECTION.csv`` has a row for each number. Its part is ``training`` (a number of the run, or of an epoch),
 ``final`` (the evaluation that ends the training), or what was measured later on a device (see ``measure.py``).
@@ -20,6 +20,7 @@ from benchmarks.common import record
 from trueshift.utils.files import json_text, write_whole
 
 SMALL = "cifar10_small"  # the collection of recipes that are named without one
+COLLECTIONS = (SMALL, "cifar10", "tiny_imagenet")
 TRAINING, FINAL = "training", "final"
 Recorded = dict[str, Any]
 
@@ -40,7 +41,7 @@ class Row(NamedTuple):
 
 def collection_of(recipe: str) -> tuple[str, str]:
     """Collection and name: of ``cifar10/a`` those two, of ``a`` and ``cifar10_small/a`` the small models'."""
-    for name in (SMALL, "cifar10"):
+    for name in COLLECTIONS:
         if recipe.startswith(f"{name}/"):
             return name, recipe.removeprefix(f"{name}/")
     return SMALL, recipe
@@ -54,7 +55,7 @@ def about(recipe: str, results: Path | None = None) -> Recorded:
 
 def recipes() -> list[str]:
     """All recipes of which there is something, the small models' without their collection."""
-    paths = [path for name in (SMALL, "cifar10") for path in sorted((record.RESULTS / name).glob("*.json"))]
+    paths = [path for name in COLLECTIONS for path in sorted((record.RESULTS / name).glob("*.json"))]
     return [json.loads(path.read_text())["recipe"].removeprefix(f"{SMALL}/") for path in paths]
 
 

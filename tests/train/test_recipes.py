@@ -4,6 +4,7 @@ import json
 import re
 from functools import cache
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,17 @@ VIT = [
     "shipped/vit_mini",
     "shipped/a_vit_mini",
 ]  # timm's
+TINY = [
+    f"tiny_imagenet/{name}"
+    for model in ("swin_mini", "swinv2_mini")
+    for name in (
+        model,
+        f"{model}_da_circular",
+        f"a_{model}_random_grids",
+        f"{model}_crops",
+        f"a_{model}_crops_random_grids",
+    )
+]
 SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED, *VIT)]
 PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
@@ -100,7 +112,7 @@ def title_of(model):
 
 def test_all_are_there():
     assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 50)
-    assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *OPTIONS])
+    assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *TINY, *OPTIONS])
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name not in OPTIONS])
@@ -150,6 +162,22 @@ def test_a_small_adaptive_network_is_trained_as_its_ordinary_twin(model):
     assert values(shipped + model, name) == values(shipped + ordinary, name)
 
 
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_imagenet_is_learned_as_cifar_10(name):
+    """Twice the pixels, twice the patch; an adaptive network as its ordinary twin, but for random grids."""
+    config, crops = parsed(name), "_crops" in name
+    assert (config.data.img_size, config.model.arguments) == (64, {"patch_size": 4})
+    assert (config.augment.pad_crop, config.augment.cutmix) == ((8, 1.0) if crops else (0, 0.0))
+    like = f"cifar10_small/{'shipped/' if crops else ''}swin_mini"
+    for part in ("optimizer.lr", "batch_size", "model.drop_path_rate", "augment.flip", "augment.label_smoothing"):
+        assert attrgetter(part)(config) == attrgetter(part)(parsed(like))
+    if name.endswith("_random_grids"):
+        ordinary = name.replace("/a_", "/").removesuffix("_random_grids")
+        different = ("model.name", "model.grid_drop_rate")
+        assert values(name, *different) == values(ordinary, *different)
+        assert config.model.grid_drop_rate == 0.5
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_is_added_to_a_recipe(name):
     plain = parsed("cifar10/a_swin_tiny_standard")
@@ -192,8 +220,8 @@ def test_the_matrix_is_what_the_names_and_the_appendix_say(model, data, shifts):
 def test_circularly_shifted_images_are_the_baselines_alone():
     different = ("augment", "evaluate.protocols")  # also erased and flipped images
     assert values("cifar10/swin_tiny_da_circular", *different) == values("cifar10/swin_tiny_circular", *different)
-    shifted = [name for name in [*MATRIX, *OTHERS, *SMALL] if parsed(name).augment.circular_shift]
-    assert shifted == [name for name in [*OTHERS, *SMALL] if name.endswith("_da_circular")]
+    shifted = [name for name in [*MATRIX, *OTHERS, *SMALL, *TINY] if parsed(name).augment.circular_shift]
+    assert shifted == [name for name in [*OTHERS, *SMALL, *TINY] if name.endswith("_da_circular")]
     small_twins = [f"cifar10_small/swin_mini{which}" for which in ("", "_da_circular")]
     assert values(small_twins[0], "augment") == values(small_twins[1], "augment")
 
