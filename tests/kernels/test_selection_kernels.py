@@ -136,5 +136,6 @@ def test_scores_of_the_frame_finder(size, both_ways, quick_interpreter):
         assert plain[0].any()
         for one, other in zip(plain, fused, strict=True):
             assert torch.equal(one, other)
-    with kernels.switched(True):  # other channels are left to the plain code
+    with kernels.switched(True):  # other channels, and fewer rows than are seen at once, are left to the plain code
         assert finder(Pixels(images[:2, :1].permute(0, 2, 3, 1)))[0].shape == (2, size[0])
+        assert finder(Pixels(images[:2, :, :3].permute(0, 2, 3, 1)))[0].shape == (2, 3)

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels of the frame finder: no map of the image is kept, and all products are of bytes.
 
-Pixels are rounded to bytes, four to a pixel, row by row and column by column, and continue around both ends of a line.
-Then the 4 lines, 4 columns and 4 channels around each pixel are one product (the fourth column and channel have no
-weight), whose layers are summed over each line; the sums become multiples of their mean; lines are mixed with those
-around them.
+Pixels are rounded to bytes, four to a pixel, column by column for the sums over rows and row by row for those over
+columns, and continue around both ends. Then the 4 lines, 4 columns and 4 channels around each pixel are one product;
+the fourth column and channel have no weight. A program takes one pixel of many lines at a time, so that every number of
+a layer is added to its own line's. The sums become multiples of their mean, and lines are mixed with those around them.
 """
 
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor
 from ..selection.frame_scores import COARSER, COLUMNS, DEPTH, HALF, LARGEST, LINES, REACH, UNIT
 from ..selection.quantised_image import BITS, Pixels
 from . import operation
-from .launching import blocks_in, launched, power_of_two
+from .launching import blocks_in, launched
 from .quantised_image import SPLITS, dense, find_bounds, integers_at, scale_of
 
 TILE, PADDED = 32, 32  # of the transposition; of depth and hidden layer
-TOGETHER = 8  # lines that one program sums
+BLOCK, PART, WARPS, STAGES = 32, 56, 1, 3  # lines, and pixels of each, that one program sums
+BEFORE, ROOM = LINES // 2, 8  # pixels that continue around an end; places for them, a whole sector of memory
 AROUND = 128  # sums of the lines around one, padded
-BLOCK = 64  # of lines that are mixed
 
 
 def frame_scores(
@@ -44,28 +44,28 @@ def line_scores(
     x = dense(x)
     images, height, width, _ = x.shape
     sizes = ((height, width), (width, height))
-    # a pixel before each line and two behind; lines begin at whole lines of memory
-    pitches = [blocks_in(length + COLUMNS, 16) * 16 for _, length in sizes]
+    pitches = [blocks_in(size, BLOCK) * BLOCK + 2 * ROOM for size, _ in sizes]  # some of the last block are not used
     both = [
-        x.new_empty((images, size, pitch), dtype=torch.int32) for (size, _), pitch in zip(sizes, pitches, strict=True)
+        x.new_empty((images, length, pitch), dtype=torch.int32)
+        for (_, length), pitch in zip(sizes, pitches, strict=True)
     ]
     _write_bytes[(images, blocks_in(height, TILE), blocks_in(width, TILE))](
-        x, find_bounds(x), *both, *x.stride(), height, width, *pitches, SPLITS, BITS - HALF, TILE,
+        x, find_bounds(x), *both, *x.stride(), height, width, *pitches, SPLITS, BITS - HALF, BEFORE, ROOM, TILE,
         num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     found = _scores(x)
-    for scores, lines, (size, length), pitch in zip(found, both, sizes, pitches, strict=True):
-        sums = x.new_empty((images, size, DEPTH), dtype=torch.int32)
+    for scores, across, (size, length), pitch in zip(found, both, sizes, pitches, strict=True):
+        sums = x.new_zeros((images, size, DEPTH), dtype=torch.int32)
         totals = x.new_zeros((images, DEPTH), dtype=torch.int64)
-        _sum_lines[(blocks_in(size, TOGETHER), images)](
-            lines.view(torch.int8), filters, pointwise, offset, sums, totals, size, length, pitch,
-            COARSER, DEPTH, PADDED, LINES, COLUMNS, TOGETHER, min(128, max(16, power_of_two(length))), num_warps=4,
+        _sum_lines[(blocks_in(size, BLOCK), images, blocks_in(length, PART))](
+            across.view(torch.int8), filters, pointwise, offset, sums, totals, size, length, pitch,
+            COARSER, DEPTH, PADDED, LINES, COLUMNS, BEFORE, ROOM, PART, BLOCK, num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
         _compare[(blocks_in(sums.numel(), 1024),)](
             sums, totals, sums.numel(), size, UNIT, LARGEST, DEPTH, 1024, num_warps=4, enable_fp_fusion=False
         )
-        _mix_lines[(blocks_in(size, BLOCK), images)](
-            sums, mixing, bias, output, scores, size, UNIT, REACH, DEPTH, PADDED, AROUND, BLOCK, num_warps=4
+        _mix_lines[(blocks_in(size, 64), images)](
+            sums, mixing, bias, output, scores, size, UNIT, REACH, DEPTH, PADDED, AROUND, 64, num_warps=4
         )
     return found
 
@@ -73,8 +73,8 @@ def line_scores(
 @launched
 @triton.jit
 def _write_bytes(
-    x, bounds, by_rows, by_columns, step_image, step_row, step_column, step_channel, height, width, row, column,
-    SPLITS: tl.constexpr, DROPPED: tl.constexpr, TILE: tl.constexpr,
+    x, bounds, by_columns, by_rows, step_image, step_row, step_column, step_channel, height, width, column, row,
+    SPLITS: tl.constexpr, DROPPED: tl.constexpr, BEFORE: tl.constexpr, ROOM: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The three channels of a tile of pixels, rounded down to fewer bits, in the bytes of one number each."""
     image = tl.program_id(0).to(tl.int64)
@@ -87,51 +87,56 @@ def _write_bytes(
     for channel in tl.static_range(3):
         value = integers_at(at, channel * step_channel, centre, per_unit) >> DROPPED
         packed |= (value & 255) << (8 * channel)
-    _store_line(by_rows + (image * height + down) * row, packed, right, width, inside)
-    _store_line(by_columns + (image * width + right) * column, packed, down, height, inside)
+    by_columns += (image * width + right) * column + ROOM + down
+    by_rows += (image * height + down) * row + ROOM + right
+    _store_around(by_columns, packed, down, tl.program_id(1), height, inside, BEFORE, TILE)
+    _store_around(by_rows, packed, right, tl.program_id(2), width, inside, BEFORE, TILE)
 
 
 @triton.jit
-def _store_line(line, packed, at, length, inside):
-    """Each pixel behind one more, and the first and the last at the other end too."""
-    tl.store(line + 1 + at, packed, inside)
-    tl.store(line + 1 + at + length, packed, inside & (at == 0))
-    tl.store(line + 1 + at - length, packed, inside & (at == length - 1))
+def _store_around(places, packed, at, tile, length, inside, BEFORE: tl.constexpr, TILE: tl.constexpr):
+    """The first pixels behind the last too, and the last before the first."""
+    tl.store(places, packed, inside)
+    if tile == 0:
+        tl.store(places + length, packed, inside & (at < BEFORE))
+    if (tile + 1) * TILE > length - BEFORE:
+        tl.store(places - length, packed, inside & (at >= length - BEFORE))
 
 
 @launched
 @triton.jit
 def _sum_lines(
-    lines, filters, pointwise, offset, sums, totals, size, length, pitch,
+    across, filters, pointwise, offset, sums, totals, size, length, pitch,
     COARSER: tl.constexpr, DEPTH: tl.constexpr, PADDED: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
-    TOGETHER: tl.constexpr, BLOCK: tl.constexpr,
+    BEFORE: tl.constexpr, ROOM: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Both layers at each pixel of a few lines, added up."""
-    first, image = tl.program_id(0) * TOGETHER, tl.program_id(1).to(tl.int64)
+    """Both layers at each pixel of a part of some lines, added up."""
+    line, image = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
+    first = tl.program_id(2) * PART
+    end = tl.minimum(first + PART, length)
     depth, tap = tl.arange(0, PADDED), tl.arange(0, 64)
-    row, column, channel = tap // 16, tap // 4 % 4, tap % 4
+    column, row, channel = tap // 16, tap // 4 % 4, tap % 4
     known = (depth < DEPTH)[None, :] & ((column < COLUMNS) & (channel < 3))[:, None]
     of_tap = (row * COLUMNS + column) * 3 + channel
     weights = tl.load(filters + depth[None, :] * (LINES * COLUMNS * 3) + of_tap[:, None], known, other=0).to(tl.int8)
     known = (depth < DEPTH)[None, :] & (depth < DEPTH)[:, None]
     second = tl.load(pointwise + depth[None, :] * DEPTH + depth[:, None], known, other=0).to(tl.int8)
     added = tl.load(offset + depth, depth < DEPTH, other=0).to(tl.int32)
-    beyond = (length + BLOCK - 1) // BLOCK * BLOCK - length  # pixels of nothing but zeros
-    all_lines = tl.zeros([PADDED], tl.int64)
-    for line in range(first, tl.minimum(first + TOGETHER, size)):
-        near = (line + row - LINES // 2 + size * LINES) % size
-        start = lines + (image * size + near) * pitch * 4 + tap % 16
-        layer = tl.zeros([BLOCK, PADDED], tl.int32)
-        for begin in range(0, length, BLOCK):
-            place = begin + tl.arange(0, BLOCK)
-            seen = tl.load(start[None, :] + place[:, None] * 4, (place < length)[:, None], other=0)
-            found = tl.maximum(tl.dot(seen, weights, out_dtype=tl.int32), 0) // COARSER
-            found = tl.dot(found.to(tl.int8), second, out_dtype=tl.int32) + added[None, :]
-            layer += tl.maximum(found, 0)
-        total = tl.sum(layer, 0) - beyond * tl.maximum(added, 0)
-        tl.store(sums + (image * size + line) * DEPTH + depth, total, depth < DEPTH)
-        all_lines += total.to(tl.int64)
-    tl.atomic_add(totals + image * DEPTH + depth, all_lines, depth < DEPTH)
+
+    start = across + image * length * pitch * 4 + (line + ROOM - BEFORE)[:, None] * 4 + (tap % 16)[None, :]
+    place = (first + column - COLUMNS // 2 + length * COLUMNS) % length
+    layer = tl.zeros([BLOCK, PADDED], tl.int32)
+    for _ in range(first, end):
+        seen = tl.load(start + (place * pitch * 4)[None, :])
+        found = tl.maximum(tl.dot(seen, weights, out_dtype=tl.int32), 0) // COARSER
+        found = tl.where((depth < DEPTH)[None, :], found, 0)  # zeros already, but the compiler leaves them out
+        # max(0, x + b) = max(-b, x) + b
+        layer += tl.maximum(tl.dot(found.to(tl.int8), second, out_dtype=tl.int32), -added[None, :])
+        place = tl.where(place == length - 1, 0, place + 1)
+    own = (line < size)[:, None] & (depth < DEPTH)[None, :]
+    layer = tl.where(own, layer + (end - first) * added[None, :], 0)
+    tl.atomic_add(sums + (image * size + line[:, None]) * DEPTH + depth[None, :], layer, own, sem="relaxed")
+    tl.atomic_add(totals + image * DEPTH + depth, tl.sum(layer.to(tl.int64), 0), depth < DEPTH, sem="relaxed")
 
 
 @launched

@@ -15,7 +15,8 @@ UNIT, LARGEST = 256, 4095  # of the multiples of the mean
 
 
 def _fits(pixels: Pixels, *_: object) -> bool:
-    return usable(pixels.image) and pixels.image.shape[3] == 3 and max(pixels.image.shape[1:3]) <= LONGEST
+    *sides, channels = pixels.image.shape[1:]
+    return usable(pixels.image) and channels == 3 and min(sides) >= LINES and max(sides) <= LONGEST
 
 
 @kernel_for(_fits)
