@@ -34,6 +34,7 @@ def audit(
     data: str | None = None,
     against: str | None = None,
     protocols: list[str] | None = None,
+    steps: list[int] | None = None,
     output: Path = Path("audit"),
     split: str = "test",
     options: AuditOptions = AuditOptions(device="auto"),  # noqa: B008
@@ -50,6 +51,7 @@ def audit(
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, 'steady' for a moving camera, or
             another model.
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
+        steps: lengths of rollouts of a FieldNet; by default 1, 10 and 50, as far as the trajectories go.
         output: folder for audit.json, images.csv, figures and report.html.
         split: test or train, where the data has both.
     """
@@ -63,7 +65,9 @@ def audit(
     from .utils.distributed import sole_run
 
     if is_field_net(model):
-        return _measure_fields([model, *([against] if against else [])], data, protocols, output, split, options)
+        names = [model, *([against] if against else [])]
+        return _measure_fields(names, data, protocols, steps, output, split, options)
+    _refuse_steps(steps)
     console = Console()
     folder = writable_folder(output)
     options = replace(options, device=inference_device(options.device))
@@ -105,6 +109,7 @@ def evaluate(
     *,
     data: str,
     protocols: list[str] | None = None,
+    steps: list[int] | None = None,
     output: Path = Path("eval"),
     split: str = "test",
     options: EvalOptions = EvalOptions(device="auto"),  # noqa: B008
@@ -118,6 +123,7 @@ def evaluate(
             folder of fields, as for training.
         protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips, motion; ade20k for
             segmentation. Needed for images; a FieldNet has none.
+        steps: as for audit.
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
         split: test or train, where the data has both.
     """
@@ -130,7 +136,8 @@ def evaluate(
     from .utils.distributed import joined_processes, sole_run
 
     if is_field_net(model):
-        return _measure_fields([model], data, protocols, output, split, options)
+        return _measure_fields([model], data, protocols, steps, output, split, options)
+    _refuse_steps(steps)
     if not protocols:
         raise ValueError("the following arguments are required: --protocols")
     folder = writable_folder(output)
@@ -153,15 +160,22 @@ def evaluate(
     return 0
 
 
+def _refuse_steps(steps: list[int] | None) -> None:
+    if steps:
+        raise ValueError(f"--steps {' '.join(map(str, steps))}: for a FieldNet, whose rollouts have lengths")
+
+
 def _measure_fields(
     models: list[str],
     data: str | None,
     protocols: list[str] | None,
+    steps: list[int] | None,
     output: Path,
     split: str,
     options: EvalOptions,
 ) -> int:
     """Evaluation and audit of networks for fields; an audit has figures and a page too."""
+    from .eval.fields import STEPS
     from .eval.runner.fields import example_rollouts, run_field_evaluation
     from .report.console import print_fields
     from .report.fields import write_field_audit
@@ -174,7 +188,7 @@ def _measure_fields(
     console, folder = Console(), writable_folder(output)
     options = replace(options, device=inference_device(options.device))
     with sole_run(folder):
-        result = run_field_evaluation(models, data, split, options)
+        result = run_field_evaluation(models, data, split, options, steps or STEPS)
         if isinstance(options, AuditOptions):
             page = write_field_audit(result, example_rollouts(result, models, data), folder)
         else:

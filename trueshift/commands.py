@@ -91,7 +91,8 @@ def _add(
     if hint is bool:
         options["action"] = "store_true"
     elif get_origin(hint) is list:
-        options.update(type=get_args(hint)[0], nargs="+", metavar="NAME")
+        (kind,) = get_args(hint)
+        options.update(type=kind, nargs="+", metavar="NAME" if kind is str else name.upper())
     elif get_origin(hint) is tuple:
         words = _TUPLES[len(get_args(hint))]
         options.update(type=get_args(hint)[0], nargs=len(words), metavar=words, action=_Tuple)

@@ -16,7 +16,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from trueshift.data import FieldStatistics
 
 
 class Simulation(NamedTuple):
-    """What makes the data, which of their axes go around, and the lengths of rollouts to show."""
+    """What makes the data, which of their axes go around, and the lengths of rollouts to measure."""
 
     make: Callable[[list[str]], Path]
     rolls: str
@@ -125,13 +125,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def table(task: str) -> str:
     """Errors in percent, mean and deviation over seeds."""
-    rows: list[list[str]] = []
-    where: set[str] = set()
-    lengths = TASKS[task].lengths
+    found = {run: list(record.load_all(f"fields_{task}_{run}_seed*")) for run in RUNS}
+    files = [each for of_run in found.values() for each in of_run]
+    where = {record.machine(each) for each in files}
+    measured = [{int(count) for count in each["result"]["relative_l2"]} for each in files]
+    lengths = sorted(set.intersection(*measured)) if files else TASKS[task].lengths  # those that all of them have
+    rows = []
     for run, (title, _, _) in RUNS.items():
-        files = list(record.load_all(f"fields_{task}_{run}_seed*"))
-        where |= {record.machine(each) for each in files}
-        rows.append([title, *(_cells([each["result"] for each in files], lengths) if files else [NOT_YET])])
+        results = [each["result"] for each in found[run]]
+        rows.append([title, *(_cells(results, lengths) if results else [NOT_YET])])
     head = ["network", *(f"{count} step{'s' * (count > 1)}" for count in lengths), "shift error", "pattern of patches"]
     note = (
         "Relative L2 in percent after steps of a rollout; the largest difference between a rolled rollout of "
@@ -142,7 +144,7 @@ def table(task: str) -> str:
     return record.table([*head, "steps of training", "seeds"], rows, note)
 
 
-def _cells(found: list[dict[str, Any]], lengths: tuple[int, ...]) -> list[str]:
+def _cells(found: list[dict[str, Any]], lengths: Sequence[int]) -> list[str]:
     """Of all seeds of a run."""
     errors = [cell([100 * each["relative_l2"][str(count)] for each in found]) for count in lengths]
     apart = max(each["shift_error"][str(lengths[-1])] for each in found)

@@ -108,8 +108,9 @@ def test_shifts_of_columns_alone(moving):
 
 
 def test_what_is_refused(moving, tmp_path):
-    with pytest.raises(ValueError, match="from 1 to 5"):
-        measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=(50,))
+    for steps, message in (((50,), "from 1 to 5"), ((), "from 1 to 5"), ((1, 0), "at least 1"), ((-2,), "at least 1")):
+        with pytest.raises(ValueError, match=message):
+            measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=steps)
     with pytest.raises(ValueError, match="needs 'both' or 'width'"):
         measure_fields(lambda x: x, moving, PLAIN, (4,), circular="height")
     with pytest.raises(ValueError, match="height 32: needs a multiple of 5"):

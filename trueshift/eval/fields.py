@@ -12,6 +12,7 @@ from ..layers.tokenize import check_size
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 
 Step = Callable[[Tensor], Tensor]
+STEPS = (1, 10, 50)  # of rollouts, where nothing else is asked for
 _LARGEST = 1e4  # deviations: a rollout that grows without end is cut there, so that its error is a number
 
 
@@ -32,6 +33,16 @@ def rollout(net: Step, state: Float[Tensor, "B C H W"], steps: int) -> Iterator[
     for _ in range(steps):
         state = net(state)
         yield state
+
+
+def reached_steps(steps: Sequence[int], times: int) -> list[int]:
+    """The lengths of rollouts, in order, that trajectories of so many times reach; refuses a list without one."""
+    if any(count < 1 for count in steps):
+        raise ValueError(f"steps {list(steps)}: needs lengths of at least 1")
+    reached = [count for count in sorted(set(steps)) if count < times]
+    if not reached:
+        raise ValueError(f"steps {list(steps)}: needs some from 1 to {times - 1}, the longest that {times} times allow")
+    return reached
 
 
 def harmonic_share(fields: Float[Tensor, "B C H W"], patch: int | Pair) -> float:
@@ -66,7 +77,7 @@ def measure_fields(
     pairs: FieldPairs,
     statistics: FieldStatistics,
     patches: Sequence[int],
-    steps: Sequence[int] = (1, 10, 50),
+    steps: Sequence[int] = STEPS,
     shifts: int = 4,
     batch_size: int = 32,
     limit: int = 0,
@@ -95,11 +106,9 @@ def measure_fields(
     """
     step = bounded(net)
     states, generator = pairs.states[: limit or None], torch.Generator().manual_seed(seed)
-    wanted = [count for count in sorted(set(steps)) if 0 < count < states.shape[1]]
+    wanted = reached_steps(steps, states.shape[1])
     if circular not in ("both", "width"):
         raise ValueError(f"circular {circular!r}: needs 'both' or 'width'")
-    if not wanted:
-        raise ValueError(f"steps {tuple(steps)}: needs some from 1 to {states.shape[1] - 1}, the trajectories' length")
     errors: dict[int, list[Tensor]] = {count: [] for count in wanted}
     apart = dict.fromkeys(wanted, 0.0)
     waves: dict[int, list[Tensor]] = {count: [] for count in wanted}

@@ -38,19 +38,14 @@ def saved(tmp_path_factory):
     return save(folder / "adaptive"), save(folder / "ordinary", "swin_mini"), str(folder)
 
 
-@pytest.fixture
-def _shorter(monkeypatch):
-    """Rollouts of 1, 2 and 4 steps, of which fields with 3 times allow two."""
-    monkeypatch.setattr("trueshift.eval.runner.fields.STEPS", (1, 2, 4))
-
-
-@pytest.mark.usefixtures("_shorter")
 def test_what_an_evaluation_writes(saved, tmp_path, capsys):
     adaptive, _, data = saved
-    assert main(["eval", adaptive, "--data", data, "--output", str(tmp_path), "--seed", "3"]) == 0
+    words = ["--data", data, "--output", str(tmp_path), "--seed", "3", "--steps", "4", "2", "1", "2"]
+    assert main(["eval", adaptive, *words]) == 0
     found = json.loads((tmp_path / "eval.json").read_text())
     assert {"command", "commit", "date", "machine", "versions"} <= found.keys()
-    assert (found["schema"], found["task"], found["seed"], found["steps"]) == (1, "fields", 3, [1, 2])
+    assert (found["schema"], found["task"], found["seed"]) == (1, "fields", 3)
+    assert (found["steps"], found["steps_left_out"]) == ([1, 2], [4])
     assert found["data"] == {
         "title": "test.npy", "split": "test", "trajectories": 2, "times": 3, "channels": 2, "size": [16, 32],
     }  # fmt: skip
@@ -65,13 +60,15 @@ def test_what_an_evaluation_writes(saved, tmp_path, capsys):
     assert "rollouts of 1, 2 steps were measured, not those of 4" in shown
 
 
-@pytest.mark.usefixtures("_shorter")
 def test_an_audit_of_two_networks(saved, tmp_path, capsys):
     adaptive, ordinary, data = saved
-    words = ["--data", data, "--output", str(tmp_path), "--shifts", "2"]
+    words = ["--data", data, "--output", str(tmp_path), "--shifts", "2", "--steps", "2"]
     assert main(["audit", adaptive, "--against", ordinary, *words]) == 0
     assert f"Report: {tmp_path / 'report.html'}" in capsys.readouterr().out
-    assert "bit for bit" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "bit for bit" in page
+    assert "after 2 steps" in page
+    assert "after 1 step" not in page
     found = json.loads((tmp_path / "audit.json").read_text())
     assert [model["name"] for model in found["models"]] == [adaptive, ordinary]
     exact, other = (model["measured"]["shift_error"]["2"] for model in found["models"])
@@ -83,10 +80,9 @@ def test_an_audit_of_two_networks(saved, tmp_path, capsys):
         assert (animation.n_frames, animation.size) == (3, (3 * 192 + 2 * 8, 96))
 
 
-@pytest.mark.usefixtures("_shorter")
 def test_maps_of_a_rollout(saved):
     *folders, data = saved
-    rollouts = example_rollouts(run_field_evaluation(folders, data), folders, data)
+    rollouts = example_rollouts(run_field_evaluation(folders, data, steps=(1, 2)), folders, data)
     exact, other = rollouts["models"]
     known, true = FieldStatistics(tuple(MEAN), tuple(STD)), rollouts["true"]
     np.testing.assert_array_equal(true, known.normalize(torch.from_numpy(fields()[0])).numpy())
@@ -152,6 +148,10 @@ def test_fields_that_do_not_fit(saved, tmp_path, capsys, states, message):
         (["eval", "FOLDER", "--data", "DATA", "--protocols", "circular"], "--protocols circular: for images"),
         (["eval", "FOLDER", "--data", "DATA", "--img-size", "64"], "--img-size: for images"),
         (["eval", "FOLDER", "--data", "DATA", "--shifts", "0"], "needs at least 2"),
+        (["eval", "FOLDER", "--data", "DATA", "--steps", "0", "1"], "steps [0, 1]: needs lengths of at least 1"),
+        (["audit", "FOLDER", "--data", "DATA", "--steps", "3"], "steps [3]: needs some from 1 to 2"),
+        (["eval", "swin_mini", "--data", "sample", "--steps", "1"], "--steps 1: for a FieldNet"),
+        (["audit", "swin_mini", "--random-weights", "--steps", "1", "2"], "--steps 1 2: for a FieldNet"),
         (["eval", "swin_mini", "--data", "sample"], "the following arguments are required: --protocols"),
         (["audit", "FOLDER"], "needs --data FIELDS"),
         (["audit", "FOLDER", "--data", "DATA", "--against", "adapted"], "adapted holds no network for fields"),

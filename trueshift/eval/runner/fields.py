@@ -15,12 +15,11 @@ from ...layers.tokenize import check_size
 from ...ops.geometry.shift import IMAGE_DIMS, circular_shift
 from ...tasks.fields import ARCHITECTURE, FieldNet
 from ...utils.provenance import circumstances
-from ..fields import bounded, measure_fields, rollout
+from ..fields import STEPS, bounded, measure_fields, reached_steps, rollout
 from ..models.eval_model import in_precision
 from ..options import EvalOptions
 from .evaluate import SCHEMA
 
-STEPS = (1, 10, 50)  # of rollouts
 _BATCH_SIZE = 32  # trajectories
 _OPTIONS = ("shifts", "limit", "batch_size", "seed", "device", "precision")  # that apply to fields
 
@@ -49,7 +48,11 @@ class FieldModel:
 
 
 def run_field_evaluation(
-    folders: Sequence[str], data: str | Path, split: str = "test", options: EvalOptions | None = None
+    folders: Sequence[str],
+    data: str | Path,
+    split: str = "test",
+    options: EvalOptions | None = None,
+    steps: Sequence[int] = STEPS,
 ) -> dict[str, Any]:
     """Measure networks on the same fields and shifts, see :func:`~trueshift.eval.measure_fields`; as plain data.
 
@@ -57,6 +60,7 @@ def run_field_evaluation(
         folders: of ``FieldNet.save_pretrained``, with mean and deviation of the training split, as ``trueshift train``
             writes them.
         data: as for :func:`~trueshift.data.open_fields`.
+        steps: lengths of rollouts; those that the trajectories do not reach are left out, and named in the result.
     """
     options = options or EvalOptions()
     _check(options)
@@ -65,6 +69,7 @@ def run_field_evaluation(
     pairs = pairs.take(slice(options.limit)) if 0 < options.limit < len(pairs.states) else pairs
     pairs.statistics()  # refuses what is not finite
     count, times = pairs.states.shape[:2]
+    reached = reached_steps(steps, times)
     asked = {key: value for key, value in asdict(options).items() if key in _OPTIONS}
     asked |= {
         "batch_size": options.batch_size or _BATCH_SIZE,
@@ -74,7 +79,7 @@ def run_field_evaluation(
     measured = []
     for model in models:
         step = in_precision(model.net.to(options.device), options)
-        measured.append(measure_fields(step, pairs, model.statistics, model.patches, STEPS, **given))
+        measured.append(measure_fields(step, pairs, model.statistics, model.patches, reached, **given))
     return {
         "schema": SCHEMA,
         **circumstances(options.seed),
@@ -88,8 +93,8 @@ def run_field_evaluation(
             "channels": pairs.channels,
             "size": list(pairs.size),
         },
-        "steps": [steps for steps in STEPS if steps < times],
-        "steps_left_out": [steps for steps in STEPS if steps >= times],  # longer than the trajectories
+        "steps": reached,
+        "steps_left_out": sorted(set(steps) - set(reached)),  # longer than the trajectories
         "models": [
             {
                 "name": model.name,
