@@ -48,17 +48,51 @@ def test_patterns_of_the_patches(size):
     assert harmonic_share(noise.roll((1, 3), (2, 3)), 4) == pytest.approx(harmonic_share(noise, 4))
 
 
-@pytest.mark.parametrize(("size", "waves"), [((16, 16), (3, 4, 5)), ((8, 16), (2, 3, 5)), ((16, 8), (4, 0, 4))])
-def test_energy_by_wave_number(size, waves):
-    """Wave numbers count along the longer side, so that a direction does not matter."""
-    rows, columns = (2 * torch.pi * torch.arange(side) / side for side in size)
-    field = torch.sin(waves[0] * rows[:, None] + waves[1] * columns).expand(2, 3, *size)
-    found = spectrum(field + 2)
-    assert found[0] == pytest.approx(4)
-    assert found[waves[2]] == pytest.approx(0.5, abs=1e-6)
-    noise = torch.randn(2, 3, *size)
-    assert spectrum(noise).sum() == pytest.approx(noise.square().mean().item(), rel=1e-5)
-    torch.testing.assert_close(spectrum(noise.roll((3, 5), (2, 3))), spectrum(noise))
+@pytest.mark.parametrize(
+    ("size", "waves", "number"),
+    [
+        ((16, 16), (3, 4), 5),
+        ((16, 16), (0, 1), 1),
+        ((16, 16), (2, 3), 4),  # 3.6
+        ((16, 32), (3, 8), 5),  # 8 waves along the longer side are as long as 4 along the shorter
+        ((16, 32), (0, 6), 3),
+        ((16, 32), (4, 0), 4),
+        ((16, 32), (0, 1), 1),  # 0.5: not with the mean
+        ((32, 16), (8, 3), 5),
+        ((8, 32), (0, 1), 1),  # 0.25
+        ((8, 12), (2, 3), 3),  # 2.8
+    ],
+)
+def test_energy_of_a_wave(size, waves, number):
+    rows, columns = (2 * torch.pi * torch.arange(side, dtype=torch.float64) / side for side in size)
+    found = spectrum(2 + torch.sin(waves[0] * rows[:, None] + waves[1] * columns).expand(2, 3, *size))
+    expected = torch.zeros_like(found)
+    expected[0], expected[number] = 4, 0.5
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (16, 32), (12, 8), (9, 15), (4, 64)])
+def test_spectra(size):
+    """All energy is counted, and it does not depend on directions, on shifts or on how often a field is repeated."""
+    noise = torch.randn(2, 3, *size, dtype=torch.float64)
+    found = spectrum(noise)
+    assert found.sum().item() == pytest.approx(noise.square().mean().item())
+    assert found[0].item() == pytest.approx(noise.mean((2, 3)).square().mean().item())
+    for same in (noise.mT, noise.flip(2), noise.roll((3, 5), (2, 3)), noise.repeat_interleave(2, 1)):
+        torch.testing.assert_close(spectrum(same), found)
+    longer = 3 if size[1] >= size[0] else 2
+    torch.testing.assert_close(spectrum(torch.cat([noise, noise], longer)), found)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (32, 64), (32, 128)])
+def test_the_spectrum_of_a_point_grows_as_its_rings(size):
+    """A point has every wave; no number lacks those that one side has and the other has not."""
+    point = torch.zeros(1, 1, *size)
+    point[..., 3, 7] = (size[0] * size[1]) ** 0.5
+    found = spectrum(point)[1:17]
+    expected = 2 * torch.pi * torch.arange(1, 17) / 32**2  # a ring's share of all waves
+    assert (found / expected - 1).abs().max() < 0.4  # few waves are short of a circle
+    assert (found[1:] > 0.8 * found[:-1]).all()
 
 
 def test_a_network_that_knows_the_answer_and_one_that_does_nothing(moving):

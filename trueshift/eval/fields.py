@@ -60,15 +60,20 @@ def harmonic_share(fields: Float[Tensor, "B C H W"], patch: int | Pair) -> float
 
 
 def spectrum(fields: Float[Tensor, "B C H W"]) -> Float[Tensor, " waves"]:
-    """The energy (mean square) of fields by wave number: 0, 1, ... waves per longer side, in any direction.
+    """The energy (mean square) of fields by wave number: 0, 1, ... waves per shorter side, in any direction.
+
+    Points are as far apart along rows as along columns. Wave number k counts lengths of the wave vector from k - 1/2 up
+    to k + 1/2: rings that are as wide as the coarser of the two spacings, so that none lacks the waves of one side. The
+    mean is alone at 0; waves longer than the shorter side count as 1. The sum is the fields' mean square.
 
     Shift law: does not change, to rounding.
     """
     power = torch.fft.fft2(fields.double(), norm="forward").abs().square().mean((0, 1))
-    longest = max(power.shape)
-    rows, columns = (torch.fft.fftfreq(length, 1 / longest, device=power.device) for length in power.shape)
-    waves = torch.hypot(rows[:, None], columns).round().long().flatten()
-    return power.new_zeros(int(waves.max()) + 1).index_add_(0, waves, power.flatten())
+    like = {"dtype": power.dtype, "device": power.device}
+    rows, columns = (torch.fft.fftfreq(length, **like) * min(power.shape) for length in power.shape)
+    waves = ((rows.square()[:, None] + columns.square()).sqrt() + 0.5).long().clamp_min(1)
+    waves[0, 0] = 0
+    return power.new_zeros(int(waves.max()) + 1).index_add_(0, waves.flatten(), power.flatten())
 
 
 @torch.no_grad()
@@ -102,7 +107,7 @@ def measure_fields(
         shift_error: the largest difference between the rollout of a rolled state and the rolled rollout, by steps.
         harmonics: the share of variance in the pattern of the patches, by their size: of one step's error, of the
             predicted change and of the true one.
-        spectrum: energy by wave number, by steps: of the rollout and of the truth.
+        spectrum: energy by wave number, by steps: of the rollout and of the truth; see :func:`spectrum`.
     """
     step = bounded(net)
     states, generator = pairs.states[: limit or None], torch.Generator().manual_seed(seed)

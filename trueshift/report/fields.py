@@ -90,7 +90,7 @@ def _tiles(rollouts: dict[str, Any], made: dict[str, Any], steps: int) -> dict[s
 
 def _spectrum_figure(result: dict[str, Any], steps: list[int], theme: str = "light", **options: Any) -> bytes:
     """Energy by wave number, of the truth and of each network's rollout."""
-    waves = slice(1, max(result["data"]["size"]) // 2 + 1)
+    waves = slice(1, min(result["data"]["size"]) // 2 + 1)  # up to 2 points per wave
 
     def draw(figure: Figure) -> None:
         for axes, count in zip(np.atleast_1d(figure.subplots(1, len(steps), sharey=True)), steps, strict=True):
@@ -99,7 +99,7 @@ def _spectrum_figure(result: dict[str, Any], steps: list[int], theme: str = "lig
             axes.loglog(numbers, found[0]["true"][waves], color=ink, linestyle="--", label="truth")
             for model, each, colour in zip(result["models"], found, PALETTE, strict=False):
                 axes.loglog(numbers, each["predicted"][waves], color=colour, label=model["name"])
-            axes.set(title=f"after {count} step{'s' * (count > 1)}", xlabel="wave number")
+            axes.set(title=f"after {count} step{'s' * (count > 1)}", xlabel="waves per shorter side")
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_formatter("{x:g}")
             axes.minorticks_off()
