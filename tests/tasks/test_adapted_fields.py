@@ -63,6 +63,47 @@ def test_levels_are_the_stages_before_they_merge():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("circular", ["both", "width"])
+def test_random_grids_while_training(kind, circular):
+    """Tokens are those of the ordinary network on the field rolled to where they say they stand."""
+    how = {"criterion": "max_norm", "grid_drop_rate": 1.0, "circular": circular}
+    positions = kind == "swin"  # of transformers' Swinv2 one too many
+    adapted = ts.adapt(swin(kind, use_absolute_embeddings=positions), **how)
+    if positions:
+        torch.nn.init.normal_(adapted.embeddings.position_embeddings)
+    ordinary = ts.revert(adapted).train()
+    net = FieldNet(adapted, 2, **DECODER).train()
+    x, seen = torch.randn(16, 2, 32, 32), set()
+    for _ in range(2):
+        levels = net.encoder.features(x)
+        start = levels[0].grid.origin
+        moved = ts.circular_shift(x, start, (2, 3))
+        wanted = {"output_hidden_states": True, "output_hidden_states_before_downsampling": True}
+        stages = ordinary.encoder(*ordinary.embeddings(moved), **wanted).reshaped_hidden_states[1:]
+        for level, stage in zip(levels, stages, strict=True):
+            assert torch.equal(level.grid.origin, start)
+            torch.testing.assert_close(level.values, stage.permute(0, 2, 3, 1), rtol=1e-4, atol=1e-4)
+        seen |= {tuple(each) for each in start.tolist()}
+    assert seen == {(row, column) for row in range(2 if circular == "both" else 1) for column in range(2)}
+    net.eval()
+    offset = (0, 5) if circular == "width" else (3, 5)
+    assert torch.equal(net(x.roll(offset, (2, 3))), net(x).roll(offset, (2, 3)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_by_name(kind):
+    """The same as one of adapt's, in the names of ours where there are some."""
+    sizes = {key: value for key, value in SWIN.items() if key != "image_size"}
+    sizes |= {"depths": [1, 2, 1], "num_heads": [1, 2, 2], "drop_path_rate": 0.0, "img_size": (32, 64)}
+    net = FieldNet(f"transformers/{kind}", 2, residual=True, criterion="max_norm", **sizes, **DECODER).eval()
+    again = FieldNet(ts.adapt(swin(kind, image_size=(32, 64)), criterion="max_norm"), 2, residual=True, **DECODER)
+    assert net.hub_config() == again.hub_config()
+    again.load_state_dict(net.state_dict())
+    x = torch.randn(1, 2, 32, 64)
+    assert torch.equal(net(x), again.eval()(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_weight_learns(kind):
     net, x = small(kind).train(), torch.randn(2, 2, 32, 32)
     found = []
@@ -80,7 +121,7 @@ def test_every_weight_learns(kind):
     assert any("logit_scale" in name for name in net.no_weight_decay()) == (kind == "swinv2")
 
 
-@pytest.mark.parametrize("how", [{}, {"circular": "width", "criterion": "max_norm"}])
+@pytest.mark.parametrize("how", [{}, {"circular": "width", "criterion": "max_norm", "grid_drop_rate": 0.25}])
 def test_saved_and_loaded(tmp_path, how):
     net, x = small(**how), torch.randn(1, 2, 32, 32)
     net.pretrained_cfg["mean"] = [0.5, 1.0]
@@ -88,6 +129,9 @@ def test_saved_and_loaded(tmp_path, how):
     assert isinstance(again.encoder, AdaptedEncoder)
     assert (again.config, again.pretrained_cfg, again.circular) == (net.config, net.pretrained_cfg, net.circular)
     assert torch.equal(again(x), net(x))
+    chooses = again.encoder.model.embeddings.patch_embeddings.projection.criterion
+    assert chooses.grid_drop_rate == how.get("grid_drop_rate", 0)
+    assert ts.from_pretrained(tmp_path, drop_path_rate=0.5).encoder.model.config.drop_path_rate == 0.5
     assert again.title == "FieldNet on transformers/swinv2"
     of_columns = " of columns" if how else ""
     assert again.shift_law == f"Under every circular shift{of_columns} its outputs move along, bit for bit."
@@ -103,7 +147,13 @@ def test_saved_and_loaded(tmp_path, how):
         (lambda: FieldNet(swin(), 2), TypeError, "ordinary one: needs trueshift.adapt"),
         (lambda: FieldNet(ts.adapt(swin()), 3), ValueError, "needs the 2 of the backbone"),
         (lambda: FieldNet(ts.adapt(swin()), 2, img_size=64), TypeError, "no backbone"),
-        (lambda: FieldNet(ts.adapt(swin(), criterion="learned"), 2), ValueError, "random or learned"),
+        (lambda: FieldNet(ts.adapt(swin(), criterion="learned"), 2), ValueError, "criterion that is learned"),
+        (lambda: FieldNet("transformers/vit", 2), ValueError, "needs one of transformers/swin, transformers/swinv2"),
+        (lambda: FieldNet("transformers/swin", dim=8), ValueError, "does not know dim: needs arguments of SwinConfig"),
+        (lambda: FieldNet("transformers/swin", border="closed"), ValueError, "does not know border"),
+        (lambda: FieldNet("transformers/swin", depths=3), ValueError, "cannot be made as asked: .*depths"),
+        (lambda: FieldNet("transformers/swin", 2, num_channels=3), ValueError, "needs the 3 of the backbone"),
+        (lambda: FieldNet("transformers/swin", grid_drop_rate=0.5), ValueError, "e.g. criterion='max_norm'"),
         (lambda: FieldNet(ts.adapt(hf.ViTModel(hf.ViTConfig(num_hidden_layers=1)))), TypeError, "adapted SwinModel"),
         (lambda: small()(torch.randn(1, 2, 36, 32)), ValueError, "multiple"),
         (lambda: small()(torch.full((1, 2, 32, 32), torch.nan)), ValueError, "NaN or infinity"),

@@ -76,6 +76,25 @@ def test_a_run_resumes_as_if_it_had_not_stopped(tmp_path, flows):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
+def test_a_network_of_transformers(tmp_path, flows):
+    """By name, with random grids: it learns, resumes, and what it leaves behind moves with the field."""
+    arguments = "{patch_size: 2, embed_dim: 8, depths: [1, 1], num_heads: [1, 2], window_size: 4, criterion: max_norm}"
+    given = {"model__name": "transformers/swinv2", "model__arguments": arguments, "model__grid_drop_rate": 0.5}
+    given |= {"model__padding": "circular", "model__drop_path_rate": 0.1}
+    assert learn(tmp_path / "whole", flows, **given) == 0
+    for steps in (4, 0):
+        assert learn(tmp_path / "parts", flows, max_steps=steps, **given) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert losses(tmp_path / "whole")[6] < losses(tmp_path / "whole")[1]
+    net = trueshift.from_pretrained(tmp_path / "whole" / "final")
+    assert (net.encoder.config.grid_drop_rate, net.encoder.model.config.drop_path_rate) == (0.5, 0.1)
+    x = torch.randn(2, 2, 32, 32)
+    assert torch.equal(net(x.roll((3, 5), (2, 3))), net(x).roll((3, 5), (2, 3)))
+    start = {**given, "model__start_from": tmp_path / "whole" / "final", "max_steps": 1, "optimizer__lr": 0}
+    assert learn(tmp_path / "second", flows, **start) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "second"))
+
+
 def test_states_on_the_device_or_from_files_and_rolls(tmp_path, flows):
     for name, changes in {
         "file": {"data__on_device": "no"},
@@ -160,6 +179,12 @@ def test_recipes_can_be_tried(tmp_path, monkeypatch):
         ({"fields__random_rolls": True, "model__arguments": "{circular: width}"}, "rolls rows: needs width"),
         ({"cuda_graph": True}, "cuda_graph works on GPUs only"),
         ({"model__name": "resnet18"}, "resnet18"),
+        ({"model__name": "transformers/vit"}, "needs one of transformers/swin, transformers/swinv2"),
+        ({"model__name": "transformers/swin", "model__arguments": "{dim: 8}"}, "does not know dim"),
+        (
+            {"model__name": "transformers/swin", "model__arguments": "{}", "model__grid_drop_rate": 0.5},
+            "grid_drop_rate with a fixed grid",
+        ),
         ({"data__path": "nowhere"}, "there are no fields at nowhere"),
         ({"data__holdout": 0.9}, "leaves none"),
     ],

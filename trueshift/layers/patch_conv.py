@@ -63,10 +63,13 @@ class AdaptivePatchConv(FrameConv, nn.Conv2d):  # type: ignore[misc]
             return project_patches(image, self, start, self.factor, (0, 0))  # the same, as one product of matrices
         return nn.Conv2d.forward(self, circular_shift(image, start, IMAGE_DIMS)).permute(0, 2, 3, 1)
 
-    def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:  # type: ignore[override]
-        """The convolution in the chosen frame."""
+    def forward(  # type: ignore[override]
+        self, image: Float[Tensor, "B C H W"], start: Int64[Tensor, "B 2"] | None = None
+    ) -> Float[Tensor, "B D h w"]:
+        """The convolution in the chosen frame, or in the one that starts at ``start``."""
         check_image(image, self.dim, self.factor)
-        candidates, choice = self._chosen(Tokens.of_image(image, self.fixed_rows))
+        tokens = Tokens.of_image(image, self.fixed_rows)
+        candidates, choice = self._chosen(tokens) if start is None else (self.grids(self, tokens), Choice(start))
         return candidates.merged_at(choice).permute(0, 3, 1, 2)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..utils.deprecation import renamed_arguments
 from .backbone import Backbone
 from .cvt import Cvt, CvtConfig, is_microsoft, is_transformers, rename_cvt_keys
-from .foreign import KEPT, adapt_foreign, is_adapted, library_of, revert_foreign, unwrapped
+from .foreign import ADAPTS, KEPT, adapt_foreign, is_adapted, library_of, revert_foreign, unwrapped
 from .mvit_v2 import MvitV2, MvitV2Config
 from .swin import Swin, SwinConfig, SwinV2, SwinV2Config
 
@@ -56,8 +56,8 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Any:
     network = unwrapped(model)
     if library_of(network) is None:
         return _twin(network, True, changes)
-    if not changes.keys() <= {"criterion", "grid_drop_rate", "circular"}:
-        needs = "needs criterion, grid_drop_rate or circular alone"
+    if not changes.keys() <= set(ADAPTS):
+        needs = f"needs {', '.join(ADAPTS[:-1])} or {ADAPTS[-1]} alone"
         raise TypeError(f"{', '.join(changes)}: a {type(network).__name__} keeps its class; {needs}")
     return adapt_foreign(network, **changes)
 

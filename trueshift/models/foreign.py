@@ -31,6 +31,8 @@ KEPT = {
     ),
 }
 
+ADAPTS = ("criterion", "grid_drop_rate", "circular")  # arguments of adapt_foreign beside the network
+
 
 def library_of(model: Any) -> str | None:
     """Where a network comes from whose class :func:`adapt_foreign` keeps; found without importing the library."""

@@ -5,17 +5,18 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..canonical import origin
 from ..layers.patch_conv import FrameConv
 from ..layers.tokenize import check_image
 from ..models.config import BackboneConfig, describe
 from ..models.convert import adapt
-from ..models.foreign import is_adapted, library_of, located, unwrapped
+from ..models.foreign import ADAPTS, is_adapted, library_of, located, unwrapped
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
+from ..utils.checks import first_line
 
 LIBRARY = "transformers/"  # before the model_type, where a configuration names the backbone
 _KINDS = {"swin": "SwinModel", "swinv2": "Swinv2Model"}
+_THEIRS = {"img_size": "image_size"}  # names of ours
 _UNDECAYED = ("position_embeddings", "relative_position_bias_table", "continuous_position_bias_mlp", "logit_scale")
 
 
@@ -40,8 +41,8 @@ class AdaptedEncoder(nn.Module):
         if not is_adapted(network):
             raise TypeError(f"this {type(network).__name__} is an ordinary one: needs trueshift.adapt(model)")
         conv = next(part for part in network.modules() if isinstance(part, FrameConv))
-        if conv.criterion.grid_drop_rate or any(True for _ in conv.criterion.parameters()):
-            raise ValueError("grids that are random or learned: needs criterion 'fixed' or 'max_norm' alone")
+        if any(True for _ in conv.criterion.parameters()):
+            raise ValueError("a criterion that is learned: needs one without parameters, 'fixed' or 'max_norm'")
         known = network.config
         if known.num_channels != in_chans:
             raise ValueError(f"in_chans {in_chans}: needs the {known.num_channels} of the backbone")
@@ -55,6 +56,7 @@ class AdaptedEncoder(nn.Module):
             criterion=conv.criterion,
             anchor=True,
             padding=padding,
+            grid_drop_rate=conv.criterion.grid_drop_rate,
             circular="width" if conv.fixed_rows else "both",
         )
         self.feature_info = [
@@ -64,9 +66,14 @@ class AdaptedEncoder(nn.Module):
 
     @classmethod
     def rebuilt(
-        cls, backbone: str, config: dict[str, Any], in_chans: int, padding: str | None = None, **how: Any
+        cls, backbone: str, in_chans: int, padding: str | None = None, config: Any = None, **given: Any
     ) -> "AdaptedEncoder":
-        """With new weights, from what :meth:`changed_arguments` says."""
+        """One with new weights, by name.
+
+        Args:
+            config: of transformers, as :meth:`changed_arguments` has it; by default the library's own.
+            given: arguments of ``adapt``, and changes of that configuration, such as ``embed_dim`` or ``img_size``.
+        """
         try:
             import transformers
         except ImportError as error:
@@ -74,7 +81,16 @@ class AdaptedEncoder(nn.Module):
         kind = backbone.removeprefix(LIBRARY)
         if kind not in _KINDS:
             raise ValueError(f"backbone {backbone!r}: needs one of {', '.join(LIBRARY + name for name in _KINDS)}")
-        made = getattr(transformers, _KINDS[kind])(transformers.AutoConfig.for_model(kind, **config))
+        how = {key: given.pop(key) for key in ADAPTS if key in given}
+        known, asked = transformers.AutoConfig.for_model(kind), {_THEIRS.get(key, key): given[key] for key in given}
+        if unknown := sorted(asked.keys() - known.to_dict().keys()):
+            needs = f"needs arguments of {type(known).__name__}, such as embed_dim, or {', '.join(ADAPTS)}"
+            raise ValueError(f"{backbone} does not know {', '.join(unknown)}: {needs}")
+        wanted = {**(config or {}), "num_channels": in_chans, **asked}
+        try:
+            made = getattr(transformers, _KINDS[kind])(transformers.AutoConfig.for_model(kind, **wanted))
+        except Exception as error:  # transformers raises many kinds
+            raise ValueError(f"{backbone} cannot be made as asked: {first_line(error)}") from error
         return cls(adapt(made, **how), in_chans, padding)
 
     @property
@@ -89,7 +105,10 @@ class AdaptedEncoder(nn.Module):
         """
         check_image(x, self.in_chans, self.size_multiple)
         conv = next(part for part in self.model.modules() if isinstance(part, FrameConv))
-        start, (tokens, size) = origin(self.model, x), self.model.embeddings(x)
+        start = Tokens.of_image(x, conv.fixed_rows).grid.advance(conv.choose(x).offset).origin
+        patches, embed = conv(x, start), self.model.embeddings  # chosen once: it may be random
+        tokens, size = embed.norm(patches.flatten(2).mT), tuple(patches.shape[2:])
+        tokens = embed.dropout(tokens if embed.position_embeddings is None else tokens + embed.position_embeddings)
         wanted = {"output_hidden_states": True, "output_hidden_states_before_downsampling": True}
         stages = self.model.encoder(tokens, size, **wanted).reshaped_hidden_states[1:]
         return tuple(located(stage, start, (x.shape[2], x.shape[3]), conv) for stage in stages)
@@ -97,8 +116,8 @@ class AdaptedEncoder(nn.Module):
     def changed_arguments(self) -> dict[str, Any]:
         """How to make the same again."""
         kept = {key: value for key, value in self.model.config.to_diff_dict().items() if key != "model_type"}
-        how = {"criterion": describe(self.config.criterion), "circular": self.config.circular}
-        return {"config": kept, "padding": self.config.padding, **how}
+        how = {key: getattr(self.config, key) for key in ("padding", *ADAPTS)}
+        return {"config": kept, **how, "criterion": describe(self.config.criterion)}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Compute activations again in the backward pass instead of keeping them."""

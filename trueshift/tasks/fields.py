@@ -139,13 +139,14 @@ class FieldNet(DenseModel):
     holds up to a period of the field, where it has one (:mod:`trueshift.ops.geometry.periodic`).
 
     Args:
-        backbone: the name of one of ours; a :class:`~trueshift.models.backbone.Backbone`, or what
-            :func:`~trueshift.adapt` made of transformers' ``SwinModel`` or ``Swinv2Model``, which becomes part of this
-            network and loses its classifier and last norm.
+        backbone: the name of one of ours, ``"transformers/swin"`` or ``"transformers/swinv2"``; a
+            :class:`~trueshift.models.backbone.Backbone`, or what :func:`~trueshift.adapt` made of transformers'
+            ``SwinModel`` or ``Swinv2Model``, which becomes part of this network and loses its classifier and last norm.
         in_chans: channels of the input.
         out_chans: channels of the output; as many as of the input by default.
         arguments: fields of :class:`FieldNetConfig`, such as ``residual``; and, with a name, those of
-            :func:`~trueshift.create_model`, such as ``img_size``, ``embed_dim`` or ``grid_drop_rate``.
+            :func:`~trueshift.create_model`, such as ``img_size``, ``embed_dim`` or ``grid_drop_rate``, or for
+            transformers' those of its configuration and of :func:`~trueshift.adapt`.
 
     >>> net = trueshift.FieldNet("a_swinv2_mini", in_chans=2, residual=True).eval()
     >>> field = torch.randn(1, 2, 32, 32)
@@ -212,7 +213,7 @@ def _encoder(backbone: Any, in_chans: int, arguments: dict[str, Any]) -> Backbon
         arguments["in_chans"] = in_chans
         if "border" not in arguments:
             arguments.setdefault("padding", "circular")
-        if backbone.startswith(LIBRARY):  # as saved
+        if backbone.startswith(LIBRARY):
             return AdaptedEncoder.rebuilt(backbone, **arguments)
     elif library_of(unwrapped(backbone)) and not arguments:
         return AdaptedEncoder(backbone, in_chans, "circular")

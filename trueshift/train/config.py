@@ -19,14 +19,15 @@ class ModelConfig:
     """The network.
 
     Args:
-        name: of trueshift.list_models() or of timm's.
+        name: of trueshift.list_models() or of timm's; for fields also transformers/swin or transformers/swinv2.
         pretrained: start from published weights.
         start_from: start from a folder written by save_pretrained, such as the final/ of another run. If the network
             named is adaptive and the folder holds the ordinary one, it is adapted.
         padding: of convolutions, circular or zeros; timm's own networks have no such choice.
         drop_path_rate: stochastic depth; by default the network's own.
         grid_drop_rate: how often a choice is replaced by a random grid in training; by default never.
-        arguments: further arguments of create_model, such as criterion or anchor.
+        arguments: further arguments of create_model, such as criterion or anchor; for transformers' networks those of
+            its configuration and of adapt.
     """
 
     name: str = "a_swin_tiny"

@@ -15,6 +15,7 @@ from ..eval.fields import relative_l2
 from ..layers.tokenize import check_size
 from ..models import hub as saving
 from ..models.registry import is_ours, resolve_name
+from ..tasks.adapted import LIBRARY
 from ..tasks.fields import FieldNet, FieldNetConfig
 from .config import TrainConfig
 from .data.fields import FieldData, FieldFeed, FieldReader, kept_on_device, open_field_data
@@ -106,7 +107,7 @@ def build_field_net(config: TrainConfig, data: FieldData) -> FieldNet:
     known = [field.name for field in fields(FieldNetConfig) if field.name != "out_chans"]
     if unknown := sorted(decoder.keys() - set(known)):
         raise ValueError(f"fields.decoder has {', '.join(unknown)}: needs some of {', '.join(known)}")
-    if not is_ours(asked.name):
+    if not (is_ours(asked.name) or asked.name.startswith(LIBRARY)):
         resolve_name(asked.name)  # raises with a suggestion
     given: dict[str, Any] = {"img_size": data.train.size, **backbone_arguments(config), **decoder}
     network = FieldNet(asked.name, data.train.channels, **given)
