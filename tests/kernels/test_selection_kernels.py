@@ -139,3 +139,20 @@ def test_scores_of_the_frame_finder(size, both_ways, quick_interpreter):
     with kernels.switched(True):  # other channels, and fewer rows than are seen at once, are left to the plain code
         assert finder(Pixels(images[:2, :1].permute(0, 2, 3, 1)))[0].shape == (2, size[0])
         assert finder(Pixels(images[:2, :, :3].permute(0, 2, 3, 1)))[0].shape == (2, 3)
+
+
+def test_an_image_is_read_once_for_its_bounds(monkeypatch, quick_interpreter):
+    layer = ts.AdaptiveTokenize(3, 96, 4, closed=True).eval().to(DEVICE)  # energies and the frame finder need them
+    launches, kernel = [], kernels.quantised_image._find_bounds
+
+    class Counted:
+        def __getitem__(self, grid):
+            launches.append(grid)
+            return kernel[grid]
+
+    monkeypatch.setattr(kernels.quantised_image, "_find_bounds", Counted())
+    image = torch.randn(1, 3, 16, 32, device=DEVICE)
+    with torch.no_grad(), kernels.switched(True):
+        whole, part = layer.choose(image[..., :16].contiguous()), layer.choose(image[..., :16])  # in one piece, and not
+    assert torch.equal(whole.offset, part.offset)
+    assert len(launches) == 2

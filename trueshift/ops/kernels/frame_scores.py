@@ -16,7 +16,7 @@ from ..selection.frame_scores import COARSER, COLUMNS, DEPTH, HALF, LARGEST, LIN
 from ..selection.quantised_image import BITS, Pixels
 from . import operation
 from .launching import blocks_in, launched
-from .quantised_image import SPLITS, dense, find_bounds, integers_at, scale_of
+from .quantised_image import SPLITS, dense, integers_at, scale_of
 
 TILE, PADDED = 32, 32  # of the transposition; of depth and hidden layer
 BLOCK, PART, WARPS, STAGES = 32, 56, 1, 3  # lines, and pixels of each, that one program sums
@@ -28,7 +28,9 @@ def frame_scores(
     pixels: Pixels, filters: Tensor, pointwise: Tensor, offset: Tensor, mixing: Tensor, bias: Tensor, output: Tensor
 ) -> tuple[Tensor, Tensor]:
     """All weights fit in bytes, and so does the first layer."""
-    rows, columns = line_scores(pixels.image.detach(), filters, pointwise, offset, mixing, bias, output)
+    rows, columns = line_scores(
+        pixels.image.detach(), pixels.bounds(), filters, pointwise, offset, mixing, bias, output
+    )
     return rows, columns
 
 
@@ -38,7 +40,14 @@ def _scores(x, *_) -> list[Tensor]:
 
 @operation("line_scores", _scores)
 def line_scores(
-    x: Tensor, filters: Tensor, pointwise: Tensor, offset: Tensor, mixing: Tensor, bias: Tensor, output: Tensor
+    x: Tensor,
+    bounds: Tensor,
+    filters: Tensor,
+    pointwise: Tensor,
+    offset: Tensor,
+    mixing: Tensor,
+    bias: Tensor,
+    output: Tensor,
 ) -> list[Tensor]:
     """Of rows and columns."""
     x = dense(x)
@@ -50,7 +59,7 @@ def line_scores(
         for (_, length), pitch in zip(sizes, pitches, strict=True)
     ]
     _write_bytes[(images, blocks_in(height, TILE), blocks_in(width, TILE))](
-        x, find_bounds(x), *both, *x.stride(), height, width, *pitches, SPLITS, BITS - HALF, BEFORE, ROOM, TILE,
+        x, bounds, *both, *x.stride(), height, width, *pitches, SPLITS, BITS - HALF, BEFORE, ROOM, TILE,
         num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     found = _scores(x)

@@ -51,7 +51,21 @@ def dense(x: Tensor) -> Tensor:
     return x if x.is_contiguous() or x.permute(0, 3, 1, 2).is_contiguous() else x.contiguous()
 
 
-def _planes(x, *cut) -> list[Tensor]:
+def _bounds(x) -> Tensor:
+    return x.new_empty((x.shape[0], 2, SPLITS), dtype=torch.float32)
+
+
+@operation("find_bounds", _bounds)
+def find_bounds(x: Tensor) -> Tensor:
+    """Smallest and largest value of each part of each image."""
+    x = dense(x)
+    bounds, size = _bounds(x), x[0].numel()
+    part = blocks_in(blocks_in(size, SPLITS), 2048) * 2048
+    _find_bounds[(x.shape[0], SPLITS)](x, bounds, size, part, SPLITS, 2048, num_warps=4)
+    return bounds
+
+
+def _planes(x, bounds, *cut) -> list[Tensor]:
     (images, rows, columns, channels), stride_rows, stride_columns = x.shape, *cut[:2]
     layout = Layout(rows, columns, cut[:2], cut[2:])
     planes = (images * channels * stride_rows * stride_columns + 1) * 2
@@ -64,33 +78,26 @@ def _planes(x, *cut) -> list[Tensor]:
 
 
 @operation("planes", _planes)
-def planes(x: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, kernel_columns: int) -> list[Tensor]:
+def planes(
+    x: Tensor, bounds: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, kernel_columns: int
+) -> list[Tensor]:
     """Digits in planes, parts of the differences between rows and columns, and centre and unit of each image.
 
     A last pair of planes holds zeros and ones: the digits of the number 1.
     """
     x = dense(x.detach())
-    found = _planes(x, stride_rows, stride_columns, kernel_rows, kernel_columns)
+    found = _planes(x, bounds, stride_rows, stride_columns, kernel_rows, kernel_columns)
     images, rows, columns, channels = x.shape
     layout = Layout(rows, columns, (stride_rows, stride_columns), (kernel_rows, kernel_columns))
     width = columns + 2 * layout.beside * stride_columns
     ones = ones_at(images, channels, (stride_rows, stride_columns), layout)
     _write_planes[(images * channels, (layout.per_lane + layout.below) * stride_rows)](
-        x, find_bounds(x), *found, ones, *x.stride(), rows, columns, channels,
+        x, bounds, *found, ones, *x.stride(), rows, columns, channels,
         stride_rows, stride_columns, layout.block_rows, layout.per_lane, layout.beside, layout.row,
         layout.plane, width, power_of_two(width), LANES, SPLITS,
         num_warps=4 if width <= 512 else 8, enable_fp_fusion=False,
     )  # fmt: skip
     return found
-
-
-def find_bounds(x: Tensor) -> Tensor:
-    """Smallest and largest value of each part of each image, which is one run of memory."""
-    bounds = x.new_empty((x.shape[0], 2, SPLITS), dtype=torch.float32)
-    size = x[0].numel()
-    part = blocks_in(blocks_in(size, SPLITS), 2048) * 2048
-    _find_bounds[(x.shape[0], SPLITS)](x, bounds, size, part, SPLITS, 2048, num_warps=4)
-    return bounds
 
 
 @launched

@@ -10,7 +10,7 @@ units of a GPU multiply fastest; counted from the centre, they are bits of the c
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float32, Float64
 from torch import Tensor
 
 from .. import kernels
@@ -45,6 +45,7 @@ class Pixels:
     def __init__(self, image: Float[Tensor, "B H W C"]) -> None:
         self.image = image
         self._integers: Integers | None = None
+        self._bounds: Tensor | None = None
         self._planes: Planes | None = None
         self._cut: tuple[Pair, Pair] | None = None
 
@@ -54,10 +55,16 @@ class Pixels:
             self._integers = to_integers(self.image)
         return self._integers
 
+    def bounds(self) -> Float32[Tensor, "B 2 parts"]:
+        """For the kernels: the smallest and the largest value of each part of each image."""
+        if self._bounds is None:
+            self._bounds = kernels.quantised_image.find_bounds(self.image.detach())
+        return self._bounds
+
     def planes(self, stride: Pair = (1, 1), kernel: Pair = (1, 1)) -> Planes:
         """For the kernels: cut for patches of this stride and kernel. Any cut serves who needs none."""
         if self._planes is None or (kernel != (1, 1) and self._cut != (stride, kernel)):
-            planes = kernels.quantised_image.planes(self.image, *stride, *kernel)
+            planes = kernels.quantised_image.planes(self.image, self.bounds(), *stride, *kernel)
             self._cut, self._planes = (stride, kernel), Planes(*planes)
         return self._planes
 
