@@ -264,7 +264,7 @@ VIT = [
     Line("ViT-mini, trained on circular shifts (DA)", "vit_mini_da_circular"),
     Line("ViT-mini DA, adapted as it is", "vit_mini_da_circular", part="canonical"),
     Line("ViT-mini, adapted, random grids", "a_vit_mini_random_grids"),
-    Line("ViT-mini, crops and CutMix", "shipped/vit_mini", part="itself"),
+    Line("ViT-mini, crops and CutMix", "shipped/vit_mini"),
     Line("ViT-mini, crops and CutMix, adapted as it is", "shipped/vit_mini", part="canonical"),
     Line("ViT-mini, crops and CutMix, adapted, random grids", "shipped/a_vit_mini"),
 ]

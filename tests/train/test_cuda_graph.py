@@ -300,8 +300,8 @@ def test_a_graph_takes_bf16_and_a_loader(tmp_path):
 
 @needs_gpu
 def test_a_graph_learns_to_segment(tmp_path, monkeypatch):
-    """What the same steps learn uncaptured. An optimizer that is not capturable rounds otherwise, and 12 steps at this
-    rate make more than a percent of its last bits.
+    """What the same steps learn uncaptured. An optimizer that is not capturable rounds otherwise, by 1e-5 of the loss
+    after its first step, and 12 steps at this rate make more than a percent of that.
     """
     scenes = write_scenes(tmp_path / "scenes")
     given = {"task": "segmentation", "data__path": scenes, "schedule__steps": 12, "device": "cuda"}
@@ -311,7 +311,8 @@ def test_a_graph_learns_to_segment(tmp_path, monkeypatch):
     run_here(tmp_path / "uncaptured", cuda_graph="true", **given)
     found, expected = losses(tmp_path / "graph"), losses(tmp_path / "eager")
     close(found, losses(tmp_path / "uncaptured"), 1e-6)
-    close({step: found[step] for step in (1, 2)}, {step: expected[step] for step in (1, 2)}, 1e-5)
+    assert found[1] == expected[1] > 1.2 * expected[2]
+    close({2: found[2]}, {2: expected[2]}, 1e-4)
 
 
 @needs_gpu

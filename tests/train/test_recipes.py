@@ -58,17 +58,8 @@ VIT = [
     "shipped/vit_mini",
     "shipped/a_vit_mini",
 ]  # timm's
-TINY = [
-    f"tiny_imagenet/{name}"
-    for model in ("swin_mini", "swinv2_mini")
-    for name in (
-        model,
-        f"{model}_da_circular",
-        f"a_{model}_random_grids",
-        f"{model}_crops",
-        f"a_{model}_crops_random_grids",
-    )
-]
+PLAIN, OURS = ("{}", "{}_da_circular", "{}_crops"), ("a_{}_random_grids", "a_{}_crops_random_grids")
+TINY = [f"tiny_imagenet/{name.format(model)}" for model in ("swin_mini", "swinv2_mini") for name in (*PLAIN, *OURS)]
 SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED, *VIT)]
 PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
