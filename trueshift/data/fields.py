@@ -127,7 +127,8 @@ def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
     Args:
         where: a file, or a folder with one per split, such as ``train.npy`` and ``test.npy``. ``.npy`` is
             memory-mapped; an ``.npz`` has one array, or one per split; ``.zarr`` and ``.nc`` are read into memory by
-            xarray, their variables as channels, each [time, row, column] or [trajectory, time, row, column].
+            xarray, their variables as channels in the order of their names, each [time, row, column] or
+            [trajectory, time, row, column].
         split: ``"train"`` or ``"test"``; ignored for a file with one array.
     """
     check_split(split)
@@ -169,16 +170,19 @@ def _read_by_xarray(path: Path) -> np.ndarray:
     try:
         import xarray
     except ImportError as error:
-        raise ImportError(f"{path.name} is read by xarray: pip install xarray zarr netCDF4") from error
+        raise ImportError(f"{path.name} is read by xarray: pip install 'trueshift[fields]'") from error
     try:
-        data: Any = xarray.open_dataset(path, engine="zarr" if path.suffix == ".zarr" else None)
+        # what only describes the grid, such as bounds of cells, becomes a coordinate
+        engine = "zarr" if path.suffix == ".zarr" else None
+        data: Any = xarray.open_dataset(path, engine=engine, decode_coords="all")
     except Exception as error:  # its engines raise many kinds, also where one of them is not installed
         reason = " ".join(str(error).split())
         raise ValueError(
             f"{path} cannot be read by xarray ({reason}): needs a whole file, and zarr or netCDF4"
         ) from error
     with data:
-        variables = {name: np.asarray(values.values) for name, values in data.data_vars.items()}
+        # a store has no order of its own, and two splits must have the same
+        variables = {name: np.asarray(data[name].values) for name in sorted(data.data_vars)}
     shapes = {name: values.shape for name, values in variables.items()}
     if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) not in (3, 4):
         given = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "none"
