@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent
 _files = [path.relative_to(ROOT) for path in (ROOT / "trueshift").rglob("*.py") if path.parent.name != "kernels"]
 jaxtyping.install_import_hook([".".join(path.with_suffix("").parts) for path in _files], "shape_checks.checked")
 
+import shape_checks  # noqa: E402, F401
 import torch  # noqa: E402
 import unchecked  # noqa: E402
 

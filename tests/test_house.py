@@ -5,10 +5,13 @@ import re
 import runpy
 from pathlib import Path
 
+import jaxtyping
 import pytest
+import torch
 from PIL import Image
 
 import trueshift
+from trueshift.ops.geometry.shift import circular_shift, pair
 
 ROOT = Path(__file__).parents[1]
 # each imports only from those before it
@@ -208,3 +211,11 @@ def test_readme_and_paper_map_name_things_that_exist():
             assert not name or re.search(rf"\b(def|class) {name}\b", (ROOT / path).read_text()), (
                 f"{document}: {function}"
             )
+
+
+def test_shapes_and_types_in_signatures_are_checked():
+    offsets = torch.ones(3, 2, dtype=torch.long)
+    for function, *wrong in ((pair, "x"), (circular_shift, torch.rand(2, 4, 4, 3), offsets)):
+        with pytest.raises(jaxtyping.TypeCheckError, match=function.__name__):
+            function(*wrong)
+    assert circular_shift(torch.rand(3, 4, 4, 3), offsets).shape == (3, 4, 4, 3)

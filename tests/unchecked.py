@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[1]
 # with a GPU each imports for itself, since no copy may use what its original has asked of CUDA; on Windows, too
 _COPIED = "forkserver" in get_all_start_methods() and not Path("/dev/nvidiactl").exists()
 _CONTEXT = get_context("forkserver" if _COPIED else "spawn")
-_CONTEXT.set_forkserver_preload(["trueshift"])
+# what takes long, by module: the package itself imports next to nothing; also for the runs of training_runs.py
+PRELOADED = ["trueshift.train.trainer", "torch._inductor.compile_fx", "transformers.modeling_utils"]
+_CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 def run_unchecked(program: str | Path, *words: str) -> str:

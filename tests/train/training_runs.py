@@ -115,9 +115,7 @@ def _child(words: list[str], environment: dict[str, str]) -> None:
     sys.exit(train(parse_arguments(words).config, Console(quiet=True)))
 
 
-# started once with everything imported, then copied for each run
-_CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["trueshift.train"])
+_CONTEXT = get_context("forkserver")  # one server, with what unchecked.py has it import
 
 
 class Run:
