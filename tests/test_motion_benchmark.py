@@ -52,7 +52,8 @@ def test_sizes_classes_and_rows_follow_from_the_networks(measured, monkeypatch):
     networks = {"ordinary": ("swin_mini", 64), "ordinary, shifts": ("swin_mini", 64), "adaptive": ("a_swin_mini", 64)}
     measured(networks, "--title", "A net, flips only", "--data", str(measured.folder / "squares"))
     assert seen == {(80, 80, 64, 64), (64, 64, 64, 64)}
-    methods = record.load("motion_squares_a_net_flips_only")["result"]["methods"]
+    result = record.load("motion_squares_a_net_flips_only")["result"]
+    methods = result["methods"]
     assert list(methods) == [
         *networks,
         "adaptive, 4 grids",
@@ -62,6 +63,7 @@ def test_sizes_classes_and_rows_follow_from_the_networks(measured, monkeypatch):
     ]
     for name in ("adaptive", "adaptive, 4 grids"):
         assert methods[name]["measured"]["circular"]["bit_exact"]["rate"] == 1
+    assert result["data"].startswith("part of")  # of a folder, which is sorted by class
     rows = tables.motion("squares").splitlines()
     head = ["network", "passes", "Top-1", "C-Cons.", "crop 1", "crop 2", "crop 4", "crop 8", "flicker"]
     assert rows[0] == f"| {' | '.join([*head, 'subpixel', 'bilinear', 'JPEG', 'noise'])} |"

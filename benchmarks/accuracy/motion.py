@@ -22,7 +22,8 @@ from torch import Tensor, nn
 import trueshift
 from benchmarks.accuracy import numbers
 from benchmarks.common import record
-from trueshift.data import Preparation
+from trueshift.data import ImageFolder, Preparation
+from trueshift.data.subset import evenly_spread
 from trueshift.eval import (
     EvalModel,
     EvalOptions,
@@ -101,6 +102,8 @@ def main() -> None:
     options = record.options(__doc__, family="swin", title="", networks=networks, data="", photos="", limit=1000)
     given = options.parse_args()
     source = open_source(given.data or given.photos)
+    if isinstance(source, ImageFolder) and source.classes:  # sorted by class
+        source = evenly_spread(source, given.limit)
     shipped = [f"ordinary={given.family}_mini.cifar10", f"adaptive=a_{given.family}_mini.cifar10"]
     found = load_networks(given.networks or shipped)
     first = next(iter(found))
@@ -127,7 +130,7 @@ def main() -> None:
             methods[method] = {"passes": passes, "measured": measured}
             rates = {key: (value.get("flicker") or value["consistency"])["rate"] for key, value in measured.items()}
             print(method, rates, flush=True)
-    where, title = Path(given.data).name or "photos", given.title or numbers.title_of(given.family, False)
+    where, title = Path(given.data).stem or "photos", given.title or numbers.title_of(given.family, False)
     file = re.sub(r"\W+", "_", given.title.lower()) or given.family
     result = {"title": title, "images": limit, "data": source.title, "methods": methods}
     record.write(f"motion_{where}_{file}", result, 0)
