@@ -1,25 +1,31 @@
 r"""Answers while the camera moves: each wrapper around a network, on the same views, with its cost in passes.
 
-    python -m benchmarks.accuracy.motion --family swin --data CIFAR --limit 1000
+    python -m benchmarks.accuracy.motion --family swin --data data/cifar10 --limit 1000
     python -m benchmarks.accuracy.motion --family swin --photos FOLDER
-    python -m benchmarks.accuracy.motion --family vit --data CIFAR --networks runs/cifar10_small/vit_mini/final \
-        runs/cifar10_small/a_vit_mini_random_grids/final
+    python -m benchmarks.accuracy.motion --title ViT-mini --data data/cifar10 --networks \
+        ordinary=runs/cifar10_small/shipped/vit_mini/final adaptive=runs/cifar10_small/shipped/a_vit_mini/final
 
-On CIFAR-10 images are enlarged to 40 pixels, a view, of which the networks take 32. Photographs have no labels that the
-networks know: their shorter side becomes 80 pixels, views are 48, and paths of 32 pixels move over them.
+For networks of 32 pixels labelled images are enlarged to 40, a view, of which the networks take 32; for others in
+proportion. Photographs have no labels that the networks know: their shorter side becomes 80 pixels, views are 48, and
+paths of 32 pixels move over them. The last part of the data's path names the result file, ``motion_cifar10_swin``.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import trueshift
+from benchmarks.accuracy import numbers
 from benchmarks.common import record
-from trueshift.data import Preparation
+from trueshift.data import ImageFolder, Preparation
+from trueshift.data.subset import evenly_spread
 from trueshift.eval import (
+    EvalModel,
     EvalOptions,
     FlickerRate,
     LongestRun,
@@ -31,35 +37,29 @@ from trueshift.eval import (
 from trueshift.eval.metrics.aggregate import rate_of
 from trueshift.eval.runner.tasks import open_source
 from trueshift.motion import adaptive_tokenizer, crop_at
+from trueshift.ops.geometry.shift import Pair
 
-SIZE = (32, 32)
 CROPS = ("crop-1", "crop-2", "crop-4", "crop-8")
-ON_CIFAR = (*CROPS, "path-8", "subpixel", "subpixel-bilinear", "jpeg", "noise")
-ON_PHOTOS = (*CROPS, "path-32")
-METHODS: dict[str, tuple[int, Callable[[Any, Any], nn.Module]]] = {  # passes, and the wrapper of ordinary and adaptive
-    "ordinary": (1, lambda ordinary, adaptive: CentreCrop(ordinary)),
-    "adaptive": (1, lambda ordinary, adaptive: CentreCrop(adaptive)),
-    "adaptive, 4 grids": (4, lambda ordinary, adaptive: CentreCrop(trueshift.mean_over_grids(adaptive, 4))),
-    "ordinary, steady": (1, lambda ordinary, adaptive: trueshift.steady(ordinary, SIZE)),
-    "adaptive, steady": (1, lambda ordinary, adaptive: trueshift.steady(adaptive, SIZE)),
-    "adaptive, 4 grids, steady": (
-        4,
-        lambda ordinary, adaptive: trueshift.steady(trueshift.mean_over_grids(adaptive, 4), SIZE),
-    ),
-    "ordinary, video": (1, lambda ordinary, adaptive: trueshift.video(ordinary, SIZE)),
+PIXELS = ("subpixel", "subpixel-bilinear", "jpeg", "noise")
+WRAPPERS: dict[str, tuple[int, Callable[[Any, Pair], nn.Module]]] = {  # passes, and what takes the network's place
+    "": (1, lambda network, size: CentreCrop(network, size)),
+    "4 grids": (4, lambda network, size: CentreCrop(trueshift.mean_over_grids(network, 4), size)),
+    "steady": (1, trueshift.steady),
+    "4 grids, steady": (4, lambda network, size: trueshift.steady(trueshift.mean_over_grids(network, 4), size)),
+    "video": (1, trueshift.video),
 }
 
 
 class CentreCrop(nn.Module):
     """What is done without a choice."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, size: Pair) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.size = model, size
 
     def forward(self, view: Tensor) -> Tensor:
-        corner = torch.tensor([[(view.shape[2] - SIZE[0]) // 2, (view.shape[3] - SIZE[1]) // 2]])
-        return self.model(crop_at(view, corner.expand(len(view), 2), SIZE))
+        corner = torch.tensor([[(view.shape[axis + 2] - self.size[axis]) // 2 for axis in (0, 1)]])
+        return self.model(crop_at(view, corner.expand(len(view), 2), self.size))
 
 
 @torch.inference_mode()
@@ -78,32 +78,62 @@ def frame_by_frame(model: Any, source: Any, preparation: Preparation, name: str,
     return {name: {"flicker": rate_of(flicker), "longest_run": rate_of(longest)}}
 
 
+def load_networks(words: list[str]) -> dict[str, EvalModel]:
+    """Networks by name; all of one size, so that they see the same views."""
+    if wrong := [word for word in words if "=" not in word]:
+        raise SystemExit(f"--networks {wrong[0]}: needs NAME=MODEL, e.g. ordinary=swin_mini.cifar10")
+    found = {name: load_eval_model(model) for name, model in (word.split("=", 1) for word in words)}
+    if len(sizes := {network.preparation.size for network in found.values()}) > 1:
+        raise SystemExit(f"--networks for images of {sorted(sizes)}: needs networks of one size")
+    return found
+
+
+def measure(
+    model: nn.Module, network: EvalModel, preparation: Preparation, protocols: list[str], source: Any, limit: int
+) -> dict[str, Any]:
+    """A wrapped network, with the classes of the one inside."""
+    wrapped = make_eval_model(model, network.name, network.weights, num_classes=network.num_classes)
+    subject = replace(wrapped, preparation=preparation, classes=network.classes)
+    return run_evaluation(subject, source, find_protocols(protocols), EvalOptions(limit=limit))["measured"]
+
+
 def main() -> None:
-    networks = {"nargs": 2, "default": [], "metavar": "MODEL", "help": "ordinary and adaptive, if not those shipped"}
-    given = record.options(__doc__, family="swin", networks=networks, data="", photos="", limit=1000).parse_args()
+    networks = {"default": [], "metavar": "NAME=MODEL", "help": "the ordinary one first; by default the pair shipped"}
+    options = record.options(__doc__, family="swin", title="", networks=networks, data="", photos="", limit=1000)
+    given = options.parse_args()
     source = open_source(given.data or given.photos)
-    shipped = [f"{kind}{given.family}_mini.cifar10" for kind in ("", "a_")]
-    subjects = [load_eval_model(name) for name in given.networks or shipped]
-    pair, usual = [subject.module.eval() for subject in subjects], subjects[0].preparation
-    if given.data:
-        preparation, protocols = replace(usual, size=(40, 40), crop_pct=1.0), ON_CIFAR
-    else:
-        preparation, protocols = replace(usual, size=(48, 48), crop_pct=0.6), ON_PHOTOS
+    if isinstance(source, ImageFolder) and source.classes:  # sorted by class
+        source = evenly_spread(source, given.limit)
+    shipped = [f"ordinary={given.family}_mini.cifar10", f"adaptive=a_{given.family}_mini.cifar10"]
+    found = load_networks(given.networks or shipped)
+    first = next(iter(found))
+    size = found[first].preparation.size
+    path = "path-8" if given.data and min(size) < 64 else "path-32"
+    protocols = [*CROPS, path, *(PIXELS if given.data else ())]
+    larger, kept = (1.25, 1.0) if given.data else (1.5, 0.6)
     limit, methods = min(given.limit, len(source)), {}
-    for name, (passes, wrap) in METHODS.items():
-        if passes > 1 and adaptive_tokenizer(pair[1]) is None:  # other networks have one frame and no further grids
-            continue
-        model = wrap(*pair).eval()
-        if isinstance(model, trueshift.motion.Video):
-            path = next(each for each in protocols if each.startswith("path"))
-            measured = frame_by_frame(model, source, preparation, path, limit)
-        else:
-            subject = replace(make_eval_model(model, name, "bundled"), preparation=preparation, num_classes=10)
-            measured = run_evaluation(subject, source, find_protocols(protocols), EvalOptions(limit=limit))["measured"]
-        methods[name] = {"passes": passes, "measured": measured}
-        print(name, {key: value.get("flicker") or value["consistency"] for key, value in measured.items()}, flush=True)
-    where = "cifar10" if given.data else "photos"
-    record.write(f"motion_{where}_{given.family}", {"images": limit, "data": source.title, "methods": methods}, 0)
+    for wrapper, (passes, wrap) in WRAPPERS.items():
+        for name, network in found.items():
+            if passes > 1 and adaptive_tokenizer(network.module) is None:  # others have one frame and no further grids
+                continue
+            if wrapper == "video" and name != first:
+                continue
+            model = wrap(network.module, size).eval()
+            view = replace(network.preparation, size=tuple(int(larger * side) for side in size), crop_pct=kept)
+            if wrapper == "video":
+                measured = frame_by_frame(model, source, view, path, limit)
+            else:
+                measured = measure(model, network, view, protocols, source, limit)
+            if given.data and isinstance(model, CentreCrop):  # around a circle: images of the network's own size
+                measured |= measure(model, network, network.preparation, ["circular"], source, limit)
+            method = ", ".join(filter(None, (name, wrapper)))
+            methods[method] = {"passes": passes, "measured": measured}
+            rates = {key: (value.get("flicker") or value["consistency"])["rate"] for key, value in measured.items()}
+            print(method, rates, flush=True)
+    where, title = Path(given.data).stem or "photos", given.title or numbers.title_of(given.family, False)
+    file = re.sub(r"\W+", "_", given.title.lower()) or given.family
+    result = {"title": title, "images": limit, "data": source.title, "methods": methods}
+    record.write(f"motion_{where}_{file}", result, 0)
 
 
 if __name__ == "__main__":

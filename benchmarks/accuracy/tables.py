@@ -8,6 +8,7 @@ from benchmarks.accuracy import numbers, plots, store
 from benchmarks.accuracy.numbers import C_CONS, EXACT, NETWORKS, NOT_YET, S_CONS, TOP1, cell, rates
 from benchmarks.common import record
 from benchmarks.common.record import machine, table
+from trueshift.eval import PROTOCOLS
 
 STANDARD_TOP1 = ("cifar-standard", "top1")
 TITLES = {TOP1: "Top-1", STANDARD_TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical"}
@@ -306,22 +307,24 @@ measured_tables = {
 def motion(where: str) -> str:
     """Wrappers around networks while the camera moves: rates in percent, all families that were measured."""
     found = list(record.load_all(f"motion_{where}_*"))
-    protocols = list(found[0]["result"]["methods"]["ordinary"]["measured"])
-    titles = {"path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear", "jpeg": "JPEG"}
+    methods = [(run, *each) for run in found for each in run["result"]["methods"].items()]
+    protocols = [name for name in PROTOCOLS if any(name in result["measured"] for _, _, result in methods)]
+    titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
+    titles |= {"jpeg": "JPEG"}
     rows = []
-    for run in found:
-        family = run["command"].split("--family ")[1].split()[0]
-        for method, result in run["result"]["methods"].items():
-            measured, top1 = result["measured"], result["measured"].get("crop-1", {}).get("top1")
-            cells = [_motion_cell(measured.get(name)) for name in protocols]
-            shown = [f"{100 * top1['rate']:.1f}"] if top1 else ["-"]
-            title = "ViT-mini, flips only" if family == "vit" else numbers.title_of(family, False)
-            rows.append([f"{title}, {method}", str(result["passes"]), *shown, *cells])
+    for run, method, result in methods:
+        measured, top1 = result["measured"], result["measured"].get("crop-1", {}).get("top1")
+        shown = f"{100 * top1['rate']:.1f}" if top1 else "-"
+        cells = [_motion_cell(measured.get(name)) for name in protocols]
+        # before titles were recorded, there was one for each family
+        title = run["result"].get("title") or numbers.title_of(run["command"].split("--family ")[1].split()[0], False)
+        rows.append([f"{title}, {method}", str(result["passes"]), shown, *cells])
     head = ["network", "passes", "Top-1", *(titles.get(name, name.replace("-", " ")) for name in protocols)]
-    images = f"{found[0]['result']['images']} images; {machine(found[0])}"
-    return table(
-        head, rows, f"{images}. Flicker, the lower the better: frames with another answer than the one before."
-    )
+    if not found:
+        return table(head, [[NOT_YET]])
+    images, where_run = numbers.spread([run["result"]["images"] for run in found]), sorted(set(map(machine, found)))
+    note = "Flicker, the lower the better: frames with another answer than the one before."
+    return table(head, rows, f"{images} images; {'; '.join(where_run)}. {note}")
 
 
 def _motion_cell(measured: Any) -> str:
