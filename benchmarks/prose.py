@@ -103,6 +103,13 @@ def frame_kept(change: str, rule: str) -> float:
     return load("frame_stability")["result"]["kept_percent"][change][rule]
 
 
+def steady_flicker(file: str) -> float:
+    """Frames that change an ordinary network's answer with `steady`, in percent of those without."""
+    methods = load(f"motion_{file}")["result"]["methods"]
+    alone, held = (methods[name]["measured"]["path-32"]["flicker"]["rate"] for name in ("ordinary", "ordinary, steady"))
+    return 100 * held / alone
+
+
 def number(expression: str) -> str:
     """One digit after the point for a float, thousands apart for an int, text as it is."""
     try:

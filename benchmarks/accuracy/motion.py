@@ -7,7 +7,8 @@ r"""Answers while the camera moves: each wrapper around a network, on the same v
 
 For networks of 32 pixels labelled images are enlarged to 40, a view, of which the networks take 32; for others in
 proportion. Photographs have no labels that the networks know: their shorter side becomes 80 pixels, views are 48, and
-paths of 32 pixels move over them. The last part of the data's path names the result file, ``motion_cifar10_swin``.
+paths of 32 pixels move over them. With ``--view 2`` views are twice the networks' size, and photographs larger by as
+much. The last part of the data's path names the result file, ``motion_cifar10_swin``.
 """
 
 import re
@@ -99,7 +100,10 @@ def measure(
 
 def main() -> None:
     networks = {"default": [], "metavar": "NAME=MODEL", "help": "the ordinary one first; by default the pair shipped"}
-    options = record.options(__doc__, family="swin", title="", networks=networks, data="", photos="", limit=1000)
+    view = {"default": 1.5, "help": "a photograph's, as a multiple of the networks' size"}
+    options = record.options(
+        __doc__, family="swin", title="", networks=networks, data="", photos="", view=view, limit=1000
+    )
     given = options.parse_args()
     source = open_source(given.data or given.photos)
     if isinstance(source, ImageFolder) and source.classes:  # sorted by class
@@ -110,7 +114,7 @@ def main() -> None:
     size = found[first].preparation.size
     path = "path-8" if given.data and min(size) < 64 else "path-32"
     protocols = [*CROPS, path, *(PIXELS if given.data else ())]
-    larger, kept = (1.25, 1.0) if given.data else (1.5, 0.6)
+    larger, kept = (1.25, 1.0) if given.data else (given.view, given.view / (given.view + 1))
     limit, methods = min(given.limit, len(source)), {}
     for wrapper, (passes, wrap) in WRAPPERS.items():
         for name, network in found.items():
