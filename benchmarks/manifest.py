@@ -32,11 +32,6 @@ SMALL_RESULTS = "cifar10_small.csv cifar10_small/*.json"
 BIT_IDENTITY = "exactness/bit_identity.py"
 EXACT_SEGMENTATION = "segmentation_exactness_cuda.json"
 DECODER = "speed/model_speed.py --part decoder --models swin swinv2 --batch 16 --work inference training"
-TINY_NETWORKS = (
-    "ordinary=runs/tiny_imagenet/swin_mini_crops/final "
-    "'ordinary, circular shifts=runs/tiny_imagenet/swin_mini_da_circular/final' "
-    "'adaptive, random grids=runs/tiny_imagenet/a_swin_mini_crops_random_grids/final'"
-)
 OTHERS = "vit dinov2 torchvision_swin transformers_swin"
 ADAPTED_SPEED = f"speed/model_speed.py --models {OTHERS} --name adapted_speed --mode eager compiled"
 TABLES = {
@@ -88,10 +83,6 @@ TABLES = {
         f"motion_{where}": Table(
             f"accuracy/motion.py --family swin {data}", f"motion_{where}_*.json", partial(accuracy.motion, where)
         )
-        for where, data in (
-            ("cifar10", "--data data/cifar10"),
-            ("photos", "--photos data/photos"),
-            ("tiny_imagenet", f"--data data/tiny_imagenet --networks {TINY_NETWORKS}"),
-        )
+        for where, data in (("cifar10", "--data data/cifar10"), ("photos", "--photos data/photos"))
     },
 }
