@@ -157,7 +157,8 @@ def test_a_small_adaptive_network_is_trained_as_its_ordinary_twin(model):
 def test_tiny_imagenet_is_learned_as_cifar_10(name):
     """Twice the pixels, twice the patch; an adaptive network as its ordinary twin, but for random grids."""
     config, crops = parsed(name), "_crops" in name
-    assert (config.data.img_size, config.model.arguments) == (64, {"patch_size": 4})
+    assert (config.data.kind, config.data.img_size) == ("tiny_imagenet_100", 64)
+    assert config.model.arguments == {"patch_size": 4}
     assert (config.augment.pad_crop, config.augment.cutmix) == ((8, 1.0) if crops else (0, 0.0))
     like = f"cifar10_small/{'shipped/' if crops else ''}swin_mini"
     for part in ("optimizer.lr", "batch_size", "model.drop_path_rate", "augment.flip", "augment.label_smoothing"):

@@ -10,7 +10,8 @@ from ..utils.checks import check_at_least, check_seed
 from .dense_config import FieldsConfig, SegmentationConfig
 
 # classes of each known dataset; 'any' is the user's own
-CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000, "ade20k": 150, "cityscapes": 19, "camvid": 11}
+CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000, "tiny_imagenet_100": 100}
+CLASSES |= {"ade20k": 150, "cityscapes": 19, "camvid": 11}
 WITH_MASKS = ("ade20k", "cityscapes", "camvid")
 
 
@@ -60,7 +61,9 @@ class DataConfig:
     """
 
     path: str = "sample"
-    kind: Literal["any", "cifar10", "cifar100", "imagenet", "ade20k", "cityscapes", "camvid"] = "any"
+    kind: Literal["any", "cifar10", "cifar100", "imagenet", "tiny_imagenet_100", "ade20k", "cityscapes", "camvid"] = (
+        "any"
+    )
     download: bool = False
     train_split: str = "train"
     test_split: str = "test"

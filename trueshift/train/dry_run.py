@@ -63,7 +63,7 @@ def _synthetic_data(config: TrainConfig, folder: Path) -> str:
     if kind.startswith("cifar"):
         write_cifar(folder, CLASSES[kind])
     else:
-        write_images(folder, kind, CLASSES[kind] if kind == "imagenet" else _IMAGES)
+        write_images(folder, kind, CLASSES[kind] if _LAYOUTS[kind] is _OF_CLASSES else _IMAGES)
     return str(folder)
 
 
@@ -104,9 +104,11 @@ def write_fields(folder: Path) -> Path:
     return folder
 
 
-# image and label files of each dataset; those of ImageNet have a class each
+_OF_CLASSES = ("{split}/n{number:08d}/0.png", None)  # a class each
+# image and label files of each dataset
 _LAYOUTS = {
-    "imagenet": ("{split}/n{number:08d}/0.png", None),
+    "imagenet": _OF_CLASSES,
+    "tiny_imagenet_100": _OF_CLASSES,
     "ade20k": ("images/{split}/ADE_{number:08d}.jpg", "annotations/{split}/ADE_{number:08d}.png"),
     "cityscapes": (
         "leftImg8bit/{split}/ulm/ulm_{number:06d}_leftImg8bit.png",
