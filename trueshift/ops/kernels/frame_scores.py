@@ -19,7 +19,7 @@ from .launching import blocks_in, launched
 from .quantised_image import SPLITS, dense, integers_at, scale_of
 
 TILE, PADDED = 32, 32  # of the transposition; of depth and hidden layer
-BLOCK, PART, WARPS, STAGES = 32, 56, 1, 3  # lines, and pixels of each, that one program sums
+BLOCK, PART = 32, 56  # lines, and pixels of each, that one program sums
 BEFORE, ROOM = LINES // 2, 8  # pixels that continue around an end; places for them, a whole sector of memory
 AROUND = 128  # sums of the lines around one, padded
 
@@ -68,7 +68,7 @@ def line_scores(
         totals = x.new_zeros((images, DEPTH), dtype=torch.int64)
         _sum_lines[(blocks_in(size, BLOCK), images, blocks_in(length, PART))](
             across.view(torch.int8), filters, pointwise, offset, sums, totals, size, length, pitch,
-            COARSER, DEPTH, PADDED, LINES, COLUMNS, BEFORE, ROOM, PART, BLOCK, num_warps=WARPS, num_stages=STAGES,
+            COARSER, DEPTH, PADDED, LINES, COLUMNS, BEFORE, ROOM, PART, BLOCK, num_warps=1,
         )  # fmt: skip
         _compare[(blocks_in(sums.numel(), 1024),)](
             sums, totals, sums.numel(), size, UNIT, LARGEST, DEPTH, 1024, num_warps=4, enable_fp_fusion=False
