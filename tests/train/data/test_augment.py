@@ -180,6 +180,12 @@ def test_a_random_crop_takes_the_part_asked_for():
         assert part < all_of_it
 
 
+def test_the_strongest_changes_are_ones_that_pillow_makes():
+    change = auto_augment("rand-m10-n99-p1-inc1", SMALL)
+    with seeded(0):
+        assert change(SAMPLE[0].image).size == SAMPLE[0].image.size
+
+
 @pytest.mark.parametrize("name", ["rand-q9", "random", "augmix-m3-q3", "autoaugment", "originel"])
 def test_a_name_that_means_nothing_is_refused(name):
     with pytest.raises(ValueError, match=f"augment.auto_augment '{name}'"):

@@ -144,6 +144,8 @@ def auto_augment(name: str, preparation: Preparation) -> Any:
         "img_mean": preparation.mean_pixel,
         "interpolation": preparation.filter,
     }
+    if "mmax" not in name:
+        arguments["magnitude_max"] = 9.9  # of 10, at which timm asks Pillow to keep 0 bits of a color, which it refuses
     makers = {"rand": rand_augment_transform, "augmix": augment_and_mix_transform, "original": auto_augment_transform}
     for prefix, make in makers.items():
         if name.startswith(prefix):
