@@ -62,8 +62,10 @@ def _ordinary(recipe: str) -> bool:
     return _main_tables(recipe) and not configuration(recipe).model.name.startswith("a_")
 
 
-def _shipped_ordinary(recipe: str) -> bool:
-    return "/shipped/" in recipe and not (_adaptive(recipe) or needed_by(recipe))
+def _anchored_later(recipe: str) -> bool:
+    """Whether it is an ordinary network that the tables show with an anchor as well."""
+    shown = recipe.startswith(("cifar10_small/shipped/", "tiny_imagenet/"))
+    return shown and not (_adaptive(recipe) or configuration(recipe).model.arguments.get("anchor"))
 
 
 def _keeps_grids(recipe: str) -> bool:
@@ -99,9 +101,9 @@ PARTS = {
     "exactness_bf16": Part(_invariant, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
     "magnitude": Part(_main_tables, ("magnitude",)),
     "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
-    "itself": Part(_shipped_ordinary, ("circular", "cifar-standard")),  # under the shifts of "canonical"
+    "itself": Part(_anchored_later, ("circular", "cifar-standard")),  # under the shifts of "canonical"
     "canonical": Part(
-        lambda recipe: _ordinary(recipe) or _shipped_ordinary(recipe) or "_da_" in recipe,
+        lambda recipe: _ordinary(recipe) or _anchored_later(recipe) or "_da_" in recipe,
         ("circular", "cifar-standard"),
         canonical_twin,
     ),

@@ -59,23 +59,26 @@ class CentreCrop(nn.Module):
         self.model, self.size = model, size
 
     def forward(self, view: Tensor) -> Tensor:
-        corner = torch.tensor([[(view.shape[axis + 2] - self.size[axis]) // 2 for axis in (0, 1)]])
-        return self.model(crop_at(view, corner.expand(len(view), 2), self.size))
+        corner = [(view.shape[axis + 2] - self.size[axis]) // 2 for axis in (0, 1)]
+        return self.model(crop_at(view, torch.tensor([corner] * len(view), device=view.device), self.size))
 
 
 @torch.inference_mode()
-def frame_by_frame(model: Any, source: Any, preparation: Preparation, name: str, limit: int) -> dict[str, Any]:
+def frame_by_frame(
+    model: Any, source: Any, preparation: Preparation, name: str, options: EvalOptions
+) -> dict[str, Any]:
     """The path protocol for a model with a memory: the frames of an image in their order."""
     (protocol,) = find_protocols([name])
     margin, flicker, longest = protocol.motion.margin(preparation.size), FlickerRate(), LongestRun()
-    for index in range(limit):
-        canvas = preparation.normalise(preparation.canvas(source[index].image, margin))
+    model = model.to(options.device)
+    for index in range(options.limit):
+        canvas = preparation.normalise(preparation.canvas(source[index].image, margin)).to(options.device)
         shifts = protocol.shifts(index, None, preparation.size, 0)
         model.reset()
         views = protocol.motion.view(canvas, shifts, preparation.size)
         answers = torch.stack([model(view[None])[0].argmax() for view in views])
         for metric in (flicker, longest):
-            metric.update(answers[None])
+            metric.update(answers[None].cpu())
     return {name: {"flicker": rate_of(flicker), "longest_run": rate_of(longest)}}
 
 
@@ -90,21 +93,26 @@ def load_networks(words: list[str]) -> dict[str, EvalModel]:
 
 
 def measure(
-    model: nn.Module, network: EvalModel, preparation: Preparation, protocols: list[str], source: Any, limit: int
+    model: nn.Module,
+    network: EvalModel,
+    preparation: Preparation,
+    protocols: list[str],
+    source: Any,
+    options: EvalOptions,
 ) -> dict[str, Any]:
     """A wrapped network, with the classes of the one inside."""
     wrapped = make_eval_model(model, network.name, network.weights, num_classes=network.num_classes)
     subject = replace(wrapped, preparation=preparation, classes=network.classes)
-    return run_evaluation(subject, source, find_protocols(protocols), EvalOptions(limit=limit))["measured"]
+    return run_evaluation(subject, source, find_protocols(protocols), options)["measured"]
 
 
 def main() -> None:
     networks = {"default": [], "metavar": "NAME=MODEL", "help": "the ordinary one first; by default the pair shipped"}
     view = {"default": 1.5, "help": "a photograph's, as a multiple of the networks' size"}
-    options = record.options(
-        __doc__, family="swin", title="", networks=networks, data="", photos="", view=view, limit=1000
+    words = record.options(
+        __doc__, family="swin", title="", networks=networks, data="", photos="", view=view, limit=1000, device="cpu"
     )
-    given = options.parse_args()
+    given = words.parse_args()
     source = open_source(given.data or given.photos)
     if isinstance(source, ImageFolder) and source.classes:  # sorted by class
         source = evenly_spread(source, given.limit)
@@ -115,7 +123,8 @@ def main() -> None:
     path = "path-8" if given.data and min(size) < 64 else "path-32"
     protocols = [*CROPS, path, *(PIXELS if given.data else ())]
     larger, kept = (1.25, 1.0) if given.data else (given.view, given.view / (given.view + 1))
-    limit, methods = min(given.limit, len(source)), {}
+    options = EvalOptions(limit=min(given.limit, len(source)), device=given.device)
+    methods: dict[str, Any] = {}
     for wrapper, (passes, wrap) in WRAPPERS.items():
         for name, network in found.items():
             if passes > 1 and adaptive_tokenizer(network.module) is None:  # others have one frame and no further grids
@@ -125,18 +134,18 @@ def main() -> None:
             model = wrap(network.module, size).eval()
             view = replace(network.preparation, size=tuple(int(larger * side) for side in size), crop_pct=kept)
             if wrapper == "video":
-                measured = frame_by_frame(model, source, view, path, limit)
+                measured = frame_by_frame(model, source, view, path, options)
             else:
-                measured = measure(model, network, view, protocols, source, limit)
+                measured = measure(model, network, view, protocols, source, options)
             if given.data and isinstance(model, CentreCrop):  # around a circle: images of the network's own size
-                measured |= measure(model, network, network.preparation, ["circular"], source, limit)
+                measured |= measure(model, network, network.preparation, ["circular"], source, options)
             method = ", ".join(filter(None, (name, wrapper)))
             methods[method] = {"passes": passes, "measured": measured}
             rates = {key: (value.get("flicker") or value["consistency"])["rate"] for key, value in measured.items()}
             print(method, rates, flush=True)
     where, title = Path(given.data).stem or "photos", given.title or numbers.title_of(given.family, False)
     file = re.sub(r"\W+", "_", given.title.lower()) or given.family
-    result = {"title": title, "images": limit, "data": source.title, "methods": methods}
+    result = {"title": title, "images": options.limit, "data": source.title, "methods": methods}
     record.write(f"motion_{where}_{file}", result, 0)
 
 
