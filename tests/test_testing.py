@@ -123,7 +123,7 @@ def test_misuse(call, error, message):
         call()
 
 
-@pytest.mark.parametrize("size", [16, (8, 24)])
+@pytest.mark.parametrize("size", [16, (8, 24), (41, 7)])
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_hostile_images_have_the_size_asked_for(size, channels):
     images = hostile_images(size, channels)

@@ -84,7 +84,7 @@ def hostile_images(size: int | tuple[int, int] = 32, channels: int = 3, seed: in
         "dark digits on white": digits(),
         "saturated gradient": grey((row * 2.0 / height).clamp(0, 1)),
         "saturated diagonal": grey(((row + column) * 1.5 / (height + width)).clamp(0.2, 0.8)),
-        "mirror": torch.cat([eighth[..., : width // 2], eighth[..., : width // 2].flip(2)], 2),
+        "mirror": torch.cat([eighth[..., : width - width // 2], eighth[..., : width // 2].flip(2)], 2),
         "transpose symmetric": ((square := noise(channels, side, side)) + square.mT)[:, :height, :width],
         "point symmetric": eighth + eighth.flip((1, 2)),
         "negative": -noise(channels, height, width),
