@@ -68,7 +68,7 @@ def line_scores(
         totals = x.new_zeros((images, DEPTH), dtype=torch.int64)
         _sum_lines[(blocks_in(size, BLOCK), images, blocks_in(length, PART))](
             across.view(torch.int8), filters, pointwise, offset, sums, totals, size, length, pitch,
-            COARSER, DEPTH, PADDED, LINES, COLUMNS, BEFORE, ROOM, PART, BLOCK, num_warps=1,
+            COARSER, DEPTH, PADDED, LINES, COLUMNS, BEFORE, ROOM, PART, length % 2, BLOCK, num_warps=1,
         )  # fmt: skip
         _compare[(blocks_in(sums.numel(), 1024),)](
             sums, totals, sums.numel(), size, UNIT, LARGEST, DEPTH, 1024, num_warps=4, enable_fp_fusion=False
@@ -112,38 +112,57 @@ def _store_around(places, packed, at, tile, length, inside, BEFORE: tl.constexpr
         tl.store(places - length, packed, inside & (at >= length - BEFORE))
 
 
+@triton.jit
+def _first_layer(
+    filters, skipped, DEPTH: tl.constexpr, PADDED: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Its weights for three of the four columns that are seen: those behind the ones that are skipped."""
+    depth, tap = tl.arange(0, PADDED), tl.arange(0, 64)
+    column, row, channel = tap // 16 - skipped, tap // 4 % 4, tap % 4
+    known = (depth < DEPTH)[None, :] & ((column >= 0) & (column < COLUMNS) & (channel < 3))[:, None]
+    of_tap = (row * COLUMNS + column) * 3 + channel
+    return tl.load(filters + depth[None, :] * (LINES * COLUMNS * 3) + of_tap[:, None], known, other=0).to(tl.int8)
+
+
+@triton.jit
+def _both_layers(seen, first, second, least, COARSER: tl.constexpr, DEPTH: tl.constexpr):
+    """What they make of some pixels, without the offset: max(0, x + b) = max(-b, x) + b."""
+    found = tl.maximum(tl.dot(seen, first, out_dtype=tl.int32), 0) // COARSER
+    depth = tl.arange(0, second.shape[0])
+    found = tl.where((depth < DEPTH)[None, :], found, 0)  # zeros already, but the compiler leaves them out
+    return tl.maximum(tl.dot(found.to(tl.int8), second, out_dtype=tl.int32), least)
+
+
 @launched
 @triton.jit
 def _sum_lines(
     across, filters, pointwise, offset, sums, totals, size, length, pitch,
     COARSER: tl.constexpr, DEPTH: tl.constexpr, PADDED: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr,
-    BEFORE: tl.constexpr, ROOM: tl.constexpr, PART: tl.constexpr, BLOCK: tl.constexpr,
+    BEFORE: tl.constexpr, ROOM: tl.constexpr, PART: tl.constexpr, ODD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Both layers at each pixel of a part of some lines, added up."""
+    """Both layers at each pixel of a part of some lines, added up: two pixels at a time, of the same four columns."""
     line, image = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
     first = tl.program_id(2) * PART
     end = tl.minimum(first + PART, length)
     depth, tap = tl.arange(0, PADDED), tl.arange(0, 64)
-    column, row, channel = tap // 16, tap // 4 % 4, tap % 4
-    known = (depth < DEPTH)[None, :] & ((column < COLUMNS) & (channel < 3))[:, None]
-    of_tap = (row * COLUMNS + column) * 3 + channel
-    weights = tl.load(filters + depth[None, :] * (LINES * COLUMNS * 3) + of_tap[:, None], known, other=0).to(tl.int8)
+    left = _first_layer(filters, 0, DEPTH, PADDED, LINES, COLUMNS)
+    right = _first_layer(filters, 1, DEPTH, PADDED, LINES, COLUMNS)
     known = (depth < DEPTH)[None, :] & (depth < DEPTH)[:, None]
     second = tl.load(pointwise + depth[None, :] * DEPTH + depth[:, None], known, other=0).to(tl.int8)
-    added = tl.load(offset + depth, depth < DEPTH, other=0).to(tl.int32)
+    added = tl.load(offset + depth, depth < DEPTH, other=0).to(tl.int32)[None, :]
 
     start = across + image * length * pitch * 4 + (line + ROOM - BEFORE)[:, None] * 4 + (tap % 16)[None, :]
-    place = (first + column - COLUMNS // 2 + length * COLUMNS) % length
+    place = (first + tap // 16 - COLUMNS // 2 + length * COLUMNS) % length
     layer = tl.zeros([BLOCK, PADDED], tl.int32)
-    for _ in range(first, end):
+    for at in range(first, end, 2):
         seen = tl.load(start + (place * pitch * 4)[None, :])
-        found = tl.maximum(tl.dot(seen, weights, out_dtype=tl.int32), 0) // COARSER
-        found = tl.where((depth < DEPTH)[None, :], found, 0)  # zeros already, but the compiler leaves them out
-        # max(0, x + b) = max(-b, x) + b
-        layer += tl.maximum(tl.dot(found.to(tl.int8), second, out_dtype=tl.int32), -added[None, :])
-        place = tl.where(place == length - 1, 0, place + 1)
+        one = _both_layers(seen, left, second, -added, COARSER, DEPTH)
+        other = _both_layers(seen, right, second, -added, COARSER, DEPTH)
+        layer += one + (other * (at + 1 < end) if ODD else other)
+        place += 2
+        place = tl.where(place >= length, place - length, place)
     own = (line < size)[:, None] & (depth < DEPTH)[None, :]
-    layer = tl.where(own, layer + (end - first) * added[None, :], 0)
+    layer = tl.where(own, layer + (end - first) * added, 0)
     tl.atomic_add(sums + (image * size + line[:, None]) * DEPTH + depth[None, :], layer, own, sem="relaxed")
     tl.atomic_add(totals + image * DEPTH + depth, tl.sum(layer.to(tl.int64), 0), depth < DEPTH, sem="relaxed")
 
