@@ -78,6 +78,10 @@ def test_generators_are_put_back_exactly_after_an_error_too():
         assert draw() == first
     with seeded(1, 2, 4):
         assert not set(draw()) & set(first)
+        within = generators()
+        with seeded(1, 2, 3):
+            assert draw() == first
+        assert generators() == within
     seed_everything(1, 2, 3)  # the same for good
     assert draw() == first
 
