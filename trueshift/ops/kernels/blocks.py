@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Cut tokens into blocks and join them again in one launch, places computed on the way."""
 
 import torch

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Cut images into the patches of a strided convolution, from each image's own start, in one pass over the pixels.
 
 With all pixels of a patch in a row, the convolution is a product of matrices, and its result has channels last.

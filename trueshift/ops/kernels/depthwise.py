@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Depthwise convolutions of tokens: channels last, an own shift for each image, up to three maps in one launch.
 
 By tiles (:mod:`trueshift.ops.kernels.neighbours`); 3 x 3 at stride 1 by rows (:mod:`.depthwise_rows`).

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels: the energy of every phase of a patch grid. The products of neighbouring pixels on the int8 matrix units, in
 two digits per pixel and 32 bits for their sums; then the weighing of the products, in digits held by float64.
 

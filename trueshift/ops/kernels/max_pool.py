@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """The largest of neighbouring tokens at a stride, with an own shift for each image."""
 
 from typing import Any

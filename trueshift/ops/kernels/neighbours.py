@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels that read neighbouring tokens: depthwise convolutions and pooling by the largest value.
 
 A program computes a tile of neighbouring positions and channels, so that all taps but the first come from the cache.

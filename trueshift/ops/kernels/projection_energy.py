@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Energy of the patch that starts at every token, after its norm and projection: one product of matrices, not stored.
 
 What a merge compares are sums of these energies. Only behind an anchor, where every shift shows the same tensor: the

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """The bias of attention by relative positions, gathered from what each query asks of every row of the tables.
 
 Each program computes the distances between its queries and keys itself: no index ever lies in memory.

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels: how much each row and column looks like the first of a photograph, and which token stands nearest."""
 
 from collections.abc import Sequence
