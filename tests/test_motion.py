@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_checks import narrow
 from torch import nn
+from unchecked import in_own_process
 
 import trueshift
 from trueshift import motion
@@ -145,15 +146,12 @@ def test_gradients_reach_the_crop_alone():
     assert torch.equal(image.grad, expected)
 
 
-def test_under_the_compiler_and_exported(run_unchecked):
-    assert "ok" in run_unchecked(f"""
-import torch, trueshift
-model = trueshift.steady(torch.nn.Conv2d(3, 4, 3), {CROP}).eval()
-image = torch.rand(2, 3, {VIEW}, {VIEW})
-compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-exported = torch.export.export(model, (image,)).module()
-print("ok" if all(torch.equal(other(image), model(image)) for other in (compiled, exported)) else "differ")
-""")
+@in_own_process
+def test_under_the_compiler_and_exported():
+    model, image = trueshift.steady(nn.Conv2d(3, 4, 3), CROP).eval(), torch.rand(2, 3, VIEW, VIEW)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    exported = torch.export.export(model, (image,)).module()
+    assert all(torch.equal(other(image), model(image)) for other in (compiled, exported))
 
 
 def test_bad_input():

@@ -7,6 +7,7 @@ import timm
 import torch
 from model_checks import broken_pairs, everything, loss_and_gradients, narrow, perturb_norms
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
+from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.testing import assert_equivariant, assert_invariant, hostile_images
@@ -175,43 +176,32 @@ def test_bad_arguments():
 
 # -- in one graph -----------------------------------------------------------------------------------------------------
 
-SETUP = """
-import warnings
-warnings.simplefilter("ignore")
-import torch, trueshift as ts
-from model_checks import broken_pairs, everything
-from test_one_axis import all_copies, one_axis, some_images
-torch.set_num_threads(1)
-torch.set_grad_enabled(False)
-model, images = one_axis("{name}"), some_images(every=4)
-copies, shifts = all_copies(images, 5)
-moved = ts.circular_shift(copies, shifts, (2, 3))
-"""
-COMPILED = """
-compiled = torch.compile(everything(model), fullgraph=True, backend="aot_eager_decomp_partition")
-broken, _ = broken_pairs(compiled, copies, iter([shifts]))
-assert not broken, broken
-torch.testing.assert_close(compiled(copies)[0], model(copies), rtol=1e-3, atol=1e-3)
-print("ok")
-"""
-EXPORTED = """
-import onnxruntime
-path = ts.export_onnx(model, "{folder}/model.onnx")
-session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-logits, turned = (torch.from_numpy(session.run(None, {{"image": x.numpy()}})[0]) for x in (copies, moved))
-assert torch.equal(logits, turned)
-torch.testing.assert_close(logits, model(copies), rtol=1e-3, atol=1e-3)
-print("ok")
-"""
-
 
 # without code generation, which takes a CPU minutes, the graph is what inductor would be given
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_one_graph(name, run_unchecked):
-    assert "ok" in run_unchecked(SETUP.format(name=name) + COMPILED)
+@in_own_process
+@torch.no_grad()
+def test_one_graph(name):
+    torch.set_num_threads(1)
+    model, (copies, shifts) = one_axis(name), all_copies(some_images(every=4), 5)
+    compiled = torch.compile(everything(model), fullgraph=True, backend="aot_eager_decomp_partition")
+    broken, _ = broken_pairs(compiled, copies, iter([shifts]))
+    assert not broken
+    torch.testing.assert_close(compiled(copies)[0], model(copies), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow
-def test_in_onnx_runtime(run_unchecked, tmp_path):
-    assert "ok" in run_unchecked(SETUP.format(name="a_swin_mini") + EXPORTED.format(folder=tmp_path))
+@in_own_process
+@torch.no_grad()
+def test_in_onnx_runtime(tmp_path):
+    import onnxruntime
+
+    torch.set_num_threads(1)
+    model, (copies, shifts) = one_axis("a_swin_mini"), all_copies(some_images(every=4), 5)
+    path = str(ts.export_onnx(model, tmp_path / "model.onnx"))
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    both = (copies, ts.circular_shift(copies, shifts, (2, 3)))
+    logits, turned = (torch.from_numpy(session.run(None, {"image": x.numpy()})[0]) for x in both)
+    assert torch.equal(logits, turned)
+    torch.testing.assert_close(logits, model(copies), rtol=1e-3, atol=1e-3)

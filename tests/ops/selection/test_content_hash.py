@@ -1,5 +1,6 @@
 import pytest
 import torch
+from unchecked import in_own_process
 
 from trueshift.ops.geometry.shift import circular_shift
 from trueshift.ops.selection.content_hash import (
@@ -101,22 +102,12 @@ def test_no_ties_on_200000_random_images():
     assert ties == 0
 
 
-COMPILED = """
-import torch
-from trueshift.ops.selection.content_hash import origin_keys
-from trueshift.testing import hostile_images
-
-torch.set_num_threads(THREADS)
-images = torch.stack(list(hostile_images(16).values())).movedim(1, -1)
-for channels in CHANNELS:
-    x = images[..., :channels]
-    assert torch.equal(torch.compile(origin_keys, fullgraph=True)(x), origin_keys(x)), channels
-"""
-
-
 @pytest.mark.parametrize(
     ("threads", "channels"), [(1, (3,)), *(pytest.param(n, (1, 3), marks=pytest.mark.slow) for n in (1, 2))]
 )
-def test_compiled_keys_are_the_same(run_unchecked, threads, channels):
+@in_own_process
+def test_compiled_keys_are_the_same(threads, channels):
     """With one thread the loops are others: in products that wrap around torch's compiler saw what it liked."""
-    run_unchecked(COMPILED.replace("THREADS", str(threads)).replace("CHANNELS", str(channels)))
+    torch.set_num_threads(threads)
+    for x in (images()[..., :count] for count in channels):
+        assert torch.equal(torch.compile(origin_keys, fullgraph=True)(x), origin_keys(x))
