@@ -96,15 +96,6 @@ def test_fixed_offset_is_the_ordinary_layer():
     assert not moved.tied.any()
 
 
-def test_margin_and_tie_are_reported():
-    image = torch.zeros(2, 3, 16, 16)
-    image[1] = torch.rand(3, 16, 16)
-    choice = ts.AdaptiveTokenize(3, 8, 4, anchor=False).choose(image)
-    assert choice.tied.tolist() == [True, False]
-    assert choice.margin[0] == 0
-    assert 0 < choice.margin[1] < 1
-
-
 def test_the_margin_says_how_much_it_takes_to_change_the_choice():
     layer = ts.AdaptiveTokenize(3, 8, 4, anchor=False, bias=False)
     images = torch.rand(200, 3, 16, 16)
