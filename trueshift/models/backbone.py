@@ -83,9 +83,9 @@ class Backbone(HubModel):
         self.pretrained_cfg = {}
 
     def _make_tokenizer(self, dim: int, stride: int, **more: Any) -> None:
-        choices = self.config.choices
-        more |= {"criterion": choices.at("tokenize", dim), "anchor": choices.anchored, "closed": choices.closed}
-        more |= {"padding_mode": choices.padding_mode, "circular": choices.circular}
+        config = self.config
+        more |= {"criterion": config.at("tokenize", dim), "anchor": config.anchored, "closed": config.closed}
+        more |= {"padding_mode": config.padding_mode, "circular": config.circular}
         self.patch_embed = AdaptiveTokenize(self.in_chans, dim, stride, **more)
 
     def _make_head(
@@ -232,7 +232,7 @@ class Backbone(HubModel):
             for name, arguments in self.variants.items()
         }
         name = next((name for name, size in sizes.items() if size.items() <= own.items()), next(iter(sizes)))
-        return f"a_{name}" if self.config.choices.adaptive(*PLACES) else name
+        return f"a_{name}" if self.config.adaptive(*PLACES) else name
 
     @property
     def title(self) -> str:
@@ -242,7 +242,7 @@ class Backbone(HubModel):
     @property
     def shift_law(self) -> str:
         """That of the anchor."""
-        return self.config.choices.shift_law
+        return self.config.shift_law
 
     def changed_arguments(self) -> dict[str, Any]:
         """Fields of the configuration in which this model differs from the variant whose name it takes."""

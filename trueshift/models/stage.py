@@ -86,15 +86,11 @@ class Stage(nn.Module):
 
     def run_blocks(self, x: Any, *more: Any) -> Any:
         """All blocks in turn, each with ``more`` as further arguments."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return self._run_blocks(x, *more)
-        with cast_together(self.blocks):
-            return self._run_blocks(x, *more)
-
-    def _run_blocks(self, x: Any, *more: Any) -> Any:
+        learning = torch.is_grad_enabled() or torch.compiler.is_compiling()
         checkpointing = self.grad_checkpointing and self.training
-        for block in self.blocks:
-            x = _checkpointed(block, x, *more) if checkpointing else block(x, *more)
+        with nullcontext() if learning else cast_together(self.blocks):
+            for block in self.blocks:
+                x = _checkpointed(block, x, *more) if checkpointing else block(x, *more)
         return x
 
 

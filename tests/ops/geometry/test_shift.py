@@ -4,15 +4,7 @@ from unchecked import in_own_process
 
 from trueshift.layers.merge import gather_patches
 from trueshift.ops.geometry import shift
-from trueshift.ops.geometry.shift import (
-    IMAGE_DIMS,
-    circular_pad,
-    circular_shift,
-    circular_take,
-    pair,
-    shifted_views,
-    spread_out,
-)
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_pad, circular_shift, circular_take, pair, shifted_views
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool])
@@ -61,14 +53,6 @@ def test_gradient_is_the_shift_back_bit_for_bit():
     weight, offset = torch.randn(2, 4, 4, 3), torch.tensor([[1, 3], [2, -1]])
     (circular_shift(x, offset) * weight).sum().backward()
     assert torch.equal(x.grad, circular_shift(weight, -offset))
-
-
-def test_spread_out_is_undone_by_the_stride():
-    x = torch.rand(2, 3, 4, 5)
-    spread = spread_out(x, (2, 3))
-    assert spread.shape == (2, 6, 12, 5)
-    assert torch.equal(spread[:, ::2, ::3], x)
-    assert spread.count_nonzero() == x.count_nonzero()
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,7 @@ import torch
 from unchecked import in_own_process
 
 from trueshift.ops.geometry.shift import circular_shift
-from trueshift.ops.selection.content_hash import (
-    bits_by_arithmetic,
-    bits_by_view,
-    fingerprint,
-    origin_keys,
-    sum_in_halves,
-)
+from trueshift.ops.selection.content_hash import bits_by_arithmetic, bits_by_view, fingerprint, origin_keys
 from trueshift.testing import hostile_images
 
 
@@ -72,13 +66,6 @@ def test_arithmetic_finds_the_bits_of_every_kind_of_number(dtype, integer):
     numbers = torch.cat([numbers, -numbers])
     assert (numbers.signbit() & (numbers == 0)).any()
     assert torch.equal(bits_by_arithmetic(numbers), bits_by_view(numbers))
-
-
-def test_a_sum_in_halves_wraps_around_as_the_sum_does():
-    ends = torch.iinfo(torch.int64)
-    numbers = torch.randint(ends.min, ends.max, (1000, 7))
-    numbers[0], numbers[1], numbers[2] = ends.max, ends.min, -1
-    assert torch.equal(sum_in_halves(numbers), numbers.sum(1))
 
 
 def test_keys_are_the_same_when_exported(monkeypatch):

@@ -36,7 +36,8 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
         raise ValueError(f"{sizes}: both grids must lie on the same image")
     if mode not in ("bilinear", "nearest"):
         raise ValueError(f"mode {mode!r}: needs 'bilinear' or 'nearest'")
-    if mode == "bilinear" and tokens.grid.origin is onto.origin and _divides(onto, tokens.grid):
+    divides = all(whole % part == 0 for whole, part in zip(tokens.grid.stride, onto.stride, strict=True))
+    if mode == "bilinear" and tokens.grid.origin is onto.origin and divides:
         if tokens.grid.stride == onto.stride:
             return tokens
         return Tokens(enlarge(tokens.values, onto.shape, (not tokens.grid.fixed_rows, True)), onto)
@@ -57,10 +58,6 @@ def start_at(tokens: Tokens, origin: Int[Tensor, "B 2"]) -> Tokens:
     away = origin - tokens.grid.origin
     offset = torch.stack([away[:, 0] // rows, away[:, 1] // columns], 1)
     return Tokens(circular_shift(tokens.values, offset), replace(tokens.grid, origin=origin))
-
-
-def _divides(fine: TokenGrid, coarse: TokenGrid) -> bool:
-    return all(whole % part == 0 for whole, part in zip(coarse.stride, fine.stride, strict=True))
 
 
 def _cells(source: TokenGrid, target: TokenGrid, axis: int) -> tuple[Int64[Tensor, "B n"], Int64[Tensor, "B n"]]:

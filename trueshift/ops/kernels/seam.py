@@ -15,11 +15,10 @@ from .launching import blocks_in, launched, power_of_two
 BLOCK = 64
 
 
-def seam_scores(x: Tensor, pixels: Pixels | None = None) -> tuple[Tensor, Tensor]:
+def seam_scores(x: Tensor, pixels: Pixels | None = None) -> tuple[Tensor, ...]:
     """Of rows and columns, from differences that were added up with the image's integers."""
     planes = (pixels or Pixels(x)).planes()
-    rows, columns = contrasts(planes.rows, planes.columns)
-    return rows, columns
+    return tuple(contrasts(planes.rows, planes.columns))
 
 
 def start_on_seam(rows: Tensor, columns: Tensor, offset: Tensor, stride: Sequence[int], keys: Keys) -> Tensor:
