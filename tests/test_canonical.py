@@ -196,18 +196,6 @@ def test_gradients_and_weights_pass_through():
     assert canonical_origin(moved).requires_grad is False
 
 
-def test_every_part_of_a_structured_output_is_rolled_back():
-    class Two(nn.Module):
-        def forward(self, image, scale):
-            return {"mask": image * scale, "parts": [image + 1, "label"]}
-
-    image = torch.rand(2, 3, 8, 8)
-    out = ts.canonicalize(Two(), dense=True)(image, scale=2)
-    assert torch.equal(out["mask"], image * 2)
-    assert torch.equal(out["parts"][0], image + 1)
-    assert out["parts"][1] == "label"
-
-
 def test_maps_of_every_kind_go_back():
     image, origin = torch.rand(2, 3, 16, 8), torch.tensor([[3, 1], [9, 6]])
     frame = circular_shift(image, origin, IMAGE_DIMS)

@@ -84,12 +84,8 @@ def test_a_criterion_without_scores_says_what_it_needs():
         ts.AdaptiveTokenize(3, 8, 4, criterion=ts.Criterion())(torch.rand(1, 3, 8, 8))
 
 
-def test_fixed_offset_is_the_ordinary_layer():
+def test_a_fixed_offset_is_that_modulo_the_stride():
     image = torch.rand(2, 3, 32, 32)
-    layer = ts.AdaptiveTokenize(3, 8, 4, criterion=ts.FixedOffset(), anchor=False)
-    tokens = layer(image)
-    assert torch.equal(tokens.values, layer.proj(image).permute(0, 2, 3, 1))
-    assert not tokens.grid.origin.any()
     moved = ts.AdaptiveTokenize(3, 8, 4, criterion=ts.FixedOffset((1, 6)), anchor=False).choose(image)
     assert moved.offset.tolist() == [[1, 2]] * 2
     assert moved.margin.isposinf().all()

@@ -183,17 +183,6 @@ def test_transformers_files(name, tmp_path):
     assert same(outputs(ts.adapt(loaded).eval(), image), outputs(adapted, image))
 
 
-@pytest.mark.parametrize("name", ["timm eva", "torchvision swin v2", "torchvision mvit", "transformers dinov3"])
-@torch.no_grad()
-def test_a_checkpoint_of_the_ordinary_network_is_read(name, tmp_path):
-    ordinary, adapted, image = make(name), ts.adapt(make(name, seed=1)), torch.rand(1, *size(name))
-    torch.save(ordinary.state_dict(), tmp_path / "weights.pt")
-    adapted.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True), strict=True)
-    assert same(outputs(adapted, image), outputs(ts.adapt(ordinary), image))
-    torch.save(adapted.state_dict(), tmp_path / "back.pt")
-    ordinary.load_state_dict(torch.load(tmp_path / "back.pt", weights_only=True), strict=True)
-
-
 @torch.no_grad()
 def test_pipelines_and_training_calls_go_on_working():
     adapted = ts.adapt(make("transformers vit, classes"))

@@ -91,13 +91,7 @@ class Backbone(HubModel):
     def _make_head(
         self, dims: Sequence[int], strides: Sequence[int], pool: str, has_prefix: bool = False, norm_eps: float = 1e-5
     ) -> None:
-        """The last norm and the classifier, and initial weights for everything.
-
-        Args:
-            dims: channels behind each stage.
-            strides: pixels from one token to the next, behind each stage.
-            has_prefix: whether there is a class token.
-        """
+        """The last norm and the classifier behind stages of these channels and pixels between tokens; all weights."""
         self.num_features = self.head_hidden_size = dims[-1]
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps)
         self.head = Head(dims[-1], self.num_classes, pool, self.drop_rate, has_prefix)

@@ -17,13 +17,9 @@ from ..ops.geometry.grid import Tokens
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a nonlinearity between, on each token, under timm's names.
+    """Two linear layers with a nonlinearity between and dropout behind both, on each token, under timm's names.
 
     Shift law: the output moves with the tokens.
-
-    Args:
-        dim, hidden, out_dim: channels before, between and after; as many after as before by default.
-        drop: dropout rate behind both layers.
     """
 
     def __init__(
