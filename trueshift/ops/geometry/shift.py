@@ -61,10 +61,7 @@ def circular_shift(
 
 
 def circular_take(
-    x: Shaped[Tensor, "B *rest"],
-    offset: Int[Tensor, "B 2"] | Sequence[int],
-    stride: int | Pair,
-    dims: Pair = TOKEN_DIMS,
+    x: Shaped[Tensor, "B *rest"], offset: Int[Tensor, "B 2"], stride: int | Pair, dims: Pair = TOKEN_DIMS
 ) -> Shaped[Tensor, "B *taken"]:
     r"""Every ``stride``-th position from ``offset`` on: ``y[b, n] = x[b, (offset[b] + stride * n) mod N]``.
 
@@ -73,8 +70,6 @@ def circular_take(
     Shift law: ``circular_take(S^t x, m) == circular_take(x, m + t)``.
     """
     stride = pair(stride)
-    if not isinstance(offset, Tensor):
-        offset = torch.tensor(pair(offset), device=x.device).expand(x.shape[0], 2)
     if offset.shape != (x.shape[0], 2):
         needed = f"[{x.shape[0]}, 2], one (row, column) pair per image"
         raise ValueError(f"offset has shape {tuple(offset.shape)}: needs {needed}")
