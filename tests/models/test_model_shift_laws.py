@@ -2,15 +2,7 @@
 
 import pytest
 import torch
-from model_checks import (
-    all_shifts,
-    broken_pairs,
-    everything,
-    loss_and_gradients,
-    narrow,
-    perturb_norms,
-    random_shifts,
-)
+from model_checks import all_shifts, broken_pairs, everything, loss_and_gradients, narrow, perturb_norms, random_shifts
 from unchecked import in_own_process
 
 import trueshift as ts

@@ -33,8 +33,7 @@ def from_file(model: torch.nn.Module, name: str, path, **arguments) -> ts.models
 
 
 @pytest.mark.parametrize(
-    ("name", "positions"),
-    [(f"a_{NAME}", "circular"), (f"a_{NAME}", "shortest"), (NAME, "circular"), (NAME, "linear")],
+    ("name", "positions"), [(f"a_{NAME}", "circular"), (f"a_{NAME}", "shortest"), (NAME, "circular"), (NAME, "linear")]
 )
 @torch.no_grad()
 def test_of_a_network_without_positions_they_stay_what_they_are(name, positions, tmp_path):

@@ -75,20 +75,14 @@ def _cells(source: TokenGrid, target: TokenGrid, axis: int) -> tuple[Int64[Tenso
 def _interpolate(
     values: Float[Tensor, "B h w C"], lower: Tensor, twice: Tensor, stride: int, dim: int, mode: str, around: bool
 ) -> Float[Tensor, "B H W C"]:
-    size = values.shape[dim]
+    size, image = values.shape[dim], torch.arange(values.shape[0], device=values.device)[:, None]
 
     def at(cell: Tensor) -> Tensor:
-        return _take(values, cell % size if around else cell.clamp(0, size - 1), dim)
+        index = cell % size if around else cell.clamp(0, size - 1)
+        return values[image, index] if dim == 1 else values.transpose(1, 2)[image, index].transpose(1, 2)
 
     if mode == "nearest":
         return at(lower + (twice >= stride))
     share = (twice.to(values.dtype) / (2 * stride)).unsqueeze(-1).unsqueeze(3 - dim)
     # two products and a sum, not lerp: its vector and scalar loops round differently
     return at(lower) * (1 - share) + at(lower + 1) * share
-
-
-def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:
-    image = torch.arange(values.shape[0], device=values.device)[:, None]
-    if dim == 1:
-        return values[image, index]
-    return values.transpose(1, 2)[image, index].transpose(1, 2)

@@ -137,8 +137,7 @@ def _multiply(
 
 
 @operation(
-    "weigh",
-    lambda found, gram, scale, channels, stride, *_: found.new_empty((found.shape[0], stride[0] * stride[1])),
+    "weigh", lambda found, gram, scale, channels, stride, *_: found.new_empty((found.shape[0], stride[0] * stride[1]))
 )
 def weigh(
     found: Tensor, gram: Tensor, scale: Tensor, channels: int, stride: list[int], kernel: list[int],
