@@ -18,12 +18,12 @@ class Busiest(ts.Criterion):
 class OnPixels(nn.Module):
     """Apply a layer of tokens to the pixels of an image."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: nn.Module, fixed_rows: bool = False) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.fixed_rows = layer, fixed_rows
 
     def forward(self, image):
-        return self.layer(ts.Tokens.of_image(image))
+        return self.layer(ts.Tokens.of_image(image, self.fixed_rows))
 
 
 class InWindows(nn.Module):

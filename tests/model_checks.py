@@ -76,6 +76,12 @@ def all_shifts(copies: Tensor) -> Iterator[Tensor]:
     yield from torch.stack([rows.flatten(), columns.flatten()], 1).split(len(copies))
 
 
+def column_shifts(images: Tensor, step: int = 1) -> Iterator[Tensor]:
+    """Every shift of the columns, or every ``step``-th, for all images at a time."""
+    for column in range(0, images.shape[3], step):
+        yield torch.tensor([0, column]).expand(len(images), 2)
+
+
 @torch.no_grad()
 def broken_pairs(forward: Forward, images: Tensor, shifts: Iterator[Tensor]) -> tuple[list[Broken], int]:
     """Where logits or features change with a shift, or tokens do not move with the image; and how many were checked.

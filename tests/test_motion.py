@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_checks import narrow
 from torch import nn
+from unchecked import in_own_process
 
 import trueshift
 from trueshift import motion
@@ -15,14 +16,7 @@ from trueshift.testing import hostile_images, photographs
 CROP, VIEW, WHOLE = 20, 28, 40
 
 
-class Everything(nn.Module):
-    """Shows what the model saw."""
-
-    def forward(self, image):
-        return image
-
-
-MODEL = trueshift.steady(Everything(), CROP)
+MODEL = trueshift.steady(nn.Identity(), CROP)  # shows what the model saw
 HOSTILE = hostile_images(WHOLE)
 
 
@@ -145,20 +139,17 @@ def test_gradients_reach_the_crop_alone():
     assert torch.equal(image.grad, expected)
 
 
-def test_under_the_compiler_and_exported(run_unchecked):
-    assert "ok" in run_unchecked(f"""
-import torch, trueshift
-model = trueshift.steady(torch.nn.Conv2d(3, 4, 3), {CROP}).eval()
-image = torch.rand(2, 3, {VIEW}, {VIEW})
-compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-exported = torch.export.export(model, (image,)).module()
-print("ok" if all(torch.equal(other(image), model(image)) for other in (compiled, exported)) else "differ")
-""")
+@in_own_process
+def test_under_the_compiler_and_exported():
+    model, image = trueshift.steady(nn.Conv2d(3, 4, 3), CROP).eval(), torch.rand(2, 3, VIEW, VIEW)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    exported = torch.export.export(model, (image,)).module()
+    assert all(torch.equal(other(image), model(image)) for other in (compiled, exported))
 
 
 def test_bad_input():
     with pytest.raises(ValueError, match="at least 17"):
-        trueshift.steady(Everything(), 16)
+        trueshift.steady(nn.Identity(), 16)
     with pytest.raises(ValueError, match=r"18 x 40 pixels: needs at least the crop's 20 x 20"):
         MODEL(torch.rand(1, 3, 18, 40))
     with pytest.raises(ValueError, match="NaN or infinity"):
@@ -182,7 +173,7 @@ def test_a_video_keeps_its_crop_where_steady_jumps():
     frames = 40
     jumps = {"steady": 0, "video": 0}
     for photo in photographs(96).values():
-        model = trueshift.video(Everything(), 32)
+        model = trueshift.video(nn.Identity(), 32)
         last = None
         for frame in range(frames):
             shown = photo[None, :, 20:68, frame : frame + 48]
@@ -197,15 +188,15 @@ def test_a_video_keeps_its_crop_where_steady_jumps():
 
 def test_the_clips_of_a_batch_do_not_see_each_other():
     clips = torch.rand(3, 3, WHOLE, WHOLE)
-    together = trueshift.video(Everything(), CROP)
-    alone = [trueshift.video(Everything(), CROP) for _ in clips]
+    together = trueshift.video(nn.Identity(), CROP)
+    alone = [trueshift.video(nn.Identity(), CROP) for _ in clips]
     for frames in zip(*(pan(clip[None], 6) for clip in clips), strict=True):
         seen = together(torch.cat(frames))
         assert all(torch.equal(one(frame)[0], s) for one, frame, s in zip(alone, frames, seen, strict=True))
 
 
 def test_a_clip_begins_anew_after_reset():
-    model = trueshift.video(Everything(), CROP)
+    model = trueshift.video(nn.Identity(), CROP)
     image = torch.rand(1, 3, WHOLE, WHOLE)
     model(view(image, 0, 0))
     with pytest.raises(ValueError, match=r"needs frames of one shape, or reset\(\)"):
@@ -213,7 +204,7 @@ def test_a_clip_begins_anew_after_reset():
     model.reset()
     assert torch.equal(model(image), MODEL(image))
     with pytest.raises(ValueError, match="needs 0 or more"):
-        trueshift.video(Everything(), CROP, lead=-1)
+        trueshift.video(nn.Identity(), CROP, lead=-1)
 
 
 FAMILIES = ("swin", "swinv2", "cvt", "mvitv2")

@@ -1,258 +1,227 @@
 """Models in ONNX Runtime: the same choices as here, and logits that do not change when the image moves."""
 
+import os
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from foreign_models import make, outputs
+from model_checks import broken_pairs, everything, random_shifts
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
+from unchecked import in_own_process
 
+import trueshift as ts
 from trueshift import adapt, onnx_export
+from trueshift.layers import AdaptiveMerge
 from trueshift.models.registry import create_model
-from trueshift.onnx_export import export_onnx
+from trueshift.onnx_export import _as_onnx, export_onnx
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
+from trueshift.ops.nn import depthwise
+from trueshift.ops.selection.content_hash import fingerprint, origin_keys
+from trueshift.ops.selection.exact import power_of_two_above
 from trueshift.tasks import UperNet
+from trueshift.testing import hostile_images, photographs
 
 SMALL = {"embed_dim": 32, "depths": (1, 1), "num_heads": (1, 2)}  # a Swin
 FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
 
-SETUP = """
-import os, warnings
-warnings.simplefilter("ignore")
-import onnx, onnxruntime, torch
-from trueshift.models.registry import create_model
-from trueshift.onnx_export import _as_onnx, export_onnx
-from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
-from trueshift.testing import hostile_images, photographs
-torch.set_num_threads(1)
-torch.manual_seed(0)
-torch.set_grad_enabled(False)
-hostile = torch.stack(list(hostile_images(32).values()))
-usual = torch.cat([torch.stack(list(photographs(32).values())), torch.rand(10, 3, 32, 32)])
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def images():
+    """Hostile ones, and usual ones."""
+    usual = torch.cat([torch.stack(list(photographs(32).values())), torch.rand(10, 3, 32, 32)])
+    return torch.stack(list(hostile_images(32).values())), usual
+
 
 def session_of(file):
+    """Runs a file or the bytes of one."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda x: [torch.from_numpy(part) for part in session.run(None, {name: x.contiguous().numpy()})]
 
+
 def shapes_of(written):
     return {
         value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
         for value in (*written.graph.input, *written.graph.output)
     }
-"""
-
-# Later choices look at tokens that ONNX Runtime rounds otherwise; scores that are closer than rounding count as tied,
-# and of those the first is taken, here and there. An image that repeats may start at any of its periods.
-ADAPTIVE = """
-from model_checks import broken_pairs, everything, random_shifts
-
-def exported(images):
-    logits, origins = run(images)
-    return logits, [], list(origins)
-
-model = create_model(NAME, **ARGUMENTS).eval()
-batch = len(hostile) if FIXED_BATCH else None
-run = session_of(str(export_onnx(model, FOLDER + "/model.onnx", origins=True, batch=batch)))
-mixed = torch.cat([usual, hostile])[:batch]
-for images in (mixed, hostile) if FIXED_BATCH else (mixed, usual[:1], usual[:3], hostile):
-    (logits, _, origins), (want, _, want_origins) = exported(images), everything(model)(images)
-    torch.testing.assert_close(logits, want, rtol=0, atol=1e-4)
-    want_origins = [model.tokenize(images).grid.origin, *want_origins]
-    usual_ones = 0 if images is hostile else len(usual)
-    for found, wanted in zip(origins, want_origins, strict=True):
-        assert torch.equal(found[:usual_ones], wanted[:usual_ones]), "chose otherwise"
-broken, pairs = broken_pairs(exported, hostile, random_shifts(hostile, SHIFTS))
-assert not broken, broken
-print(pairs, "pairs ok")
-"""
-
-ORDINARY = """
-model = create_model(NAME, **ARGUMENTS).eval()
-path = export_onnx(model, FOLDER + "/model.onnx")
-assert os.listdir(FOLDER) == ["model.onnx"], "one file"
-written = onnx.load(path)
-onnx.checker.check_model(written, full_check=True)
-assert shapes_of(written) == {"image": ["batch", 3, 32, 32], "logits": ["batch", 10]}, shapes_of(written)
-metadata = {entry.key: entry.value for entry in written.metadata_props}
-assert metadata == {"dynamic_axes": "batch", "fixed_axes": "channels=3, height=32, width=32"}, metadata
-run = session_of(str(path))
-for images in (usual, usual[:3], usual[:1]):
-    (logits,) = run(images)
-    torch.testing.assert_close(logits, model(images), rtol=0, atol=1e-4)
-(moved,) = run(usual[:1].roll((1, 1), IMAGE_DIMS))
-assert not torch.equal(moved, logits), "an ordinary network sees every shift"
-print("ok")
-"""
-
-SEGMENTER = """
-from trueshift.tasks import UperNet
-model = UperNet(NAME, 3, channels=8, bins=(1, 2), **ARGUMENTS).eval()
-path = export_onnx(model, FOLDER + "/model.onnx")
-shapes = shapes_of(onnx.load(path))
-assert shapes == {"image": ["batch", 3, 32, 32], "logits": ["batch", 3, 32, 32]}, shapes
-run, images = session_of(str(path)), usual[4:6]
-(logits,) = run(images)
-torch.testing.assert_close(logits, model(images), rtol=0, atol=1e-3)
-for shift in ((3, 5), (8, 16), (31, 1)):
-    (moved,) = run(circular_shift(images, shift, IMAGE_DIMS))
-    assert torch.equal(moved, circular_shift(logits, shift, IMAGE_DIMS)), shift
-for some in (usual, usual[:1]):
-    torch.testing.assert_close(run(some)[0], model(some), rtol=0, atol=1e-3)
-print("ok")
-"""
-
-TORCH_EXPORT = """
-from trueshift.layers import AdaptiveMerge
-from trueshift.ops.nn import depthwise
-
-model = create_model(NAME, **ARGUMENTS).eval()
-program = torch.export.export(model, (hostile[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
-exported = program.module()
-quick = [model(images) for images in (hostile, usual[:3], usual[:1])]
-# eager code on a CPU merges and folds in faster ways that round otherwise; a graph has the plain ones
-AdaptiveMerge.merge_for_scores, depthwise._folded = AdaptiveMerge.merge, lambda *_: None
-for images, near in zip((hostile, usual[:3], usual[:1]), quick, strict=True):
-    answer = exported(images)
-    assert torch.equal(answer, model(images))
-    torch.testing.assert_close(answer, near, rtol=0, atol=1e-5)
-    assert not NAME.startswith("a_") or torch.equal(exported(images.roll((3, 5), IMAGE_DIMS)), answer)
-print("ok")
-"""
-
-WITH_GRADIENTS = """
-import trueshift as ts
-torch.set_grad_enabled(True)
-layer, tokens = ts.WindowAttention(16, window_size=4, num_heads=2).eval(), torch.rand(2, 8, 8, 16)
-written = torch.onnx.export(layer, (tokens,), dynamo=True, optimize=False, verbose=False).model_proto
-(found,) = session_of(written.SerializeToString())(tokens)
-torch.testing.assert_close(found, layer(tokens), rtol=0, atol=1e-5)
-print("ok")
-"""
-
-PRIMITIVES = """
-from trueshift.ops.selection.content_hash import fingerprint, origin_keys
-from trueshift.ops.selection.exact import power_of_two_above
-
-class Primitives(torch.nn.Module):
-    def forward(self, x):
-        wide = x.double() * 0.1 + 1e-300
-        peaks = wide.amax((1, 2, 3)).clamp_min(0) * 2.0**-300
-        return wide, power_of_two_above(peaks), fingerprint(wide), origin_keys(x)
-
-x = torch.cat([hostile, -hostile, torch.full_like(hostile[:1], -0.0)])[:, :, :8, :16].permute(0, 2, 3, 1).contiguous()
-module = Primitives()
-program = torch.export.export(module, (x,), strict=False)
-exported = session_of(_as_onnx(program, list("abcd"), 18).SerializeToString())(x)
-for want, torch_exported, got in zip(module(x), program.module()(x), exported, strict=True):
-    assert torch.equal(want, torch_exported)
-    assert torch.equal(want, got)
-print("ok")
-"""
 
 
-FOREIGN = """
-import sys
-sys.path.insert(0, "tests/models")
-from foreign_models import make, outputs
-import trueshift as ts
+# with a fixed batch it is exported in half the time
+@pytest.mark.parametrize(
+    ("name", "arguments", "shifts", "fixed_batch"),
+    [("a_swin_mini", SMALL, 8, True), *(slow(f"a_{name}", {}, 40, False) for name in FAMILIES)],
+)
+@in_own_process
+@torch.no_grad()
+def test_same_choices_and_exact_in_onnx_runtime(name, arguments, shifts, fixed_batch, tmp_path):
+    """Later choices look at tokens that ONNX Runtime rounds otherwise; scores that are closer than rounding count as
+    tied, and of those the first is taken, here and there. An image that repeats may start at any of its periods.
+    """
+    model, (hostile, usual) = create_model(name, **arguments).eval(), images()
+    batch = len(hostile) if fixed_batch else None
+    run = session_of(str(export_onnx(model, tmp_path / "model.onnx", origins=True, batch=batch)))
 
-images = torch.cat([usual, hostile])
-model = ts.adapt(make(NAME), **ARGUMENTS)
-path = FOLDER + "/model.onnx"
-if PLAIN:
-    torch.onnx.export(model, (images,), path, dynamo=True, verbose=False)
-else:
-    export_onnx(model, path, 32, batch=len(images) if FIXED_BATCH else None)
-names, run, want = [value.name for value in onnx.load(path).graph.output], session_of(path), outputs(model, images)
-assert PLAIN or names == (["last_hidden_state", "pooler_output"] if NAME == "transformers vit" else ["logits"]), names
-logits = run(images)
-for found, wanted in zip(logits, want, strict=True):
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
-for shift in ((3, 5), (8, 16), (31, 1), (0, 9)):
-    moved = run(images.roll(shift, IMAGE_DIMS))
-    assert all(map(torch.equal, moved, logits)), shift
-print("ok")
-"""
+    def exported(images):
+        logits, origins = run(images)
+        return logits, [], list(origins)
 
-
-def setup(name, arguments, folder=""):
-    return f"{SETUP}\nNAME, ARGUMENTS, FOLDER = {name!r}, {arguments!r}, {str(folder)!r}\n"
-
-
-@pytest.mark.slow  # the network below has all but float64
-def test_keys_powers_and_float64_numbers_are_bit_equal_in_onnx_runtime(run_unchecked):
-    assert "ok" in run_unchecked(SETUP + PRIMITIVES)
+    mixed = torch.cat([usual, hostile])[:batch]
+    for x in (mixed, hostile) if fixed_batch else (mixed, usual[:1], usual[:3], hostile):
+        (logits, _, origins), (want, _, want_origins) = exported(x), everything(model)(x)
+        torch.testing.assert_close(logits, want, rtol=0, atol=1e-4)
+        want_origins = [model.tokenize(x).grid.origin, *want_origins]
+        usual_ones = 0 if x is hostile else len(usual)
+        for found, wanted in zip(origins, want_origins, strict=True):
+            assert torch.equal(found[:usual_ones], wanted[:usual_ones]), "chose otherwise"
+    broken, pairs = broken_pairs(exported, hostile, random_shifts(hostile, shifts))
+    assert pairs == shifts * len(hostile)
+    assert not broken
 
 
-def test_same_choices_and_exact_in_onnx_runtime(run_unchecked, tmp_path):
-    """With a fixed batch, which is exported in half the time; the slow tests have any."""
-    program = setup("a_swin_mini", SMALL, tmp_path) + "SHIFTS, FIXED_BATCH = 8, True\n" + ADAPTIVE
-    assert "pairs ok" in run_unchecked(program)
+@pytest.mark.slow  # the network above has all but float64
+@in_own_process
+@torch.no_grad()
+def test_keys_powers_and_float64_numbers_are_bit_equal_in_onnx_runtime():
+    class Primitives(nn.Module):
+        def forward(self, x):
+            wide = x.double() * 0.1 + 1e-300
+            peaks = wide.amax((1, 2, 3)).clamp_min(0) * 2.0**-300
+            return wide, power_of_two_above(peaks), fingerprint(wide), origin_keys(x)
+
+    hostile, module = images()[0][:, :, :8, :16], Primitives()
+    x = torch.cat([hostile, -hostile, torch.full_like(hostile[:1], -0.0)]).permute(0, 2, 3, 1).contiguous()
+    program = torch.export.export(module, (x,), strict=False)
+    exported = session_of(_as_onnx(program, list("abcd"), 18).SerializeToString())(x)
+    for want, torch_exported, got in zip(module(x), program.module()(x), exported, strict=True):
+        assert torch.equal(want, torch_exported)
+        assert torch.equal(want, got)
+
+
+@in_own_process
+def test_torchs_own_exporter_needs_no_mode_without_gradients():
+    layer, tokens = ts.WindowAttention(16, window_size=4, num_heads=2).eval(), torch.rand(2, 8, 8, 16)
+    written = torch.onnx.export(layer, (tokens,), dynamo=True, optimize=False, verbose=False).model_proto
+    (found,) = session_of(written.SerializeToString())(tokens)
+    torch.testing.assert_close(found, layer(tokens), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@in_own_process
+@torch.no_grad()
+def test_another_size_and_a_fixed_batch(tmp_path):
+    model, (_, usual) = create_model("a_swin_mini", **SMALL).eval(), images()
+    run = session_of(str(export_onnx(model, tmp_path / "model.onnx", image_size=(32, 64), batch=2)))
+    x = torch.cat([usual[:2], usual[2:4]], 3)
+    (logits,) = run(x)
+    torch.testing.assert_close(logits, model(x), rtol=0, atol=1e-4)
+    assert torch.equal(run(x.roll((3, 41), IMAGE_DIMS))[0], logits)
+    with pytest.raises(Exception, match=r"(?i)dimension"):  # of ONNX Runtime's own
+        run(x[:1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_all_families_choose_the_same_and_are_exact(run_unchecked, tmp_path, name):
-    program = setup(f"a_{name}", {}, tmp_path) + "SHIFTS, FIXED_BATCH = 40, False\n" + ADAPTIVE
-    assert "pairs ok" in run_unchecked(program)
+@in_own_process
+@torch.no_grad()
+def test_all_ordinary_networks(name, tmp_path):
+    import onnx
 
-
-def test_torchs_own_exporter_needs_no_mode_without_gradients(run_unchecked):
-    assert "ok" in run_unchecked(SETUP + WITH_GRADIENTS)
-
-
-@pytest.mark.slow
-def test_another_size_and_a_fixed_batch(run_unchecked, tmp_path):
-    program = """
-model = create_model(NAME, **ARGUMENTS).eval()
-run = session_of(str(export_onnx(model, FOLDER + "/model.onnx", image_size=(32, 64), batch=2)))
-images = torch.cat([usual[:2], usual[2:4]], 3)
-(logits,) = run(images)
-torch.testing.assert_close(logits, model(images), rtol=0, atol=1e-4)
-assert torch.equal(run(images.roll((3, 41), IMAGE_DIMS))[0], logits)
-try:
-    run(images[:1])
-except Exception as error:
-    print("ok, refused:", error)
-"""
-    assert "ok, refused" in run_unchecked(setup("a_swin_mini", SMALL, tmp_path) + program)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_all_ordinary_networks(run_unchecked, tmp_path, name):
-    assert "ok" in run_unchecked(setup(name, {}, tmp_path) + ORDINARY)
+    model, (_, usual) = create_model(name).eval(), images()
+    path = export_onnx(model, tmp_path / "model.onnx")
+    assert os.listdir(tmp_path) == ["model.onnx"], "one file"
+    written = onnx.load(path)
+    onnx.checker.check_model(written, full_check=True)
+    assert shapes_of(written) == {"image": ["batch", 3, 32, 32], "logits": ["batch", 10]}
+    metadata = {entry.key: entry.value for entry in written.metadata_props}
+    assert metadata == {"dynamic_axes": "batch", "fixed_axes": "channels=3, height=32, width=32"}
+    run = session_of(str(path))
+    for x in (usual, usual[:3], usual[:1]):
+        (logits,) = run(x)
+        torch.testing.assert_close(logits, model(x), rtol=0, atol=1e-4)
+    (moved,) = run(usual[:1].roll((1, 1), IMAGE_DIMS))
+    assert not torch.equal(moved, logits), "an ordinary network sees every shift"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [prefix + name for name in FAMILIES for prefix in ("", "a_")])
-def test_all_networks_under_torch_export(run_unchecked, name):
-    assert "ok" in run_unchecked(setup(name, {}) + TORCH_EXPORT)
+@in_own_process
+@torch.no_grad()
+def test_all_networks_under_torch_export(name):
+    model, (hostile, usual) = create_model(name).eval(), images()
+    batch = {0: torch.export.Dim("batch")}
+    exported = torch.export.export(model, (hostile[:2],), dynamic_shapes=(batch,), strict=False).module()
+    quick = [model(x) for x in (hostile, usual[:3], usual[:1])]
+    # eager code on a CPU merges and folds in faster ways that round otherwise; a graph has the plain ones
+    AdaptiveMerge.merge_for_scores, depthwise._folded = AdaptiveMerge.merge, lambda *_: None
+    for x, near in zip((hostile, usual[:3], usual[:1]), quick, strict=True):
+        answer = exported(x)
+        assert torch.equal(answer, model(x))
+        torch.testing.assert_close(answer, near, rtol=0, atol=1e-5)
+        assert not name.startswith("a_") or torch.equal(exported(x.roll((3, 5), IMAGE_DIMS)), answer)
 
 
-KEEP_THEIR_CLASS = ("torchvision vit", "torchvision swin", "transformers vit", "transformers swin, classes")
+KEEP_THEIR_CLASS = ("timm vit", "torchvision vit", "torchvision swin", "transformers vit", "transformers swin, classes")
 
 
-def test_an_adapted_vit_is_exact_in_onnx_runtime(run_unchecked, tmp_path):
-    program = setup("timm vit", {}, tmp_path) + "PLAIN, FIXED_BATCH = False, True\n" + FOREIGN
-    assert "ok" in run_unchecked(program)
+@pytest.mark.parametrize(
+    ("name", "criterion", "plain", "fixed_batch"),
+    [
+        ("timm vit", "fixed", False, True),
+        *(
+            slow(name, criterion, plain, False)
+            for name in KEEP_THEIR_CLASS
+            for criterion in ("fixed", "max_norm")
+            for plain in (False, True)  # by torch.onnx.export
+        ),
+    ],
+)
+@in_own_process
+@torch.no_grad()
+def test_adapted_networks_are_exact_in_onnx_runtime(name, criterion, plain, fixed_batch, tmp_path):
+    import onnx
+
+    model, path, x = adapt(make(name), criterion=criterion), str(tmp_path / "model.onnx"), torch.cat(images())
+    if plain:
+        torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
+    else:
+        export_onnx(model, path, 32, batch=len(x) if fixed_batch else None)
+    names, run, want = [value.name for value in onnx.load(path).graph.output], session_of(path), outputs(model, x)
+    assert plain or names == (["last_hidden_state", "pooler_output"] if name == "transformers vit" else ["logits"])
+    logits = run(x)
+    for found, wanted in zip(logits, want, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+    for shift in ((3, 5), (8, 16), (31, 1), (0, 9)):
+        moved = run(x.roll(shift, IMAGE_DIMS))
+        assert all(map(torch.equal, moved, logits)), shift
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plain", [False, True], ids=["export_onnx", "torch.onnx.export"])
-@pytest.mark.parametrize("criterion", ["fixed", "max_norm"])
-@pytest.mark.parametrize("name", ["timm vit", *KEEP_THEIR_CLASS])
-def test_all_adapted_networks_are_exact_in_onnx_runtime(run_unchecked, tmp_path, name, criterion, plain):
-    given = setup(name, {"criterion": criterion}, tmp_path) + f"PLAIN, FIXED_BATCH = {plain}, False\n"
-    assert "ok" in run_unchecked(given + FOREIGN)
+@in_own_process
+@torch.no_grad()
+def test_a_segmenter_and_pixels_that_move_with_the_image(tmp_path):
+    import onnx
 
-
-@pytest.mark.slow
-def test_a_segmenter_and_pixels_that_move_with_the_image(run_unchecked, tmp_path):
-    assert "ok" in run_unchecked(setup("a_swin_mini", SMALL, tmp_path) + SEGMENTER)
+    model, (_, usual) = UperNet("a_swin_mini", 3, channels=8, bins=(1, 2), **SMALL).eval(), images()
+    path = export_onnx(model, tmp_path / "model.onnx")
+    assert shapes_of(onnx.load(path)) == {"image": ["batch", 3, 32, 32], "logits": ["batch", 3, 32, 32]}
+    run, x = session_of(str(path)), usual[4:6]
+    (logits,) = run(x)
+    torch.testing.assert_close(logits, model(x), rtol=0, atol=1e-3)
+    for shift in ((3, 5), (8, 16), (31, 1)):
+        (moved,) = run(circular_shift(x, shift, IMAGE_DIMS))
+        assert torch.equal(moved, circular_shift(logits, shift, IMAGE_DIMS)), shift
+    for some in (usual, usual[:1]):
+        torch.testing.assert_close(run(some)[0], model(some), rtol=0, atol=1e-3)
 
 
 def small_segmenter() -> UperNet:

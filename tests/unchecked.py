@@ -5,9 +5,14 @@ import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib import import_module
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
+from typing import Any
+
+import torch
 
 ROOT = Path(__file__).parents[1]
 # started once with everything imported, then copied for each program: importing takes longer than most of them;
@@ -19,10 +24,20 @@ PRELOADED = ["trueshift.train.trainer", "torch._inductor.compile_fx", "transform
 _CONTEXT.set_forkserver_preload(PRELOADED)
 
 
-def run_unchecked(program: str | Path, *words: str) -> str:
-    """Run a program, or the file that holds it with the words of its command line; what it prints comes back."""
+def in_own_process(test: Callable[..., None]) -> Callable[..., None]:
+    """A test that is run so, with the arguments that pytest has for it."""
+
+    @wraps(test)
+    def started(**arguments: Any) -> None:
+        run_unchecked((test.__module__, test.__name__), **arguments)
+
+    return started
+
+
+def run_unchecked(program: str | Path | tuple[str, str], *words: str, **arguments: Any) -> str:
+    """Run a program, a file with the words of its command line, or a test; what it prints comes back."""
     with tempfile.TemporaryDirectory() as folder:
-        child = _CONTEXT.Process(target=_run, args=(program, words, folder, dict(os.environ)))
+        child = _CONTEXT.Process(target=_run, args=(program, words, arguments, folder, dict(os.environ)))
         child.start()
         child.join(1800)
         child.kill()  # one that hangs
@@ -31,7 +46,7 @@ def run_unchecked(program: str | Path, *words: str) -> str:
     return printed
 
 
-def _run(program: str | Path, words: Sequence[str], folder: str, environment: dict[str, str]) -> None:
+def _run(program: Any, words: Sequence[str], arguments: Any, folder: str, environment: dict[str, str]) -> None:
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
@@ -40,7 +55,11 @@ def _run(program: str | Path, words: Sequence[str], folder: str, environment: di
     # for the processes that a compiler starts
     os.environ["PYTHONPATH"] = os.pathsep.join([f"{ROOT}/tests", *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
-        if isinstance(program, Path):
+        if isinstance(program, tuple):
+            module, name = program
+            torch.manual_seed(0)
+            getattr(import_module(module), name).__wrapped__(**arguments)
+        elif isinstance(program, Path):
             sys.argv = [str(program), *words]
             sys.path.insert(0, str(program.parent))
             runpy.run_path(str(program), run_name="__main__")

@@ -66,8 +66,6 @@ def origin(model: nn.Module, image: Float[Tensor, "B C *T H W"]) -> Int64[Tensor
 class Canonicalize(nn.Module):
     """See :func:`canonicalize`."""
 
-    circular = "both"
-
     def __init__(self, model: nn.Module, dense: bool | str | Back, circular: str = "both") -> None:
         super().__init__()
         if not callable(dense) and dense not in DENSE:

@@ -292,9 +292,13 @@ class LearnedScore(Criterion):
         """Exact in evaluation; weights with a gradient in training."""
         if not self.training:
             return super().forward(candidates)
-        tokens = candidates.dense()
+        tokens, network = candidates.dense(), (self.hidden.weight, self.hidden.bias, self.score.weight)
+        # in float32 at least: grids differ by a thousandth at first, which half precision would round to ties
+        dtype = torch.promote_types(tokens.dtype, torch.float32)
         with without_autocast(tokens):
-            logits = polyphase(self._learned(tokens), candidates.stride).mean((3, 4))
+            weight, bias, score = (part.to(dtype) for part in network)
+            scores = F.linear(F.linear(tokens.to(dtype), weight, bias).relu(), score).squeeze(3)
+            logits = polyphase(scores, candidates.stride).mean((3, 4))
             logits = logits[:, : candidates.phases[0]].flatten(1)
             if self.noise:
                 logits = logits - torch.empty_like(logits).exponential_().log()
@@ -304,12 +308,6 @@ class LearnedScore(Criterion):
         weights = weights.unflatten(1, candidates.phases)
         chosen = choose((weights.detach(),), None)
         return Choice(chosen.offset, chosen.scores, weights, self.mode != "soft")
-
-    def _learned(self, tokens: Float[Tensor, "B H W D"]) -> Float[Tensor, "B H W"]:
-        """In float32 at least: grids differ by a thousandth at first, which half precision would round to ties."""
-        dtype = torch.promote_types(tokens.dtype, torch.float32)
-        weight, bias, score = (part.to(dtype) for part in (self.hidden.weight, self.hidden.bias, self.score.weight))
-        return F.linear(F.linear(tokens.to(dtype), weight, bias).relu(), score).squeeze(3)
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """One score per grid, of what was looked at in training."""

@@ -73,7 +73,9 @@ def export_onnx(
     # 2 where any number will do: torch takes a 1 for a constant
     example = torch.zeros(batch or 2, channels, *size, device=weight.device, dtype=weight.dtype)
     with in_evaluation(model), torch.no_grad():
-        names = ["logits", "origins"] if origins else _output_names(model(example))
+        output = model(example)
+        own = ["logits"] if isinstance(output, Tensor) else list(output)
+        names = ["logits", "origins"] if origins else own
         program = torch.export.export(
             _Outputs(model, origins),
             (example,),
@@ -99,10 +101,6 @@ def _input(network: nn.Module) -> tuple[int, Pair, int | Pair | None]:
             "network for images"
         )
     return conv.in_channels, pair(conv.factor), None
-
-
-def _output_names(output: Any) -> list[str]:
-    return ["logits"] if isinstance(output, Tensor) else list(output)
 
 
 class _Outputs(nn.Module):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.ops import kernels
@@ -95,19 +96,12 @@ def test_a_whole_cvt(launches, both_ways):
     torch.testing.assert_close(fused, plain, atol=2e-2 if DEVICE == "cuda" else 1e-4, rtol=1e-3)
 
 
-ASKED = """
-import torch
-from trueshift.ops import kernels
-if WAY == "new":
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-elif WAY == "for everything":
-    torch.backends.fp32_precision = "tf32"
-print(kernels.tf32_allowed())
-"""
-
-
 @pytest.mark.parametrize("way", ["new", "for everything", "not at all"])
-def test_tf32_in_the_newer_ways_to_ask_for_it(way, run_unchecked):
-    if way != "not at all" and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        pytest.skip("torch before 2.9 has one way")
-    assert run_unchecked(ASKED.replace("WAY", repr(way))).strip() == str(way != "not at all")
+@in_own_process
+def test_tf32_in_the_newer_ways_to_ask_for_it(way):
+    if way != "not at all" and hasattr(torch.backends.cuda.matmul, "fp32_precision"):  # torch before 2.9 has one way
+        where = torch.backends.cuda.matmul if way == "new" else torch.backends
+        where.fp32_precision = "tf32"
+        assert kernels.tf32_allowed()
+    else:
+        assert not kernels.tf32_allowed()

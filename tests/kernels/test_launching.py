@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton")
 from trueshift.ops.kernels import launching
-from trueshift.ops.kernels.launching import blocks_in, launched, power_of_two
+from trueshift.ops.kernels.launching import launched
 
 
 class Launches(list):
@@ -81,8 +81,3 @@ def test_other_kinds_of_arguments_are_compiled_anew(kernel, change):
 def test_a_missing_argument_is_named(kernel):
     with pytest.raises(KeyError, match="BLOCK"):
         kernel[(1,)](torch.zeros(1), torch.zeros(1), 1)
-
-
-def test_numbers():
-    assert [power_of_two(n) for n in (1, 2, 3, 49, 64)] == [1, 2, 4, 64, 64]
-    assert [blocks_in(n, 4) for n in (1, 4, 5)] == [1, 1, 2]

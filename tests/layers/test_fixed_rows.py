@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from layer_zoo import Busiest, InWindows
+from layer_zoo import Busiest, InWindows, OnPixels
 from torch import Tensor, nn
 
 import trueshift as ts
@@ -22,17 +22,6 @@ class Brightest(ts.Criterion):
         return candidates.total((candidates.content[..., 0] > 0.5).double())
 
 
-class Columns(nn.Module):
-    """Apply a layer of tokens to the pixels of an image, whose rows are fixed."""
-
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, image):
-        return self.layers(ts.Tokens.of_image(image, fixed_rows=True))
-
-
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "tokenize": lambda: ts.AdaptiveTokenize(3, 8, 4, circular="width"),
     "tokenize, oblong": lambda: ts.AdaptiveTokenize(3, 8, (2, 8), anchor=False, circular="width"),
@@ -41,10 +30,12 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "tokenize, learned": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=ts.LearnedScore(8), circular="width"),
     "tokenize, own": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=Busiest(), circular="width", anchor=False),
     "tokenize, own scores": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=Brightest(), circular="width"),
-    "align": lambda: Columns(ts.AlignWindows((2, 4))),
-    "align, windows that span the grid": lambda: Columns(ts.AlignWindows(SIZE)),
-    "merge": lambda: Columns(ts.AdaptiveMerge(3, anchor=True)),
-    "merge, convolution": lambda: Columns(ts.AdaptiveConvMerge(3, 8, anchor=True, padding_mode="circular_width")),
+    "align": lambda: OnPixels(ts.AlignWindows((2, 4)), True),
+    "align, windows that span the grid": lambda: OnPixels(ts.AlignWindows(SIZE), True),
+    "merge": lambda: OnPixels(ts.AdaptiveMerge(3, anchor=True), True),
+    "merge, convolution": lambda: OnPixels(
+        ts.AdaptiveConvMerge(3, 8, anchor=True, padding_mode="circular_width"), True
+    ),
     "stages": lambda: nn.Sequential(
         ts.AdaptiveTokenize(3, 8, 2, circular="width"),
         ts.AlignWindows((2, 4), criterion=Busiest()),

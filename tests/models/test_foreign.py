@@ -11,6 +11,7 @@ from foreign_models import FAMILIES, TIMM, make, outputs, size
 from layer_zoo import Busiest
 from PIL import Image
 from torch import nn
+from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.layers.patch_conv import FrameConv
@@ -148,39 +149,28 @@ def test_gradients(name, criterion):
         assert patch(model).criterion.score.weight.grad.abs().sum() > 0
 
 
-COMPILED = """
-import sys
-sys.path.insert(0, "tests/models")
-import torch, warnings
-warnings.filterwarnings("ignore")
-import trueshift as ts
-from foreign_models import make, outputs
-
-def compiled(model, image):
-    return torch.compile(model, backend="{backend}", fullgraph=True)
-
-def exported(model, image):
-    return torch.export.export(model, (image,)).module()
-
-for name, how, criterion in {cases}:
-    model, image = ts.adapt(make(name), criterion=criterion), torch.rand(2, 3, 32, 32)
-    with torch.no_grad():
-        expected, network = outputs(model, image), globals()[how](model, image)
-        before, after = outputs(network, image), outputs(network, image.roll((5, -3), (2, 3)))
-    assert all(map(torch.equal, before, after)), name
-    assert all(map(torch.allclose, before, expected)), name
-    torch._dynamo.reset()
-print("done")
-"""
-FEW = [("timm vit", "compiled", "max_norm"), ("torchvision vit", "exported", "fixed")]
-ALL = [(name, how, "max_norm") for name in IMAGES for how in ("compiled", "exported")]
+SEVERAL = [(name, how, "max_norm") for name in IMAGES for how in ("aot_eager", "export")]
 
 
 @pytest.mark.parametrize(
-    ("cases", "backend"), [(FEW, "eager"), pytest.param(ALL, "aot_eager", marks=pytest.mark.slow)], ids=["few", "all"]
+    ("name", "how", "criterion"),
+    [
+        ("timm vit", "eager", "max_norm"),
+        ("torchvision vit", "export", "fixed"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in SEVERAL),
+    ],
 )
-def test_compile_and_export(run_unchecked, cases, backend):
-    assert run_unchecked(COMPILED.format(cases=cases, backend=backend)).split()[-1] == "done"
+@in_own_process
+@torch.no_grad()
+def test_compile_and_export(name, how, criterion):
+    model, image = ts.adapt(make(name), criterion=criterion), torch.rand(2, 3, 32, 32)
+    if how == "export":
+        network = torch.export.export(model, (image,)).module()
+    else:
+        network = torch.compile(model, backend=how, fullgraph=True)
+    before, after = outputs(network, image), outputs(network, moved(image))
+    assert same(before, after)
+    assert all(map(torch.allclose, before, outputs(model, image)))
 
 
 @pytest.mark.parametrize("name", ["transformers vit, classes", "transformers swinv2", "transformers cvt"])
@@ -191,17 +181,6 @@ def test_transformers_files(name, tmp_path):
     loaded = type(adapted).from_pretrained(tmp_path)
     assert not any(isinstance(part, FrameConv) for part in loaded.modules())
     assert same(outputs(ts.adapt(loaded).eval(), image), outputs(adapted, image))
-
-
-@pytest.mark.parametrize("name", ["timm eva", "torchvision swin v2", "torchvision mvit", "transformers dinov3"])
-@torch.no_grad()
-def test_a_checkpoint_of_the_ordinary_network_is_read(name, tmp_path):
-    ordinary, adapted, image = make(name), ts.adapt(make(name, seed=1)), torch.rand(1, *size(name))
-    torch.save(ordinary.state_dict(), tmp_path / "weights.pt")
-    adapted.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True), strict=True)
-    assert same(outputs(adapted, image), outputs(ts.adapt(ordinary), image))
-    torch.save(adapted.state_dict(), tmp_path / "back.pt")
-    ordinary.load_state_dict(torch.load(tmp_path / "back.pt", weights_only=True), strict=True)
 
 
 @torch.no_grad()

@@ -2,15 +2,8 @@
 
 import pytest
 import torch
-from model_checks import (
-    all_shifts,
-    broken_pairs,
-    everything,
-    loss_and_gradients,
-    narrow,
-    perturb_norms,
-    random_shifts,
-)
+from model_checks import all_shifts, broken_pairs, everything, loss_and_gradients, narrow, perturb_norms, random_shifts
+from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.testing import hostile_images, photographs
@@ -144,28 +137,16 @@ def test_the_ordinary_network_fails_the_same_checks(name):
 
 # -- in one compiled graph --------------------------------------------------------------------------------------------
 
-PROGRAM = """
-import torch, trueshift as ts
-from model_checks import broken_pairs, everything, perturb_norms, random_shifts
-from trueshift.testing import hostile_images, photographs
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-model = perturb_norms(ts.create_model("{name}", {narrow})).eval()
-named = {{name: image for name, image in hostile_images(32).items() if name != "huge"}} | photographs(32)
-images = torch.stack(list(named.values())[::4])
-compiled = torch.compile(everything(model), fullgraph=True)
-broken, pairs = broken_pairs(compiled, images, random_shifts(images, 4))
-assert not broken, broken
-with torch.no_grad():
-    photos = torch.stack(list(photographs(32).values()) * 2)
-    torch.testing.assert_close(compiled(photos)[0], everything(model)(photos)[0], rtol=1e-3, atol=1e-3)
-print("ok", pairs)
-"""
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MINI)
-def test_one_graph(name, run_unchecked):
-    sizes = ", ".join(f"{key}={value}" for key, value in narrow(name).items())
-    assert "ok" in run_unchecked(PROGRAM.format(name=name, narrow=sizes))
+@in_own_process
+@torch.no_grad()
+def test_one_graph(name):
+    torch.set_num_threads(1)
+    model, images = small(name), some_images((32, 32), every=4)
+    compiled = torch.compile(everything(model), fullgraph=True)
+    broken, _ = broken_pairs(compiled, images, random_shifts(images, 4))
+    assert not broken
+    photos = torch.stack(list(photographs(32).values()) * 2)
+    torch.testing.assert_close(compiled(photos)[0], model(photos), rtol=1e-3, atol=1e-3)

@@ -5,14 +5,6 @@ from .merge import AdaptiveConvMerge, AdaptiveMerge, CircularConv2d
 from .tokenize import AdaptiveTokenize, Anchor
 
 __all__ = [
-    "AdaptiveConvMerge",
-    "AdaptiveMerge",
-    "AdaptiveTokenize",
-    "AlignWindows",
-    "Anchor",
-    "CircularAttention",
-    "CircularConv2d",
-    "CircularRelativePosition",
-    "CosineWindowAttention",
-    "WindowAttention",
-]
+    "AdaptiveConvMerge", "AdaptiveMerge", "AdaptiveTokenize", "AlignWindows", "Anchor", "CircularAttention",
+    "CircularConv2d", "CircularRelativePosition", "CosineWindowAttention", "WindowAttention",
+]  # fmt: skip

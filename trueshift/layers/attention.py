@@ -38,12 +38,7 @@ class WindowCandidates(Candidates):
     """
 
     def __init__(
-        self,
-        values: Float[Tensor, "B H W C"],
-        window: Pair,
-        p: float,
-        anchored: bool = False,
-        fixed_rows: bool = False,
+        self, values: Float[Tensor, "B H W C"], window: Pair, p: float, anchored: bool = False, fixed_rows: bool = False
     ) -> None:
         super().__init__(values, window, anchored, fixed_rows)
         self.p = p

@@ -33,7 +33,7 @@ class _GatheredPatches(PatchGrids):
 
     def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
         weight, bias, norm = self.layer.projection(), self.layer.reduction.bias, self.layer.norm_before()
-        return projected_energy(self.content, weight, bias, norm, (0, 0), self.precision, column_first=True)
+        return projected_energy(self.content, weight, bias, norm, (0, 0), self.precision)
 
 
 class AdaptiveMerge(PatchLayer):
@@ -104,7 +104,7 @@ class AdaptiveMerge(PatchLayer):
         if hooked or replaced or not values.is_cpu or torch.compiler.is_compiling():
             return self.merge(values)
         weight, bias = self.projection(), self.reduction.bias
-        return project_patches_everywhere(values, weight, bias, self.norm_before(), column_first=True)
+        return project_patches_everywhere(values, weight, bias, self.norm_before())
 
     def norm_before(self) -> nn.LayerNorm | None:
         """The norm before the projection, if there is one."""

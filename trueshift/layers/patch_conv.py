@@ -68,8 +68,7 @@ class AdaptivePatchConv(FrameConv, nn.Conv2d):  # type: ignore[misc]
     ) -> Float[Tensor, "B D h w"]:
         """The convolution in the chosen frame, or in the one that starts at ``start``."""
         check_image(image, self.dim, self.factor)
-        tokens = Tokens.of_image(image, self.fixed_rows)
-        candidates, choice = self._chosen(tokens) if start is None else (self.grids(self, tokens), Choice(start))
+        candidates, choice = self._chosen(Tokens.of_image(image, self.fixed_rows), start)
         return candidates.merged_at(choice).permute(0, 3, 1, 2)
 
 

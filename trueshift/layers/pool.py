@@ -41,8 +41,8 @@ class PoolCandidates(Candidates):
         return torch.cat(self._pooled_everywhere(), 3)
 
     def position_energy(self) -> Float[Tensor, "parts B H W"]:
-        """Squares of the features at each position, of each map."""
-        energy = self.fused_energy() if self.anchored else None
+        """Squares of the features at each position, behind an anchor of each map."""
+        energy = self.fused_energy() if self.anchored else super().position_energy()
         if energy is not None:
             return energy
         return torch.stack([self.arithmetic.power_sum(pooled, 2) for pooled in self._pooled_everywhere()])
@@ -50,10 +50,6 @@ class PoolCandidates(Candidates):
     def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
         """Of all maps together."""
         return depthwise_energy(self.maps, self.weights, self.padding)
-
-    def energy(self) -> Float[Tensor, "B sh sw"]:
-        """Sum of squared features over each grid."""
-        return super().energy() if self.anchored else self.total(self.arithmetic.power_sum(self.features(), 2))
 
     def dense(self) -> Float[Tensor, "B H W D"]:
         """The same features, differentiable."""

@@ -87,8 +87,10 @@ class PatchLayer(nn.Module):
         """Where the new grid starts, in tokens."""
         return self._chosen(tokens)[1]
 
-    def _chosen(self, tokens: Tokens) -> tuple["PatchGrids", Choice]:
+    def _chosen(self, tokens: Tokens, start: Tensor | None = None) -> tuple["PatchGrids", Choice]:
         candidates = self.grids(self, tokens)
+        if start is not None:
+            return candidates, Choice(start)
         choice = self.criterion.choose(candidates)
         if self.anchor and choice.weights is None:  # grids that are mixed have no first token
             with torch.no_grad(), without_autocast(tokens.values):
@@ -97,17 +99,15 @@ class PatchLayer(nn.Module):
 
     def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
         """The token of the largest norm on the chosen grid."""
-        norms = circular_take(token_norm(candidates.content), offset, candidates.stride)
-        norms = _of_columns(norms, candidates.fixed_rows)
-        token = choose(
-            (norms,), lambda needed: circular_take(candidates.keys(needed), offset, candidates.phases)
-        ).offset
+        grids, norms = candidates, token_norm(candidates.content)
+        norms = _of_columns(circular_take(norms, offset, grids.stride), grids.fixed_rows)
+        token = choose((norms,), lambda needed: circular_take(grids.keys(needed), offset, grids.phases)).offset
         return torch.stack([offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
 
     def forward(self, tokens: Any, start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
         """Tokens on a grid of ``factor`` times the stride: the chosen one, or the one that starts at ``start``."""
         check_size(tokens.grid.shape, self.factor)
-        candidates, choice = self._chosen(tokens) if start is None else (self.grids(self, tokens), Choice(start))
+        candidates, choice = self._chosen(tokens, start)
         merged = candidates.merged_at(choice)
         finished = self.norm(merged) if self.norm_position == "after" else merged
         grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)

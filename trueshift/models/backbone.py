@@ -83,21 +83,15 @@ class Backbone(HubModel):
         self.pretrained_cfg = {}
 
     def _make_tokenizer(self, dim: int, stride: int, **more: Any) -> None:
-        choices = self.config.choices
-        more |= {"criterion": choices.at("tokenize", dim), "anchor": choices.anchored, "closed": choices.closed}
-        more |= {"padding_mode": choices.padding_mode, "circular": choices.circular}
+        config = self.config
+        more |= {"criterion": config.at("tokenize", dim), "anchor": config.anchored, "closed": config.closed}
+        more |= {"padding_mode": config.padding_mode, "circular": config.circular}
         self.patch_embed = AdaptiveTokenize(self.in_chans, dim, stride, **more)
 
     def _make_head(
         self, dims: Sequence[int], strides: Sequence[int], pool: str, has_prefix: bool = False, norm_eps: float = 1e-5
     ) -> None:
-        """The last norm and the classifier, and initial weights for everything.
-
-        Args:
-            dims: channels behind each stage.
-            strides: pixels from one token to the next, behind each stage.
-            has_prefix: whether there is a class token.
-        """
+        """The last norm and the classifier behind stages of these channels and pixels between tokens; all weights."""
         self.num_features = self.head_hidden_size = dims[-1]
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps)
         self.head = Head(dims[-1], self.num_classes, pool, self.drop_rate, has_prefix)
@@ -232,7 +226,7 @@ class Backbone(HubModel):
             for name, arguments in self.variants.items()
         }
         name = next((name for name, size in sizes.items() if size.items() <= own.items()), next(iter(sizes)))
-        return f"a_{name}" if self.config.choices.adaptive(*PLACES) else name
+        return f"a_{name}" if self.config.adaptive(*PLACES) else name
 
     @property
     def title(self) -> str:
@@ -242,7 +236,7 @@ class Backbone(HubModel):
     @property
     def shift_law(self) -> str:
         """That of the anchor."""
-        return self.config.choices.shift_law
+        return self.config.shift_law
 
     def changed_arguments(self) -> dict[str, Any]:
         """Fields of the configuration in which this model differs from the variant whose name it takes."""

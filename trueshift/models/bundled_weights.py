@@ -91,7 +91,6 @@ def find_shipped(
     """The requested bundled weights, if there are any.
 
     Args:
-        name: the full name of a model.
         tag: the first there is if none is given; a whole ``pretrained_cfg`` asks for weights from elsewhere.
         overlay: timm's ``pretrained_cfg_overlay``, which may also name weights from elsewhere.
     """

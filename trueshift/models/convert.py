@@ -88,7 +88,7 @@ def twin_config(config: Any, adaptive: bool, **changes: Any) -> Any:
     changes = {**usual, **changes}
     if isinstance(config, MvitV2Config) and "positions" not in changes:
         of_linear_tables = "shortest" if adaptive and changes["border"] != "closed" else "linear"
-        changes["positions"] = "circular" if config.choices.position_mode == "circular" else of_linear_tables
+        changes["positions"] = "circular" if config.position_mode == "circular" else of_linear_tables
     return replace(config, **changes)
 
 

@@ -103,14 +103,14 @@ class CvtAttention(nn.Module):
         self.scale = dim**-0.5  # of all channels, not of a head's
         self.stride_kv = pair(config.stride_kv)
         self.reach: Pair = (config.kernel_qkv // 2, config.kernel_qkv // 2)
-        self.pad_mode = config.choices.padding_mode
+        self.pad_mode = config.padding_mode
         self.attn_drop = config.attn_drop_rate
         for name in "qkv":
             setattr(self, f"conv_proj_{name}", ConvProjection(dim, config.kernel_qkv))
         for name in "qkv":
             setattr(self, f"proj_{name}", Linear(dim, dim, bias=config.qkv_bias))
         self.proj = Linear(dim, dim)
-        self.criterion = config.choices.at("pool", 2 * dim, self.stride_kv)
+        self.criterion = config.at("pool", 2 * dim, self.stride_kv)
 
     def forward(self, x: Float[Tensor, "B N C"], grid: TokenGrid, prefix: int) -> Float[Tensor, "B N C"]:
         """Attend over a sequence; its first ``prefix`` tokens are not on the grid."""
@@ -165,7 +165,7 @@ class Cvt(Backbone):
     def __init__(self, config: CvtConfig) -> None:
         super().__init__(config)
         check_size(config.size, pair(config.key_stride()))
-        choices, dims = config.choices, config.embed_dim
+        dims = config.embed_dim
         kernel, padding = config.patch_sizes[0], config.patch_paddings[0]
         self._make_tokenizer(
             dims[0], config.patch_strides[0], kernel_size=kernel, padding=padding, norm_layer=nn.LayerNorm
@@ -180,8 +180,8 @@ class Cvt(Backbone):
                     config.patch_strides[index],
                     config.patch_sizes[index],
                     config.patch_paddings[index],
-                    criterion=choices.at("merge", dim),
-                    padding_mode=choices.padding_mode,
+                    criterion=config.at("merge", dim),
+                    padding_mode=config.padding_mode,
                     norm_layer=nn.LayerNorm,
                 )
             last = index == len(dims) - 1

@@ -22,7 +22,7 @@ from ..ops.geometry.rel_pos import finer, position_bias
 from ..ops.geometry.shift import Pair, pair
 from ..ops.selection.choose import Choice
 from .backbone import Backbone
-from .config import PLACES, SelectionConfig
+from .config import PLACES
 from .mvit_v2_config import VARIANTS, BlockShape, MvitV2Config, block_shapes
 from .position_tables import POSITIONS, TablePlace, find_tables, fit_table
 from .stage import Mlp, Stage
@@ -39,14 +39,14 @@ class PoolingAttention(nn.Module):
     Shift law: the output moves with the tokens, on the grid of the queries.
     """
 
-    def __init__(self, shape: BlockShape, config: MvitV2Config, choices: SelectionConfig) -> None:
+    def __init__(self, shape: BlockShape, config: MvitV2Config) -> None:
         super().__init__()
         dim = shape.attn_dim // shape.heads
         self.shape, self.head_dim = shape, dim
         self.residual_pooling = config.residual_pooling
         self.reach: Pair = (config.kernel_qkv // 2, config.kernel_qkv // 2)
-        self.pad_mode = choices.padding_mode
-        self.positions = tuple(POSITIONS[mode] for mode in choices.position_modes)
+        self.pad_mode = config.padding_mode
+        self.positions = tuple(POSITIONS[mode] for mode in config.position_modes)
         self.qkv = Linear(shape.dim, 3 * shape.attn_dim, bias=config.qkv_bias)
         self.proj = Linear(shape.attn_dim, shape.attn_dim)
         depthwise = partial(nn.Conv2d, dim, dim, config.kernel_qkv, groups=dim, bias=False)
@@ -57,8 +57,8 @@ class PoolingAttention(nn.Module):
         for name, positions, steps in zip(TABLES, self.positions, shape.steps, strict=True):
             table = torch.empty(positions.table_rows(steps), dim)
             setattr(self, name, nn.Parameter(nn.init.trunc_normal_(table, std=0.02)))
-        self.query_criterion = choices.at("merge", shape.attn_dim, shape.stride_q)
-        self.key_criterion = choices.at("pool", 2 * shape.attn_dim, shape.stride_kv)
+        self.query_criterion = config.at("merge", shape.attn_dim, shape.stride_q)
+        self.key_criterion = config.at("pool", 2 * shape.attn_dim, shape.stride_kv)
 
     def forward(self, tokens: Tokens) -> tuple[Tokens, Choice | None]:
         """The mixed tokens on the grid of the queries, and how that was chosen."""
@@ -102,7 +102,10 @@ class PoolingAttention(nn.Module):
     ) -> Float[Tensor, "B heads N K"]:
         """How much each query asks for tokens at each key's distance, in rows and columns; class tokens ask nothing."""
         count = queries.shape[2] - grid.shape[0] * grid.shape[1]
-        rows, columns = (self._table(getattr(self, name), grid, key_grid, axis) for axis, name in enumerate(TABLES))
+        rows, columns = (  # interpolated if they were made for another size
+            self.positions[axis].resize(getattr(self, name), grid.image_size[axis] // finer(grid, key_grid, axis))
+            for axis, name in enumerate(TABLES)
+        )
         together = grid is key_grid or not (self.query_criterion.adaptive or self.key_criterion.adaptive)
         asked = queries.transpose(1, 2)[:, count:]
         read, of_columns = (positions.rows for positions in self.positions)
@@ -113,10 +116,6 @@ class PoolingAttention(nn.Module):
     def _rows(self, grid: TokenGrid, key_grid: TokenGrid, axis: int) -> Int64[Tensor, "B q k"]:
         """Which row of an axis' table, where the axes differ."""
         return self.positions[axis].rows(grid, key_grid, axis)
-
-    def _table(self, table: Tensor, grid: TokenGrid, key_grid: TokenGrid, axis: int) -> Tensor:
-        """The table for the image at hand, interpolated if it was made for another size."""
-        return self.positions[axis].resize(table, grid.image_size[axis] // finer(grid, key_grid, axis))
 
     def refit(self, shape: BlockShape, modes: tuple[str, str], size: Pair) -> None:
         """Make equivalent tables for another size of images, or for reading positions in another way."""
@@ -135,13 +134,13 @@ def _advance(grid: TokenGrid, choice: Choice | None, stride: Pair) -> TokenGrid:
 class MvitV2Block(nn.Module):
     """Attention and a perceptron, each behind a norm and around a skip; the skip is pooled where the queries are."""
 
-    def __init__(self, shape: BlockShape, config: MvitV2Config, choices: SelectionConfig, drop_path: float) -> None:
+    def __init__(self, shape: BlockShape, config: MvitV2Config, drop_path: float) -> None:
         super().__init__()
         norm = partial(nn.LayerNorm, eps=config.norm_eps)
-        self.stride_q, self.pad_mode = shape.stride_q, choices.padding_mode
+        self.stride_q, self.pad_mode = shape.stride_q, config.padding_mode
         self.norm1 = norm(shape.dim)
         self.shortcut_proj_attn = Linear(shape.dim, shape.attn_dim) if shape.dim != shape.attn_dim else None
-        self.attn = PoolingAttention(shape, config, choices)
+        self.attn = PoolingAttention(shape, config)
         self.drop_path1 = DropPath(drop_path)
         self.norm2 = norm(shape.attn_dim)
         self.shortcut_proj_mlp = Linear(shape.attn_dim, shape.out_dim) if shape.attn_dim != shape.out_dim else None
@@ -188,7 +187,7 @@ class MvitV2(Backbone):
     def __init__(self, config: MvitV2Config) -> None:
         super().__init__(config)
         check_size(config.size, self.size_multiple)
-        choices, dims = config.choices, config.embed_dim
+        dims = config.embed_dim
         kernel, padding = config.patch_kernel, config.patch_padding
         self._make_tokenizer(dims[0], config.patch_stride, kernel_size=kernel, padding=padding)
         token = nn.init.trunc_normal_(torch.empty(1, 1, dims[0]), std=0.02) if config.use_cls_token else None
@@ -196,7 +195,7 @@ class MvitV2(Backbone):
         shapes = block_shapes(config)
         rates: Any = calculate_drop_path_rates(config.drop_path_rate, list(config.depths), stagewise=True)
         self.stages = nn.ModuleList(
-            Stage([MvitV2Block(shape, config, choices, rate) for shape, rate in zip(*stage, strict=True)])
+            Stage([MvitV2Block(shape, config, rate) for shape, rate in zip(*stage, strict=True)])
             for stage in zip(shapes, rates, strict=True)
         )
         last = [blocks[-1] for blocks in shapes]
@@ -233,7 +232,7 @@ class MvitV2(Backbone):
     def _refit(self) -> None:
         for stage, shapes in zip(self.stage_list, block_shapes(self.config), strict=False):  # some may be pruned
             for block, shape in zip(stage.blocks, shapes, strict=True):
-                block.attn.refit(shape, self.config.choices.position_modes, self.config.size)
+                block.attn.refit(shape, self.config.position_modes, self.config.size)
 
     def table_places(self, prefix: str = "") -> dict[str, TablePlace]:
         """Where its position tables are among weights whose names begin so."""
@@ -262,9 +261,9 @@ class MvitV2(Backbone):
         if found is None:  # what does not fit is refused where weights are loaded
             return dict(weights)
         mode = self._mode_for(found.kinds[1])
-        if self.config.positions is None and mode != self.config.choices.position_mode:
+        if self.config.positions is None and mode != self.config.position_mode:
             self.set_positions(mode)
-        wanted = [POSITIONS[mode].kind for mode in self.config.choices.position_modes]
+        wanted = [POSITIONS[mode].kind for mode in self.config.position_modes]
         fitted = {
             key: fit_table(weights[key], found.kinds[place.axis], place, wanted[place.axis])
             for key, place in places.items()
@@ -274,7 +273,7 @@ class MvitV2(Backbone):
     def weights_advice(self, weights: Mapping[str, Any], prefix: str = "") -> str | None:
         """How to build a network that takes these weights, if their position tables do not fit this one."""
         found = find_tables(weights, self.table_places(prefix), self.config.size)
-        own, size = self.config.choices.position_mode, self.config.size
+        own, size = self.config.position_mode, self.config.size
         if found is None:
             return None
         mode, axes = self._mode_for(found.kinds[1]), self.config.circular
@@ -299,13 +298,13 @@ class MvitV2(Backbone):
 
     def _mode_for(self, kind: str) -> str:
         """How this network would read tables of a kind: in its own way, if it can."""
-        own = self.config.choices.position_mode
-        linear = "shortest" if self.config.choices.adaptive(*PLACES) else "linear"
+        own = self.config.position_mode
+        linear = "shortest" if self.config.adaptive(*PLACES) else "linear"
         return own if POSITIONS[own].kind == kind else "circular" if kind == "circular" else linear
 
     def changed_arguments(self) -> dict[str, Any]:
         """Always with ``positions``, by which the tables among the weights are known."""
-        return {**super().changed_arguments(), "positions": self.config.choices.position_mode}
+        return {**super().changed_arguments(), "positions": self.config.position_mode}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """As timm's."""

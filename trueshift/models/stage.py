@@ -17,13 +17,9 @@ from ..ops.geometry.grid import Tokens
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a nonlinearity between, on each token, under timm's names.
+    """Two linear layers with a nonlinearity between and dropout behind both, on each token, under timm's names.
 
     Shift law: the output moves with the tokens.
-
-    Args:
-        dim, hidden, out_dim: channels before, between and after; as many after as before by default.
-        drop: dropout rate behind both layers.
     """
 
     def __init__(
@@ -86,15 +82,11 @@ class Stage(nn.Module):
 
     def run_blocks(self, x: Any, *more: Any) -> Any:
         """All blocks in turn, each with ``more`` as further arguments."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return self._run_blocks(x, *more)
-        with cast_together(self.blocks):
-            return self._run_blocks(x, *more)
-
-    def _run_blocks(self, x: Any, *more: Any) -> Any:
+        learning = torch.is_grad_enabled() or torch.compiler.is_compiling()
         checkpointing = self.grad_checkpointing and self.training
-        for block in self.blocks:
-            x = _checkpointed(block, x, *more) if checkpointing else block(x, *more)
+        with nullcontext() if learning else cast_together(self.blocks):
+            for block in self.blocks:
+                x = _checkpointed(block, x, *more) if checkpointing else block(x, *more)
         return x
 
 

@@ -85,8 +85,14 @@ class SwinConfig(BackboneConfig):
         return [self.patch_size * 2**index for index in range(len(self.depths))]
 
     def check_windows(self) -> None:
-        """Refuse a size of images on which windows would be cut through, and name the nearest on which none is."""
+        """Refuse a size of images on which windows would be cut through, and name the nearest on which none is.
+
+        Behind an anchor windows may be cut off at the border.
+        """
         coarsest = self.steps()[-1]
+        if self.anchored:
+            check_size(self.size, pair(coarsest))
+            return
         for axis, name in enumerate(("height", "width")):
             length = self.size[axis]
             if self._has_whole_windows(axis, length):
@@ -135,14 +141,13 @@ class Swin(Backbone):
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__(config)
-        self._check_windows(config)
-        choices = config.choices
+        config.check_windows()
         dims = [config.embed_dim * 2**index for index in range(len(config.depths))]
         self._make_tokenizer(dims[0], config.patch_size, norm_layer=nn.LayerNorm)
         stages = []
         drop_rates: Any = calculate_drop_path_rates(config.drop_path_rate, list(config.depths), stagewise=True)
         for index, (dim, window) in enumerate(zip(dims, config.windows(), strict=True)):
-            merge = AdaptiveMerge(dim // 2, dim, norm=self.merge_norm, criterion=choices.at("merge", dim))
+            merge = AdaptiveMerge(dim // 2, dim, norm=self.merge_norm, criterion=config.at("merge", dim))
             blocks = [
                 self.block(
                     dim,
@@ -152,7 +157,7 @@ class Swin(Backbone):
                 )
                 for number, rate in enumerate(drop_rates[index])
             ]
-            align = AlignWindows(window, criterion=choices.at("align", dim), closed=choices.closed)
+            align = AlignWindows(window, criterion=config.at("align", dim), closed=config.closed)
             stages.append(SwinStage(blocks, downsample=merge if index else nn.Identity(), align=align))
         self.layers = nn.Sequential(*stages)
         self._make_head(dims, config.steps(), config.global_pool)
@@ -165,25 +170,18 @@ class Swin(Backbone):
             window,
             config.num_heads[index],
             config.qkv_bias,
-            border=config.choices.closed or not config.choices.adaptive("align"),
-            circular=config.choices.circular,
-            cut_off=config.choices.anchored,
+            border=config.closed or not config.adaptive("align"),
+            circular=config.circular,
+            cut_off=config.anchored,
             attn_drop=config.attn_drop_rate,
             proj_drop=config.proj_drop_rate,
             **more,
         )
 
-    def _check_windows(self, config: SwinConfig) -> None:
-        """Behind an anchor windows may be cut off at the border; elsewhere they must divide every grid."""
-        if config.choices.anchored:
-            check_size(config.size, pair(config.steps()[-1]))
-        else:
-            config.check_windows()
-
     @property
     def size_multiple(self) -> Pair:
         """A whole number of tokens in every stage; without an anchor, of windows."""
-        if self.config.choices.anchored:
+        if self.config.anchored:
             return pair(self.config.steps()[len(self.stage_list) - 1])
         windows = [stage.align.window_size for stage in self.stage_list]
         rows, columns = (
@@ -215,7 +213,7 @@ class Swin(Backbone):
         if not min(window):
             raise ValueError(f"img_size {size}: too small for windows of a {ratio}-th, give window_size")
         config = replace(self.config, img_size=size, window_size=(window,) * len(self.config.depths))
-        self._check_windows(config)
+        config.check_windows()
         for stage, new in zip(self.stage_list, config.windows(), strict=False):  # some may be pruned
             stage.align.window_size = new
             for attn in (block.attn for block in stage.blocks if block.attn.window_size != new):

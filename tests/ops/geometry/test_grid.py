@@ -1,6 +1,3 @@
-import dataclasses
-
-import pytest
 import torch
 
 from trueshift.ops.geometry.grid import TokenGrid, Tokens, place
@@ -32,11 +29,3 @@ def test_choices_add_up_to_one_origin():
     twice = Tokens(circular_take(once.values, second, 3), once.grid.advance(second, 3))
     assert twice.grid.stride == (6, 6)
     assert torch.equal(twice.values, circular_take(pixels.values, twice.grid.origin, 6))
-
-
-def test_both_are_frozen():
-    tokens = Tokens.of_image(torch.rand(1, 3, 4, 4))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        tokens.values = tokens.values
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        tokens.grid.origin = tokens.grid.origin

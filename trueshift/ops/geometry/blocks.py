@@ -10,7 +10,7 @@ from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
 from ..kernels import kernel_for, usable
-from .shift import Pair
+from .shift import Moved, Pair
 
 
 def cut_blocks(
@@ -80,7 +80,7 @@ def _places_in_blocks(size: Pair, block: Pair, start: Tensor, column_first: bool
     return _numbers(start, size) + down[:, :, None] + right[:, None, :]
 
 
-class _Move(torch.autograd.Function):
+class _Move(Moved):
     """The gradient goes the other way; no row is met twice, so it needs no summation."""
 
     @staticmethod
@@ -88,11 +88,6 @@ class _Move(torch.autograd.Function):
         return move_blocks(x, start, size, block, column_first, join)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, start, *ctx.geometry, ctx.join = inputs
-        ctx.save_for_backward(start)
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (start,) = ctx.saved_tensors
-        return _Move.apply(grads[0], start, *ctx.geometry, not ctx.join), None, None, None, None, None
+        *geometry, join = ctx.geometry
+        return _Move.apply(grads[0], *ctx.saved_tensors, *geometry, not join), None, None, None, None, None

@@ -4,15 +4,12 @@ As two products with small matrices. On a GPU they take a fraction of the time o
 pass, which adds up atomically; a circle costs nothing more, and neither does a margin that continues around it.
 """
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..selection.exact import within_graph
+from ..selection.exact import kept
 from .shift import IMAGE_DIMS, TOKEN_DIMS, Pair, circular_pad
 
 
@@ -41,7 +38,7 @@ def enlarge(
     if not x.is_cuda and _whole(x, size, dims):
         return _interpolated(x, size, around, margin, dims)
     for dim, length, goes_around in zip(dims, size, around, strict=True):
-        x = _along(x, _weights(x, x.shape[dim], length, goes_around, margin), dim)
+        x = _along(x, _weights(x, x.dtype, x.shape[dim], length, goes_around, margin), dim)
     return x
 
 
@@ -55,7 +52,7 @@ def enlarge_from(
     float32 to rounding: enlarge first, then move.
     """
     rows, columns = (
-        _rolled(_weights(maps, maps.shape[dim], size[dim - 2], circular[dim - 2], 0), start[:, dim - 2])
+        _rolled(_weights(maps, maps.dtype, maps.shape[dim], size[dim - 2], circular[dim - 2]), start[:, dim - 2])
         for dim in IMAGE_DIMS
     )
     wide = torch.bmm(maps.flatten(1, 2), columns.mT).unflatten(1, maps.shape[1:3])
@@ -84,25 +81,11 @@ def _along(x: Tensor, weights: Float[Tensor, "m n"], dim: int) -> Tensor:
     return torch.bmm(weights.expand(lines.shape[0], -1, -1), lines).view(shape)
 
 
-def _weights(like: Tensor, count: int, length: int, circular: bool, margin: int) -> Float[Tensor, "m count"]:
-    """How much each of ``count`` cells counts at each of ``length`` centres, and at those of the margin.
-
-    Kept from call to call, since making them takes more launches than using them; within a graph they are its own.
-    """
-    return (_made_weights if within_graph(like) else _kept_weights)(
-        count, length, circular, margin, like.dtype, like.device
-    )
-
-
-@lru_cache(256)
-def _kept_weights(*key: Any) -> Tensor:
-    with torch.inference_mode(False), torch.no_grad():  # usable wherever it was made
-        return _made_weights(*key)
-
-
-def _made_weights(
-    count: int, length: int, circular: bool, margin: int, dtype: torch.dtype, device: torch.device
+@kept(256)
+def _weights(
+    device: torch.device, dtype: torch.dtype, count: int, length: int, circular: bool, margin: int = 0
 ) -> Float[Tensor, "m count"]:
+    """How much each of ``count`` cells counts at each of ``length`` centres, and at those of the margin."""
     if count == 1:
         return torch.ones(length + 2 * margin, 1, dtype=dtype, device=device)
     places = torch.arange(-margin, length + margin, device=device, dtype=torch.float64)

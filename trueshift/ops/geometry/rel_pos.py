@@ -114,8 +114,7 @@ def resize_circular_table(table: Float[Tensor, "rows C"], rows: int) -> Float[Te
 def circular_from_linear(table: Float[Tensor, "rows C"], key_step: int) -> Float[Tensor, "steps C"]:
     """The table of the circle that says at every distance what :func:`shortest_rows` reads of a linear one.
 
-    Args:
-        key_step: from one key to the next, in steps of the table.
+    Keys stand ``key_step`` steps of the table apart.
     """
     steps = (table.shape[0] + 1) // 2
     distance = torch.arange(steps, device=table.device)
@@ -123,11 +122,7 @@ def circular_from_linear(table: Float[Tensor, "rows C"], key_step: int) -> Float
 
 
 def linear_from_circular(table: Float[Tensor, "steps C"], key_step: int) -> Float[Tensor, "rows C"]:
-    """The linear table that says at every distance, whichever way around, what one of the circle says.
-
-    Args:
-        key_step: from one key to the next, in steps of the table.
-    """
+    """The linear table that says at every distance, whichever way around, what one of the circle says."""
     steps = table.shape[0]
     distance = torch.arange(2 * steps - 1, device=table.device) - (steps - key_step)
     return table[distance % steps]

@@ -36,7 +36,8 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
         raise ValueError(f"{sizes}: both grids must lie on the same image")
     if mode not in ("bilinear", "nearest"):
         raise ValueError(f"mode {mode!r}: needs 'bilinear' or 'nearest'")
-    if mode == "bilinear" and tokens.grid.origin is onto.origin and _divides(onto, tokens.grid):
+    divides = all(whole % part == 0 for whole, part in zip(tokens.grid.stride, onto.stride, strict=True))
+    if mode == "bilinear" and tokens.grid.origin is onto.origin and divides:
         if tokens.grid.stride == onto.stride:
             return tokens
         return Tokens(enlarge(tokens.values, onto.shape, (not tokens.grid.fixed_rows, True)), onto)
@@ -59,10 +60,6 @@ def start_at(tokens: Tokens, origin: Int[Tensor, "B 2"]) -> Tokens:
     return Tokens(circular_shift(tokens.values, offset), replace(tokens.grid, origin=origin))
 
 
-def _divides(fine: TokenGrid, coarse: TokenGrid) -> bool:
-    return all(whole % part == 0 for whole, part in zip(coarse.stride, fine.stride, strict=True))
-
-
 def _cells(source: TokenGrid, target: TokenGrid, axis: int) -> tuple[Int64[Tensor, "B n"], Int64[Tensor, "B n"]]:
     """For each target cell: the source cell whose centre is at or before its own, and twice the distance beyond it.
 
@@ -78,20 +75,14 @@ def _cells(source: TokenGrid, target: TokenGrid, axis: int) -> tuple[Int64[Tenso
 def _interpolate(
     values: Float[Tensor, "B h w C"], lower: Tensor, twice: Tensor, stride: int, dim: int, mode: str, around: bool
 ) -> Float[Tensor, "B H W C"]:
-    size = values.shape[dim]
+    size, image = values.shape[dim], torch.arange(values.shape[0], device=values.device)[:, None]
 
     def at(cell: Tensor) -> Tensor:
-        return _take(values, cell % size if around else cell.clamp(0, size - 1), dim)
+        index = cell % size if around else cell.clamp(0, size - 1)
+        return values[image, index] if dim == 1 else values.transpose(1, 2)[image, index].transpose(1, 2)
 
     if mode == "nearest":
         return at(lower + (twice >= stride))
     share = (twice.to(values.dtype) / (2 * stride)).unsqueeze(-1).unsqueeze(3 - dim)
     # two products and a sum, not lerp: its vector and scalar loops round differently
     return at(lower) * (1 - share) + at(lower + 1) * share
-
-
-def _take(values: Tensor, index: Tensor, dim: int) -> Tensor:
-    image = torch.arange(values.shape[0], device=values.device)[:, None]
-    if dim == 1:
-        return values[image, index]
-    return values.transpose(1, 2)[image, index].transpose(1, 2)

@@ -61,10 +61,7 @@ def circular_shift(
 
 
 def circular_take(
-    x: Shaped[Tensor, "B *rest"],
-    offset: Int[Tensor, "B 2"] | Sequence[int],
-    stride: int | Pair,
-    dims: Pair = TOKEN_DIMS,
+    x: Shaped[Tensor, "B *rest"], offset: Int[Tensor, "B 2"], stride: int | Pair, dims: Pair = TOKEN_DIMS
 ) -> Shaped[Tensor, "B *taken"]:
     r"""Every ``stride``-th position from ``offset`` on: ``y[b, n] = x[b, (offset[b] + stride * n) mod N]``.
 
@@ -73,8 +70,6 @@ def circular_take(
     Shift law: ``circular_take(S^t x, m) == circular_take(x, m + t)``.
     """
     stride = pair(stride)
-    if not isinstance(offset, Tensor):
-        offset = torch.tensor(pair(offset), device=x.device).expand(x.shape[0], 2)
     if offset.shape != (x.shape[0], 2):
         needed = f"[{x.shape[0]}, 2], one (row, column) pair per image"
         raise ValueError(f"offset has shape {tuple(offset.shape)}: needs {needed}")
@@ -101,7 +96,17 @@ def _gather(x: Tensor, offset: Tensor, stride: Pair, dims: Pair) -> Tensor:
     return flat.index_select(0, index).view(x.shape[0], height, width, *x.shape[column_dim + 1 :])
 
 
-class _CircularTake(torch.autograd.Function):
+class Moved(torch.autograd.Function):
+    """Values moved from where a tensor says, with an own gradient; further arguments are numbers."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep all but the values."""
+        _, start, *ctx.geometry = inputs
+        ctx.save_for_backward(start)
+
+
+class _CircularTake(Moved):
     """The gather with its own backward: each position is read at most once, so the gradient needs no summation."""
 
     @staticmethod
@@ -109,16 +114,9 @@ class _CircularTake(torch.autograd.Function):
         return _gather(x, offset, stride, dims)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, offset, ctx.stride, ctx.dims = inputs
-        ctx.save_for_backward(offset)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (grad,) = grads
-        (offset,) = ctx.saved_tensors
-        spread = spread_out(grad, ctx.stride, ctx.dims)
-        return _CircularTake.apply(spread, -offset, (1, 1), ctx.dims), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (offset,), (stride, dims) = ctx.saved_tensors, ctx.geometry
+        return _CircularTake.apply(spread_out(grads[0], stride, dims), -offset, (1, 1), dims), None, None, None
 
 
 def spread_out(x: Tensor, stride: int | Pair, dims: Pair = TOKEN_DIMS) -> Tensor:
@@ -148,7 +146,7 @@ def circular_pad(
     """
     once = max(rows) <= x.shape[1] and max(columns) <= x.shape[2]
     if start is not None or (once and not torch.compiler.is_compiling()):
-        return x if start is None and not any((*rows, *columns)) else _CircularPad.apply(x, rows, columns, start)
+        return x if start is None and not any((*rows, *columns)) else _CircularPad.apply(x, start, rows, columns)
     for dim, (before, after) in ((2, columns), (1, rows)):
         size = x.shape[dim]
         pieces = [x.narrow(dim, size - before % size, before % size), *[x] * (before // size), x]
@@ -183,23 +181,18 @@ def shifted_views(x: Shaped[Tensor, "B H W *rest"], window: Pair) -> list[list[T
     return [[padded[:, m : m + height, n : n + width] for n in range(columns)] for m in range(rows)]
 
 
-class _CircularPad(torch.autograd.Function):
+class _CircularPad(Moved):
     """Padding in one copy; autograd would make several, and of each border a tensor as large as the image."""
 
     @staticmethod
-    def forward(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None) -> Tensor:
+    def forward(x: Tensor, start: Tensor | None, rows: Pair, columns: Pair) -> Tensor:
         wide = x.is_cuda and x.shape[3:].numel() * x.element_size() >= 64
         return _pad_by_parts(x, rows, columns) if start is None and not wide else pad_by_index(x, rows, columns, start)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.rows, ctx.columns, start = inputs
-        ctx.save_for_backward(start)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (start,) = ctx.saved_tensors
-        folded = _CircularFold.apply(grads[0], ctx.rows, ctx.columns)
+        folded = _CircularFold.apply(grads[0], None, *ctx.geometry)
         return folded if start is None else circular_shift(folded, -start), None, None, None
 
 
@@ -235,11 +228,11 @@ def pad_by_index(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None) -> 
     return x.reshape(-1, *x.shape[3:]).index_select(0, index.flatten()).view(*index.shape, *x.shape[3:])
 
 
-class _CircularFold(torch.autograd.Function):
+class _CircularFold(Moved):
     """The transpose of padding: what stands in the border is added to where it came from."""
 
     @staticmethod
-    def forward(padded: Tensor, rows: Pair, columns: Pair) -> Tensor:
+    def forward(padded: Tensor, start: None, rows: Pair, columns: Pair) -> Tensor:
         (top, bottom), (left, right) = rows, columns
         height, width = padded.shape[1] - top - bottom, padded.shape[2] - left - right
         wide = padded[:, top : top + height].clone(memory_format=torch.contiguous_format)
@@ -251,9 +244,5 @@ class _CircularFold(torch.autograd.Function):
         return folded
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.rows, ctx.columns = inputs
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _CircularPad.apply(grads[0], ctx.rows, ctx.columns, None), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return _CircularPad.apply(grads[0], None, *ctx.geometry), None, None, None

@@ -12,8 +12,6 @@ from .shift import Pair, circular_pad
 def window_partition(x: Shaped[Tensor, "B H W C"], window: Pair) -> Shaped[Tensor, "N wh ww C"]:
     """Cut into windows, those of one image after the other, row by row."""
     rows, columns = window
-    if x.shape[1] % rows or x.shape[2] % columns:
-        raise ValueError(f"{x.shape[1]} x {x.shape[2]} tokens: needs multiples of the window {rows} x {columns}")
     split = x.unflatten(2, (-1, columns)).unflatten(1, (-1, rows))
     return split.permute(0, 1, 3, 2, 4, 5).reshape(-1, rows, columns, x.shape[3])
 

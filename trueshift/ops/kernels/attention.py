@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Attention over all tokens in one kernel, for float32 in TF32, without a gradient.
 
 Torch's fused attention multiplies float32 in three products of TF32 each, whatever its matrices may do; written out it

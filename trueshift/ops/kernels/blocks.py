@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Cut tokens into blocks and join them again in one launch, places computed on the way."""
 
 import torch
@@ -37,11 +36,7 @@ def _move(
 
 @operation("move_blocks", lambda x, start, size, block, column_first, join: torch.empty_like(x))
 def move_blocks(x: Tensor, start: Tensor, size: list[int], block: list[int], column_first: bool, join: bool) -> Tensor:
-    """Rows ``[N, C]`` of all images: from where they stand into blocks that begin at ``start``, or back.
-
-    Args:
-        start: of each image, at most its size.
-    """
+    """Rows ``[N, C]`` of all images: from where they stand into blocks that begin at ``start``, or back."""
     x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
     rows, channels = x.shape
     wide = min(power_of_two(channels), 512)

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Choose a grid: which of a few has the largest scores, whether several have, and which of those the content prefers.
 
 For images without a tie, the last question costs one look at a flag. Behind an anchor, scores of positions are added up

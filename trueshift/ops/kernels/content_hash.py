@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels: the content keys of the images that need them; programs of all others end at once.
 
 What they leave for other images means nothing. Values and multipliers are those of :mod:`.content_hash`.
@@ -21,7 +20,7 @@ LINES = 256 if INTERPRETED else 32  # rows, and columns, of a tile
 
 def origin_keys(x: Tensor, needed: Tensor) -> Tensor:
     """Keys ``[B, H, W]`` of the images where ``needed``."""
-    return keys_where(x, needed, all_multipliers(x))
+    return keys_where(x, needed, all_multipliers(x, *x.shape[1:]))
 
 
 @operation("origin_keys", lambda x, *_: x.new_empty(x.shape[:3], dtype=torch.int64))

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Cut images into the patches of a strided convolution, from each image's own start, in one pass over the pixels.
 
 With all pixels of a patch in a row, the convolution is a product of matrices, and its result has channels last.
@@ -67,13 +66,7 @@ def cut_patches(
     image: Tensor, start: Tensor | None, kernel: list[int], stride: list[int], padding: list[int], circular: bool,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The pixels of each patch in a row ``[B, h, w, K]``, ordered as a convolution's weights, zeros behind them.
-
-    Args:
-        start: where the first patch of each image begins ``[B, 2]``; at the first pixel if None.
-        padding: how far a patch reaches before its start.
-        circular: around the border, or zeros beyond it.
-    """
+    """The pixels of each patch in a row ``[B, h, w, K]``, ordered as a convolution's weights, zeros behind them."""
     images, channels, height, width = image.shape
     out = _patches(image, start, kernel, stride, padding, circular, dtype)
     tokens, wide = out.shape[1] * out.shape[2], out.shape[3]

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Depthwise convolutions of tokens: channels last, an own shift for each image, up to three maps in one launch.
 
 By tiles (:mod:`trueshift.ops.kernels.neighbours`); 3 x 3 at stride 1 by rows (:mod:`.depthwise_rows`).
@@ -25,7 +24,6 @@ from .neighbours import (
     launch_back_to_input,
     launch_forward,
     origin_of,
-    out_shape,
     pick,
     three,
     tile_of,
@@ -83,7 +81,7 @@ def _back_to_weight(
 def _sequences(
     maps: Sequence[Tensor], prefix: Tensor | None, stride: Sequence[int], dtype: torch.dtype
 ) -> list[Tensor]:
-    height, width = out_shape(maps[0].shape, stride)
+    height, width = pooled_shape(maps[0].shape, stride)
     length = height * width + (0 if prefix is None else prefix.shape[1])
     return [x.new_empty((x.shape[0], length, x.shape[3]), dtype=dtype) for x in maps]
 
@@ -142,7 +140,7 @@ def depthwise_back_to_weights(
     if not in_one_launch(maps):
         maps = [x.contiguous().to(maps[0].dtype) for x in maps]
     x, count, (width, _, rows, columns) = maps[0], len(weights), weights[0].shape
-    channels, images, outputs, tile = x.shape[3], x.shape[0], out_shape(x.shape, stride), neighbours.TILE
+    channels, images, outputs, tile = x.shape[3], x.shape[0], pooled_shape(x.shape, stride), neighbours.TILE
     extent = extent_of(channels, width)
     blocks, tiles = blocks_in(channels, extent), tiles_in(*outputs, tile)
     splits = max(1, min(tiles, 2048 // (images * blocks * count)))
@@ -190,15 +188,9 @@ class _Depthwise(torch.autograd.Function):
 
 
 def depthwise_sequences(
-    maps: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    stride: Pair,
-    padding: Pair,
-    offset: Tensor | None = None,
-    mode: str = "circular",
-    norms: Sequence[nn.Module] | None = None,
-    prefix: Tensor | None = None,
-) -> list[Tensor]:
+    maps: Sequence[Tensor], weights: Sequence[Tensor], stride: Pair, padding: Pair, offset: Tensor | None = None,
+    mode: str = "circular", norms: Sequence[nn.Module] | None = None, prefix: Tensor | None = None,
+) -> list[Tensor]:  # fmt: skip
     """Norms and prefix on the way where no gradient is needed; the gradient of one single map comes in one piece."""
     dtype, step, reach, circular = network_precision(maps[0]), list(stride), list(padding), mode == "circular"
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*weights, *maps))):
@@ -212,7 +204,7 @@ def depthwise_sequences(
     sequences = _Depthwise.apply(offset, step, reach, circular, dtype, len(weights), *weights, *own)
     if norms is None and prefix is None:
         return list(sequences)
-    shape = pooled_shape(maps[0], stride)
+    shape = pooled_shape(maps[0].shape, stride)
     return finish([sequence.unflatten(1, shape) for sequence in sequences], norms, prefix)
 
 

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """3 x 3 depthwise convolutions at every position: their values, or only the squares of these, summed over channels.
 
 A program goes down some rows of a strip of columns. Each row of tokens is read once, its neighbours to both sides from

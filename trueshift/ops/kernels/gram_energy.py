@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels: the energy of every phase of a patch grid. The products of neighbouring pixels on the int8 matrix units, in
 two digits per pixel and 32 bits for their sums; then the weighing of the products, in digits held by float64.
 
@@ -138,8 +137,7 @@ def _multiply(
 
 
 @operation(
-    "weigh",
-    lambda found, gram, scale, channels, stride, *_: found.new_empty((found.shape[0], stride[0] * stride[1])),
+    "weigh", lambda found, gram, scale, channels, stride, *_: found.new_empty((found.shape[0], stride[0] * stride[1]))
 )
 def weigh(
     found: Tensor, gram: Tensor, scale: Tensor, channels: int, stride: list[int], kernel: list[int],

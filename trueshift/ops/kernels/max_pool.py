@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """The largest of neighbouring tokens at a stride, with an own shift for each image."""
 
 from typing import Any
@@ -7,14 +6,15 @@ import torch
 from torch import Tensor
 
 from ..geometry.shift import Pair
+from ..nn.depthwise import pooled_shape
 from . import INTERPRETED, operation, refuse_second_derivative
-from .neighbours import launch_back_to_input, launch_forward, out_shape
+from .neighbours import launch_back_to_input, launch_forward
 
 TILE = (16, 16) if INTERPRETED else (4, 8)
 
 
 def _pooled(x: Tensor, stride: list[int], remembered: bool) -> tuple[Tensor, Tensor]:
-    shape = (x.shape[0], *out_shape(x.shape, stride), x.shape[3])
+    shape = (x.shape[0], *pooled_shape(x.shape, stride), x.shape[3])
     return x.new_empty(shape), x.new_empty(shape if remembered else (0,), dtype=torch.uint8)
 
 

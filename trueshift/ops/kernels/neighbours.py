@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels that read neighbouring tokens: depthwise convolutions and pooling by the largest value.
 
 A program computes a tile of neighbouring positions and channels, so that all taps but the first come from the cache.
@@ -13,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..geometry.shift import Pair
+from ..nn.depthwise import pooled_shape
 from . import INTERPRETED
 from .launching import blocks_in, launched, power_of_two
 
@@ -276,11 +276,6 @@ def extent_of(channels: int, width: int) -> int:
     return even if even >= 16 else width
 
 
-def out_shape(shape: Sequence[int], stride: Sequence[int]) -> Pair:
-    """How many outputs there are along rows and columns."""
-    return (shape[1] - 1) // stride[0] + 1, (shape[2] - 1) // stride[1] + 1
-
-
 def tiles_in(height: int, width: int, tile: Pair) -> int:
     """How many tiles cover a map."""
     return blocks_in(height, tile[0]) * blocks_in(width, tile[1])
@@ -305,7 +300,7 @@ def launch_forward(
     """Write the outputs of maps of one layout: weighted sums, or the largest neighbours if there are no weights."""
     x, count = maps[0], len(maps)
     width = weights[0].shape[0] if weights else x.shape[3]
-    kind, outputs, channels = kind_of_norm(norms, count), out_shape(x.shape, stride), x.shape[3]
+    kind, outputs, channels = kind_of_norm(norms, count), pooled_shape(x.shape, stride), x.shape[3]
     extent = width if kind == BY_HEAD else extent_of(channels, width)
     if tile is None:
         tile = TILE if extent <= CHANNELS else (TILE[0] // 2, TILE[1])  # more would not fit into the registers
@@ -331,7 +326,7 @@ def launch_back_to_input(
     _back_to_input[(tiles_in(shape[1], shape[2], tile) * blocks_in(shape[3], extent) * shape[0] * len(out),)](
         *three([grad.contiguous() for grad in grads]), *three([weight.contiguous() for weight in weights]), *three(out),
         None if offset is None else offset.contiguous(), winner,
-        *shape[1:], width, *out_shape(shape, stride), *stride, *padding, *kernel,
+        *shape[1:], width, *pooled_shape(shape, stride), *stride, *padding, *kernel,
         circular, offset is not None, count, count // len(out), not weights,
         extent, power_of_two(extent), *tile, num_warps=WARPS,
     )  # fmt: skip

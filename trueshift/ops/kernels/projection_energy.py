@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Energy of the patch that starts at every token, after its norm and projection: one product of matrices, not stored.
 
 What a merge compares are sums of these energies. Only behind an anchor, where every shift shows the same tensor: the
@@ -18,13 +17,12 @@ from .launching import blocks_in, launched, power_of_two
 
 @torch.no_grad()
 def projected_energy(
-    x: Tensor, weight: Tensor, bias: Tensor | None, norm: nn.LayerNorm | None, before: Pair, dtype: torch.dtype,
-    column_first: bool = False,
-) -> Tensor:  # fmt: skip
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: nn.LayerNorm | None, before: Pair, dtype: torch.dtype
+) -> Tensor:
     """Operands, then the product; a compiler fuses the dozen small steps to the operands by itself."""
     gain = shift = sums = lengths = None
     if norm is not None:
-        gain, shift = (like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
+        gain, shift = (like_patch(parameter, weight) for parameter in (norm.weight, norm.bias))
     if torch.compiler.is_compiling():
         low, sums, lengths, matrix, pull, push = _in_steps(x, weight, bias, gain, shift, dtype)
     else:

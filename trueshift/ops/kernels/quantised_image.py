@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 r"""Kernels: the pixels of an image as 14-bit integers in two digits of eight bits, sorted for the matrix units.
 
 An image row is known by its residue modulo the stride and by its block row :math:`i`; a column by its residue and by

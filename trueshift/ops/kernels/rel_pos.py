@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """The bias of attention by relative positions, gathered from what each query asks of every row of the tables.
 
 Each program computes the distances between its queries and keys itself: no index ever lies in memory.
@@ -136,10 +135,7 @@ def position_bias_forward(
 ) -> Tensor:  # fmt: skip
     """The bias ``[B, heads, N, K]`` of ``scores [B, N, heads, rows + columns]``, with rows of an aligned length.
 
-    Args:
-        query_origin, key_origin: where both grids start; None where they start together.
-        size, query, key: pixels of the image and strides of both grids.
-        rows: of the table for rows of tokens; the rest is for columns.
+    Grids of strides ``query`` and ``key`` on an image of ``size`` start at their origins, or together.
     """
     bias = _bias(scores, query_origin, key_origin, size, query, key)
     (images, queries, heads, steps), length = scores.shape, bias.shape[3]
@@ -181,8 +177,8 @@ def position_bias_backward(
 
 class _PositionBias(torch.autograd.Function):
     @staticmethod
-    def forward(scores, query_origin, key_origin, size, query, key, rows, mode) -> Tensor:
-        bias = position_bias_forward(scores, query_origin, key_origin, size, query, key, rows, mode)
+    def forward(scores, query_origin, key_origin, size, query, key, *more) -> Tensor:
+        bias = position_bias_forward(scores, query_origin, key_origin, size, query, key, *more)
         return bias[..., : _keys(size, key)]
 
     @staticmethod

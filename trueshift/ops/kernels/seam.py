@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels: how much each row and column looks like the first of a photograph, and which token stands nearest."""
 
 from collections.abc import Sequence
@@ -16,11 +15,10 @@ from .launching import blocks_in, launched, power_of_two
 BLOCK = 64
 
 
-def seam_scores(x: Tensor, pixels: Pixels | None = None) -> tuple[Tensor, Tensor]:
+def seam_scores(x: Tensor, pixels: Pixels | None = None) -> tuple[Tensor, ...]:
     """Of rows and columns, from differences that were added up with the image's integers."""
     planes = (pixels or Pixels(x)).planes()
-    rows, columns = contrasts(planes.rows, planes.columns)
-    return rows, columns
+    return tuple(contrasts(planes.rows, planes.columns))
 
 
 def start_on_seam(rows: Tensor, columns: Tensor, offset: Tensor, stride: Sequence[int], keys: Keys) -> Tensor:

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Shift images, each by its own offset, and continue them around their border, in one launch."""
 
 from collections.abc import Sequence

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Attention within windows in one kernel: tokens are read where they stand, so nothing is rolled or cut.
 
 One program serves one head, a run of windows and a part of their queries. It keeps the position bias; the weights

@@ -32,7 +32,6 @@ def attention(
 
     Args:
         heads: lie side by side in the channels.
-        scale: of the products of queries and keys.
         dropped: the part of the weights that is left out.
     """
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, key, value))

@@ -33,27 +33,18 @@ def depthwise(
             and zeros above and below, ``"circular_width"``.
     """
     (sequence,) = depthwise_sequences([x], [weight], stride, padding, offset, mode)
-    return sequence.unflatten(1, pooled_shape(x, stride))
+    return sequence.unflatten(1, pooled_shape(x.shape, stride))
 
 
 def _served(x: Tensor, weights: Sequence[Tensor]) -> bool:
     return len(weights) <= 3 and usable(x) and all(weight.shape == weights[0].shape for weight in weights)
 
 
-def _padded_so(
-    maps: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    stride: Pair,
-    padding: Pair,
-    offset: Tensor | None = None,
-    mode: str = "circular",
-    *_: object,
-    **__: object,
-) -> bool:
-    return mode != "circular_width" and _served(maps[0], weights)
-
-
-@kernel_for(_padded_so)
+@kernel_for(
+    lambda maps, weights, stride, padding, offset=None, mode="circular", *_, **__: (
+        mode != "circular_width" and _served(maps[0], weights)
+    )
+)
 def depthwise_sequences(
     maps: Sequence[Float[Tensor, "B H W C"]],
     weights: Sequence[Float[Tensor, "D 1 kh kw"]],
@@ -169,9 +160,9 @@ def _normed(values: Float[Tensor, "B h w C"], norm: nn.Module) -> Float[Tensor, 
     return norm(values.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
-def pooled_shape(x: Float[Tensor, "B H W C"], stride: Pair) -> Pair:
-    """Rows and columns of the outputs."""
-    return (x.shape[1] - 1) // stride[0] + 1, (x.shape[2] - 1) // stride[1] + 1
+def pooled_shape(shape: Sequence[int], stride: Sequence[int]) -> Pair:
+    """Rows and columns of the outputs of tokens of a shape."""
+    return (shape[1] - 1) // stride[0] + 1, (shape[2] - 1) // stride[1] + 1
 
 
 def fusible(norms: Sequence[nn.Module], weight: Tensor) -> tuple[list[Tensor], float] | None:

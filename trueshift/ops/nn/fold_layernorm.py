@@ -21,19 +21,15 @@ def project_patches_everywhere(
     weight: Float[Tensor, "D rows columns C"],
     bias: Float[Tensor, " D"] | None,
     norm: nn.LayerNorm | None,
-    column_first: bool = False,
 ) -> Float[Tensor, "B H W D"]:
     """The patch that starts at every token, normed if there is a norm, and projected; without gradient.
 
     Shift law: moves with the tokens, to rounding.
-
-    Args:
-        column_first: the norm knows the tokens of a patch column by column.
     """
     if norm is None:
         projected = _convolved(x, weight)
         return projected if bias is None else projected.add_(bias)
-    gain, shift = (like_patch(parameter, weight, column_first) for parameter in (norm.weight, norm.bias))
+    gain, shift = (like_patch(parameter, weight) for parameter in (norm.weight, norm.bias))
     added = (weight * shift).sum((1, 2, 3)) + (0 if bias is None else bias)
     weight = weight * gain
     weight = weight - weight.mean((1, 2, 3), keepdim=True)

@@ -8,13 +8,11 @@ from ..geometry.shift import Pair, circular_shift, pad_image
 from ..kernels import kernel_for, usable
 
 
-def _served(
-    x: Tensor, kernel: Pair, stride: Pair, before: Pair, offset: Tensor | None = None, mode: str = "circular"
-) -> bool:
-    return offset is not None and mode != "circular_width" and usable(x)
-
-
-@kernel_for(_served)
+@kernel_for(
+    lambda x, kernel, stride, before, offset=None, mode="circular": (
+        offset is not None and mode != "circular_width" and usable(x)
+    )
+)
 def max_pool(
     x: Float[Tensor, "B H W C"],
     kernel: Pair,

@@ -49,8 +49,13 @@ class Choice:
         if not self.scores:
             return torch.full_like(self.offset[:, 0], float("inf"), dtype=torch.float64)
         flat = [score.flatten(1) for score in self.scores]
-        winner = _leading(flat).to(torch.uint8).argmax(1)  # of those that tie, any: the gap between them is 0
-        return _margin(flat, winner)
+        winner = _leading(flat).to(torch.uint8).argmax(1)[:, None]  # of those that tie, any: the gap between them is 0
+        gap = torch.zeros_like(flat[0])  # to each grid, in the first score in which the two differ
+        for score in reversed(flat):
+            won = score.gather(1, winner)
+            relative = (won - score) / won.abs().clamp_min(torch.finfo(score.dtype).tiny)
+            gap = torch.where(score == won, gap, relative)
+        return gap.scatter(1, winner, float("inf")).amin(1)
 
 
 Keys = Callable[[Bool[Tensor, " B"] | None], Int64[Tensor, "B H W"]]
@@ -133,16 +138,6 @@ def _leading(flat: Sequence[Tensor], slack: float = 0.0) -> Tensor:
 def _keep_largest(leading: Tensor, score: Tensor, nothing: float, slack: float = 0.0) -> Tensor:
     best = score.masked_fill(~leading, nothing).amax(1, keepdim=True)
     return leading & (score >= (best - best.abs() * slack if slack else best))
-
-
-def _margin(flat: Sequence[Tensor], winner: Tensor) -> Tensor:
-    """Smallest relative gap to another grid, in the first score in which the two differ."""
-    gap = torch.zeros_like(flat[0])
-    for score in reversed(flat):
-        won = score.gather(1, winner[:, None])
-        relative = (won - score) / won.abs().clamp_min(torch.finfo(score.dtype).tiny)
-        gap = torch.where(score == won, gap, relative)
-    return gap.scatter(1, winner[:, None], float("inf")).amin(1)
 
 
 torch.export.register_dataclass(Choice, serialized_type_name="trueshift.Choice")

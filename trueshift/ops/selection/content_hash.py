@@ -10,15 +10,13 @@ with :math:`h` a hash of the values at one position, three times over with other
 columns have different ones: equal ones would tie an origin with its mirror image across the diagonal.
 """
 
-from functools import lru_cache
-
 import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from ..geometry.shift import Pair
 from ..kernels import kernel_for, usable
-from .exact import exporting, within_graph
+from .exact import exporting, kept
 
 PRIME = 2**19 - 1  # products of two residues, summed over up to 2**15 positions, are exact in float64
 HASHES = 3  # together 57 bits, one int64
@@ -141,18 +139,8 @@ def _band(size: int, window: int, seed: int, device: torch.device) -> Tensor:
     return _multipliers(window, seed, device).to(torch.float64)[:, distance.clamp(0, window - 1)] * inside
 
 
-def all_multipliers(x: Tensor) -> Int64[Tensor, " all"]:
+@kept(64)
+def all_multipliers(device: torch.device, rows: int, columns: int, channels: int) -> Int64[Tensor, " all"]:
     """For the kernels: of the channels, the salts, of rows and columns."""
-    sizes = (x.shape[3], x.shape[1], x.shape[2])
-    return (_make_multipliers if within_graph(x) else _kept_multipliers)(*sizes, x.device)
-
-
-def _make_multipliers(channels: int, rows: int, columns: int, device: torch.device) -> Tensor:
     lines = (_multipliers(rows, 0, device).flatten(), _multipliers(columns, HASHES, device).flatten())
     return torch.cat([_salts(1, channels, device) | 1, _salts(1, HASHES, device), *lines])
-
-
-@lru_cache(64)
-def _kept_multipliers(channels: int, rows: int, columns: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return _make_multipliers(channels, rows, columns, device)

@@ -9,7 +9,10 @@ between nearly equal scores then flips when the image moves. Two facts mend this
   first rounded to integers, in units of a power of two taken from the image's largest value, which does not move.
 """
 
+from collections.abc import Callable
+from functools import lru_cache
 from math import ceil, floor, log2, prod
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, Shaped
@@ -86,6 +89,26 @@ def can_ask(x: Tensor) -> bool:
 def within_graph(x: Tensor) -> bool:
     """Whether this is being compiled or captured as a CUDA graph: what is made here is the graph's own."""
     return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def kept(count: int) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Keep the last ``count`` tensors that a function of numbers makes: it takes more launches than using them.
+
+    What it makes within a graph is the graph's own. Its first argument is a tensor, whose device it is made on.
+    """
+
+    def decorate(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @lru_cache(count)
+        def once(*key: Any) -> Tensor:
+            with torch.inference_mode(False), torch.no_grad():  # usable wherever it was made
+                return make(*key)
+
+        def either(like: Tensor, *key: Any) -> Tensor:
+            return (make if within_graph(like) else once)(like.device, *key)
+
+        return either
+
+    return decorate
 
 
 def exporting() -> bool:

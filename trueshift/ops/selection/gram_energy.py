@@ -84,8 +84,7 @@ def patch_energy(
     Shift law: a shift of the image permutes the energies circularly, bit for bit.
 
     Args:
-        image: tokens or pixels, channels last.
-        weight, bias: of the projection, a convolution with this kernel.
+        weight, bias: of the projection, a convolution.
         stride: of the patch grid; both sizes of the image are multiples of it.
         padding: how far the kernel reaches before its nominal start.
         pixels: of the same image, where others need its integers too.

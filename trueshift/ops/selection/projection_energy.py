@@ -16,7 +16,6 @@ def projected_energy(
     norm: nn.LayerNorm | None,
     before: Pair,
     dtype: torch.dtype,
-    column_first: bool = False,
 ) -> Float32[Tensor, "parts B H W"] | None:
     """Squared norm of the projection of the patch that starts at each position, in parts to be added up.
 
@@ -28,14 +27,11 @@ def projected_energy(
         norm: LayerNorm of the patch before it is projected.
         before: how far the patch reaches before its start.
         dtype: in which to multiply.
-        column_first: the norm knows the tokens of a patch column by column.
     """
     return None
 
 
-def like_patch(parameter: Tensor, weight: Tensor, column_first: bool) -> Tensor:
-    """A norm's parameter by row, column and channel of the patch."""
+def like_patch(parameter: Tensor, weight: Tensor) -> Tensor:
+    """A norm's parameter, which has the tokens of a patch column by column, by row, column and channel."""
     rows, columns, channels = weight.shape[1:]
-    if column_first:
-        return parameter.view(columns, rows, channels).transpose(0, 1)
-    return parameter.view(rows, columns, channels)
+    return parameter.view(columns, rows, channels).transpose(0, 1)
