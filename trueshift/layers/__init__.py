@@ -5,6 +5,14 @@ from .merge import AdaptiveConvMerge, AdaptiveMerge, CircularConv2d
 from .tokenize import AdaptiveTokenize, Anchor
 
 __all__ = [
-    "AdaptiveConvMerge", "AdaptiveMerge", "AdaptiveTokenize", "AlignWindows", "Anchor", "CircularAttention",
-    "CircularConv2d", "CircularRelativePosition", "CosineWindowAttention", "WindowAttention",
-]  # fmt: skip
+    "AdaptiveConvMerge",
+    "AdaptiveMerge",
+    "AdaptiveTokenize",
+    "AlignWindows",
+    "Anchor",
+    "CircularAttention",
+    "CircularConv2d",
+    "CircularRelativePosition",
+    "CosineWindowAttention",
+    "WindowAttention",
+]

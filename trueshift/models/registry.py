@@ -125,6 +125,14 @@ ENTRYPOINTS: dict[str, Callable[..., Any]] = {}
 default_cfgs: dict[str, Any] = {}  # timm's register_model looks for this name
 
 
+def __getattr__(name: str) -> Any:
+    """Entrypoints as attributes, since timm writes their names into ``__all__``."""
+    full = ALIASES.get(name, name)
+    if full not in ENTRYPOINTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return ENTRYPOINTS[full]
+
+
 def _register(name: str, entrypoint: Callable[..., Any], cfgs: dict[str, dict[str, Any]]) -> None:
     """Make a model known to folders, and to timm if timm has no model of this name."""
     BUILDERS[name] = partial(_build, name)
@@ -133,7 +141,7 @@ def _register(name: str, entrypoint: Callable[..., Any], cfgs: dict[str, dict[st
         tagged: Any = {f"{name}.{tag}" if tag else name: {**cfg, **common} for tag, cfg in cfgs.items()}
         default_cfgs.update(generate_default_cfgs(tagged))
         entrypoint.__name__ = entrypoint.__qualname__ = name
-        globals()[name] = register_model(entrypoint)  # which writes the name into __all__
+        register_model(entrypoint)
 
 
 def _build(name: str, config: dict[str, Any], **changes: Any) -> Backbone:
