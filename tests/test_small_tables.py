@@ -8,8 +8,8 @@ import pytest
 from paper_tables import PAPER, caption_of, rows_of
 
 from benchmarks.accuracy import plots, store
+from benchmarks.bench import TABLES
 from benchmarks.common import record
-from benchmarks.manifest import TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 

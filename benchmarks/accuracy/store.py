@@ -73,29 +73,28 @@ def curves(recipe: str, metric: str = "top1") -> list[list[tuple[int | None, flo
 def _rows(recipe: str, *key: str) -> list[Row]:
     """The rows of a device, part, protocol and metric, by seed."""
     collection, name = collection_of(recipe)
-    return _table(collection).get((name, *key), [])
+    path = record.RESULTS / f"{collection}.csv"
+    return _indexed(path, path.stat().st_mtime_ns if path.exists() else 0).get((name, *key), [])
 
 
 def take_in(found: Iterable[Recorded], results: Path | None = None) -> None:
     """Put what runs left, trained or measured, in the place of what was there of the same seed, part and device."""
     results = results or record.RESULTS
-    new: dict[str, dict[tuple[str, int, str, str], list[Row]]] = defaultdict(lambda: defaultdict(list))
     for result in found:
-        collection, name = collection_of(result["result"]["recipe"])
-        for row in _new_rows(name, result):
-            new[collection][row[:4]].append(row)
-        path = _words(result["result"]["recipe"], results)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json_text(_with_words(about(result["result"]["recipe"], results), result)))
-    for collection, replaced in new.items():
-        path = results / f"{collection}.csv"
-        kept = [row for row in _read(path) if row[:4] not in replaced]
-        table = sorted([*kept, *(row for group in replaced.values() for row in group)], key=lambda row: row[:4])
+        recipe = result["result"]["recipe"]
+        collection, name = collection_of(recipe)
+        words, numbers = _words(recipe, results), results / f"{collection}.csv"
+        words.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(words, json_text(_with_words(about(recipe, results), result)))
+        new = list(_new_rows(name, result))
+        replaced = {row[:4] for row in new}
+        kept = [row for row in _read(numbers) if row[:4] not in replaced]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(Row._fields)
-        writer.writerows(row._replace(value=repr(row.value).removesuffix(".0")) for row in table)
-        write_whole(path, text.getvalue())
+        ordered = sorted([*kept, *new], key=lambda row: row[:4])
+        writer.writerows(row._replace(value=repr(row.value).removesuffix(".0")) for row in ordered)
+        write_whole(numbers, text.getvalue())
 
 
 def _words(recipe: str, results: Path) -> Path:
@@ -103,17 +102,12 @@ def _words(recipe: str, results: Path) -> Path:
     return results / collection / f"{name.replace('/', '_')}.json"
 
 
-def _table(collection: str) -> dict[tuple[str, ...], list[Row]]:
-    path = record.RESULTS / f"{collection}.csv"
-    return _indexed(path, path.stat().st_mtime_ns) if path.exists() else {}
-
-
 @cache
 def _indexed(path: Path, changed: int) -> dict[tuple[str, ...], list[Row]]:
     found: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in _read(path):
         found[row.recipe, row.device, row.part, row.protocol, row.metric].append(row)
-    return dict(found)
+    return found
 
 
 def _read(path: Path) -> list[Row]:

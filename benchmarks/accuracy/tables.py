@@ -4,10 +4,10 @@ from functools import partial
 from statistics import mean
 from typing import Any, NamedTuple
 
-from benchmarks.accuracy import numbers, plots, store
+from benchmarks.accuracy import fields, numbers, plots, store
 from benchmarks.accuracy.numbers import C_CONS, EXACT, NETWORKS, NOT_YET, S_CONS, TOP1, cell, rates
 from benchmarks.common import record
-from benchmarks.common.record import machine, table
+from benchmarks.common.record import Table, listing, machine, table
 from trueshift.eval import PROTOCOLS
 
 STANDARD_TOP1 = ("cifar-standard", "top1")
@@ -172,10 +172,12 @@ def _exact_counts(recipe: str, part: str, device: str) -> list[int]:
 
 
 def tried() -> str:
-    found = record.load("tried_crops_cutmix")["result"]["rows"]
-    columns = ("top1", "c_cons", "s_cons")
-    rows = [[row["network"], row["change"], *(f"{100 * row[column]:.2f}" for column in columns)] for row in found]
-    return table(["network", "what was changed", "Top-1", "C-Cons.", "S-Cons."], rows, TRIED)
+    head, form = "network | what was changed | Top-1 | C-Cons. | S-Cons.", "{network} | {change}"
+    rows = [
+        {**row, **{key: 100 * row[key] for key in ("top1", "c_cons", "s_cons")}}
+        for row in record.load("tried_crops_cutmix")["result"]["rows"]
+    ]
+    return listing(head, f"{form} | {{top1:.2f}} | {{c_cons:.2f}} | {{s_cons:.2f}}", rows, TRIED)
 
 
 def curves() -> str:
@@ -184,20 +186,17 @@ def curves() -> str:
 
 
 def camvid() -> str:
-    rows = []
-    recorded: dict[str, Any] = {}
-    for name in ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny"):
-        recorded = record.load(f"camvid_{name}")
-        circular, standard = (recorded["result"]["evaluation"][f"ade20k-{kind}"] for kind in ("circular", "standard"))
-        shares = [circular["mean_iou"], *(circular[key]["rate"] for key in ("consistency", "bit_exact"))]
-        rows.append([f"`{name}`", *(f"{100 * share:.2f} %" for share in (*shares, standard["consistency"]["rate"]))])
-    steps, images = recorded["result"]["steps"], recorded["result"]["evaluation"]["ade20k-circular"]["consistency"]
+    found = [record.load(f"camvid_{name}") for name in ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")]
+    rows = [recorded["result"] | recorded["result"]["evaluation"] for recorded in found]
+    images = rows[-1]["ade20k-circular"]["consistency"]["images"]
     note = (
-        f"CamVid from random weights, {steps:,} steps of 16 images, one seed, the same recipe and circular padding for "
-        f"all; measured in float32 on {images['images']} test images with one random pair of shifts each, on "
-        f"{machine(recorded)}. The logs are in `results/camvid_*.json`."
+        f"CamVid from random weights, {rows[-1]['steps']:,} steps of 16 images, one seed, the same recipe and circular "
+        f"padding for all; measured in float32 on {images} test images with one random pair of shifts each, on "
+        f"{machine(found[-1])}. The logs are in `results/camvid_*.json`."
     )
-    return table(["backbone", "mIoU", "mASCC", "logits bit-identical under circular shifts", "mASSC"], rows, note)
+    form = "`{model}` | {ade20k-circular[mean_iou]:.2%} | {ade20k-circular[consistency][rate]:.2%}"
+    form += " | {ade20k-circular[bit_exact][rate]:.2%} | {ade20k-standard[consistency][rate]:.2%}"
+    return listing("backbone | mIoU | mASCC | logits bit-identical under circular shifts | mASSC", form, rows, note)
 
 
 SWINS = [
@@ -275,34 +274,6 @@ ERASED = {f"max {side}": [(f"erased-{side}", key) for key in ("top1", "consisten
 FLIPPED = {f"flipped: {TITLES[column]}": [("flipped", column[1])] for column in (TOP1, C_CONS)}
 MAGNITUDES = {f"0 to {most} pixels": [(f"magnitude-{most}", "consistency")] for most in (8, 16, 24, 32)}
 
-trained_tables = {
-    "summary": summary,
-    "circular": circular,
-    "standard": partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", first=4),
-    "longer": partial(by_line, LONGER),
-    "ablation": partial(
-        by_line,
-        ABLATION,
-        EXACTLY,
-        "ablation",
-        note="Rows without a module have no anchor, which would hide its absence.",
-    ),
-    "criterion": partial(by_line, CRITERIA),
-    "random_grids": partial(by_family, RANDOM_GRIDS),
-    "vit": partial(by_line, VIT),
-    "curves": curves,
-}
-measured_tables = {
-    "switched_off": partial(by_line, SWITCHED_OFF, (TOP1, C_CONS)),
-    "erased": partial(above_the_papers, "erased", "distorted", SWINS, ERASED),
-    "flips": partial(above_the_papers, "flips", "distorted", SWINS, {"Top-1": [TOP1], "C-Cons.": [C_CONS], **FLIPPED}),
-    "magnitude": partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES),
-    "adapted": partial(by_line, ADAPTED, (TOP1, C_CONS), "adapt"),
-    "canonical": partial(by_family, CANONICAL, SEAM),
-    "shipped": partial(by_family, SHIPPED),
-    "exactness": exactness,
-}
-
 
 def motion(where: str) -> str:
     """Wrappers around networks while the camera moves: rates in percent, all families that were measured."""
@@ -331,3 +302,44 @@ def _motion_cell(measured: Any) -> str:
     if measured is None:
         return "-"
     return f"{100 * (measured.get('flicker') or measured['consistency'])['rate']:.1f}"
+
+
+CIFAR = "accuracy/cifar.py --data data/cifar10 --runs"
+SMALL = f"{CIFAR} * shipped/* --seeds 0 1 2 --jobs 8"
+PAPER_SIZE = "cifar10/*_circular cifar10/*_standard --jobs 1 --override batch_size=256 evaluate.every_epochs=10"
+FLIPS = {"Top-1": [TOP1], "C-Cons.": [C_CONS], **FLIPPED}
+ABLATED = "Rows without a module have no anchor, which would hide its absence."
+TRAINED = {
+    "summary": summary,
+    "circular": circular,
+    "standard": partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", first=4),
+    "longer": partial(by_line, LONGER),
+    "ablation": partial(by_line, ABLATION, EXACTLY, "ablation", note=ABLATED),
+    "criterion": partial(by_line, CRITERIA),
+    "random_grids": partial(by_family, RANDOM_GRIDS),
+    "vit": partial(by_line, VIT),
+    "curves": curves,
+}
+MEASURED = {
+    "switched_off": partial(by_line, SWITCHED_OFF, (TOP1, C_CONS)),
+    "erased": partial(above_the_papers, "erased", "distorted", SWINS, ERASED),
+    "flips": partial(above_the_papers, "flips", "distorted", SWINS, FLIPS),
+    "magnitude": partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES),
+    "adapted": partial(by_line, ADAPTED, (TOP1, C_CONS), "adapt"),
+    "canonical": partial(by_family, CANONICAL, SEAM),
+    "shipped": partial(by_family, SHIPPED),
+    "exactness": exactness,
+}
+TABLES = {
+    **{f"small_{name}": Table(SMALL, render) for name, render in TRAINED.items()},
+    **{f"small_{name}": Table(f"{SMALL} --measure-only", render) for name, render in MEASURED.items()},
+    "paper_size": Table(f"{CIFAR} {PAPER_SIZE} evaluate.protocols=[circular,cifar-standard]", paper_size),
+    "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", tried),
+    "camvid": Table("accuracy/camvid.py --data data/camvid", camvid),
+    "motion_cifar10": Table("accuracy/motion.py --family swin --data data/cifar10", partial(motion, "cifar10")),
+    "motion_photos": Table("accuracy/motion.py --family swin --photos data/photos", partial(motion, "photos")),
+    **{
+        f"fields_{task}": Table(f"accuracy/fields.py --task {task} --seeds 0 1 2 --jobs 6", partial(fields.table, task))
+        for task in fields.TASKS
+    },
+}
