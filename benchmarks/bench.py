@@ -6,9 +6,7 @@
     python benchmarks/bench.py check [TABLE]           # fail if a document is not what the result files say
     python benchmarks/bench.py import FOLDER           # results of runs elsewhere, one JSON file each, into results/
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, a number in a sentence between
-``<!-- number EXPRESSION -->`` and ``<!-- end -->``; an expression is Python with the names of
-``benchmarks/prose.py``. A decimal number, percentage or time without it is an error.
+`benchmarks/README.md` has how tables and numbers stand in a document.
 """
 
 import argparse

@@ -5,10 +5,8 @@ r"""Train and measure the networks of the tables on CIFAR-10: the small ones sev
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 --override \
         batch_size=256 evaluate.every_epochs=10 evaluate.protocols=[circular,cifar-standard]
 
-Each run is `trueshift train --config cifar10_small/RECIPE --seed SEED` in a process of its own, which writes a log to
-`--work`. What it reached goes to results/COLLECTION.csv (see `store.py`). Finished runs are skipped. When the time is
-over, all save a checkpoint, and the same command resumes them. `--measure-only` asks finished weights what training
-does not (see `measure.py`).
+What a run reached goes to results/COLLECTION.csv (see `store.py`); finished runs are skipped. `--measure-only` asks
+finished weights what training does not (see `measure.py`). `benchmarks/README.md` has the rest.
 """
 
 import argparse

@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.accuracy.numbers import NOT_YET, cell
+from benchmarks.accuracy.numbers import cell
 from benchmarks.common import record
 from benchmarks.common.processes import run_jobs
 from examples import navier_stokes, shallow_water
@@ -130,7 +130,7 @@ def table(task: str) -> str:
         share = cell([100 * each["harmonics"]["error"][str(each["patches"][-1])] for each in results])
         steps = ", ".join(f"{count:,}" for count in sorted({each["steps"] for each in results}))
         cells = [*errors, f"{apart:.1e}" if apart else "0", share, steps, str(len(results))]
-        rows.append([title, *(cells if results else [NOT_YET])])
+        rows.append([title, *(cells if results else [record.NOT_YET])])
     head = ["network", *(f"{count} step{'s' * (count > 1)}" for count in lengths), "shift error", "pattern of patches"]
     note = (
         "Relative L2 in percent after steps of a rollout; the largest difference between a rolled rollout of "

@@ -51,16 +51,17 @@ def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:
         how = {"criterion": {module: "fixed"}, "anchor": False}
         network = create_model("a_swin_mini", num_classes=subject.num_classes, **how)
         network.load_state_dict(subject.module.state_dict())
-        return _beside(subject, network, request)
+        return beside(subject, network, request)
 
     return twin
 
 
 def _mean_over(grids: int) -> Callable[[EvalModel, EvalOptions], EvalModel]:
-    return lambda subject, request: _beside(subject, mean_over_grids(subject.module, grids), request)
+    return lambda subject, request: beside(subject, mean_over_grids(subject.module, grids), request)
 
 
-def _beside(subject: EvalModel, network: nn.Module, request: EvalOptions) -> EvalModel:
+def beside(subject: EvalModel, network: nn.Module, request: EvalOptions | None = None) -> EvalModel:
+    """Another network that takes and answers the same."""
     made = make_eval_model(network, subject.name, subject.weights, request)
     return replace(made, **{key: getattr(subject, key) for key in ("preparation", "classes", "num_classes")})
 

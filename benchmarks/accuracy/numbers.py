@@ -6,7 +6,6 @@ from typing import Any
 from benchmarks.accuracy import store
 from benchmarks.common import record
 
-NOT_YET = "not run yet"
 Column = tuple[str, str]  # a protocol and a metric
 FAMILIES = {
     "swin": ("Swin-mini", "Swin-T", "swin_tiny"),
@@ -53,7 +52,7 @@ def rates(recipe: str, column: Column, part: str = "") -> list[float]:
 
 def cell(numbers: list[float]) -> str:
     """Mean and sample deviation over seeds."""
-    return paper_cell([mean(numbers), stdev(numbers) if len(numbers) > 1 else None]) if numbers else NOT_YET
+    return paper_cell([mean(numbers), stdev(numbers) if len(numbers) > 1 else None]) if numbers else record.NOT_YET
 
 
 def paper(table: str) -> dict[str, list[list[float | None]]]:

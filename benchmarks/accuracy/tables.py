@@ -1,13 +1,14 @@
 """Tables of networks on CIFAR-10, and of segmentation on CamVid, beside the paper's; what was not run says so."""
 
+from collections import Counter
 from functools import partial
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.accuracy import fields, numbers, plots, store
-from benchmarks.accuracy.numbers import C_CONS, EXACT, NETWORKS, NOT_YET, S_CONS, TOP1, cell, rates
+from benchmarks.accuracy.numbers import C_CONS, EXACT, NETWORKS, S_CONS, TOP1, cell, rates
 from benchmarks.common import record
-from benchmarks.common.record import Table, listing, machine, table
+from benchmarks.common.record import NOT_YET, Table, listing, machine, table
 from trueshift.eval import PROTOCOLS
 
 STANDARD_TOP1 = ("cifar-standard", "top1")
@@ -148,27 +149,23 @@ def summary() -> str:
 def exactness() -> str:
     """Trained weights under many shifts, all networks together."""
     rows = []
-    for place, precision in (("GPU", "float32"), ("GPU", "bf16"), ("CPU", "float32")):
-        device, part = "cuda" if place == "GPU" else "cpu", f"exactness_{precision}"
-        counts = [found for recipe in store.recipes() if (found := _exact_counts(recipe, part, device))]
-        if counts:
-            sums = [sum(column) for column in zip(*counts, strict=True)]
-            rows.append([place, precision, f"{len(counts)}", *(f"{number:,}" for number in sums)])
-    head = ["on", "precision", "networks", "images", "pairs of (image, shift)"]
-    head += ["images whose answer changes", "pairs not bit-identical"]
-    return table(head, rows or [[NOT_YET]], "Parts `exactness_*` in `results/cifar10*.csv`.")
-
-
-def _exact_counts(recipe: str, part: str, device: str) -> list[int]:
-    """Images, pairs, changed answers and differing pairs, over all seeds."""
-    same, exact = (store.numbers(recipe, part, "circular", key, device) for key in ("worst_case", "bit_exact"))
-    counts = []
-    for entry in store.about(recipe)["measured"]:
-        if (entry["part"], entry["device"]) == (part, device):
-            images, seed = entry["images"], entry["seed"]
-            pairs = images * entry["settings"]["shifts"]
-            counts.append((images, pairs, round((1 - same[seed]) * images), round((1 - exact[seed]) * pairs)))
-    return [sum(column) for column in zip(*counts, strict=True)]
+    for device, precision in (("cuda", "float32"), ("cuda", "bf16"), ("cpu", "float32")):
+        part, networks, counts = f"exactness_{precision}", set(), Counter[str]()
+        for recipe in store.recipes():
+            rates = {key: store.numbers(recipe, part, "circular", key, device) for key in ("worst_case", "bit_exact")}
+            for entry in store.about(recipe)["measured"]:
+                if (entry["part"], entry["device"]) == (part, device):
+                    networks.add(recipe)
+                    of = {"worst_case": entry["images"], "bit_exact": entry["images"] * entry["settings"]["shifts"]}
+                    counts.update(images=of["worst_case"], pairs=of["bit_exact"])
+                    counts.update({key: round((1 - rates[key][entry["seed"]]) * of[key]) for key in of})
+        if networks:
+            place = {"cuda": "GPU", "cpu": "CPU"}[device]
+            rows.append({"on": place, "precision": precision, "networks": len(networks), **counts})
+    head = "on | precision | networks | images | pairs of (image, shift)"
+    head += " | images whose answer changes | pairs not bit-identical"
+    form = "{on} | {precision} | {networks} | {images:,} | {pairs:,} | {worst_case:,} | {bit_exact:,}"
+    return listing(head, form, rows or [{}], "Parts `exactness_*` in `results/cifar10*.csv`.")
 
 
 def tried() -> str:
@@ -277,31 +274,27 @@ MAGNITUDES = {f"0 to {most} pixels": [(f"magnitude-{most}", "consistency")] for 
 
 def motion(where: str) -> str:
     """Wrappers around networks while the camera moves: rates in percent, all families that were measured."""
-    found = list(record.load_all(f"motion_{where}_*"))
-    methods = [(run, *each) for run in found for each in run["result"]["methods"].items()]
-    protocols = [name for name in PROTOCOLS if any(name in result["measured"] for _, _, result in methods)]
-    titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
-    titles |= {"jpeg": "JPEG"}
-    rows = []
-    for run, method, result in methods:
-        measured, top1 = result["measured"], result["measured"].get("crop-1", {}).get("top1")
-        shown = f"{100 * top1['rate']:.1f}" if top1 else "-"
-        cells = [_motion_cell(measured.get(name)) for name in protocols]
+    rows, found = [], list(record.load_all(f"motion_{where}_*"))
+    for run in found:
         # before titles were recorded, there was one for each family
         title = run["result"].get("title") or numbers.title_of(run["command"].split("--family ")[1].split()[0], False)
-        rows.append([f"{title}, {method}", str(result["passes"]), shown, *cells])
-    head = ["network", "passes", "Top-1", *(titles.get(name, name.replace("-", " ")) for name in protocols)]
+        for method, result in run["result"]["methods"].items():
+            measured = result["measured"]
+            rates = {name: (each.get("flicker") or each["consistency"])["rate"] for name, each in measured.items()}
+            if top1 := measured.get("crop-1", {}).get("top1"):
+                rates["Top-1"] = top1["rate"]
+            row = {"network": f"{title}, {method}", "passes": result["passes"], "missing": "-"}
+            rows.append(row | {name: 100 * rate for name, rate in rates.items()})
+    shown = ["Top-1", *(name for name in PROTOCOLS if any(name in row for row in rows))]
+    titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
+    titles |= {"jpeg": "JPEG", "Top-1": "Top-1"}
+    head = " | ".join(["network", "passes", *(titles.get(name, name.replace("-", " ")) for name in shown)])
+    form = " | ".join(["{network}", "{passes}", *(f"{{{name}:.1f}}" for name in shown)])
     if not found:
-        return table(head, [[NOT_YET]])
-    images, where_run = numbers.spread([run["result"]["images"] for run in found]), sorted(set(map(machine, found)))
+        return listing(head, form, [{}])
+    images, places = numbers.spread([run["result"]["images"] for run in found]), sorted(set(map(machine, found)))
     note = "Flicker, the lower the better: frames with another answer than the one before."
-    return table(head, rows, f"{images} images; {'; '.join(where_run)}. {note}")
-
-
-def _motion_cell(measured: Any) -> str:
-    if measured is None:
-        return "-"
-    return f"{100 * (measured.get('flicker') or measured['consistency'])['rate']:.1f}"
+    return listing(head, form, rows, f"{images} images; {'; '.join(places)}. {note}")
 
 
 CIFAR = "accuracy/cifar.py --data data/cifar10 --runs"

@@ -5,9 +5,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.common.record import ROOT
@@ -23,38 +23,25 @@ def threads_for(jobs: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // max(1, jobs))
 
 
-def run_jobs(
-    waves: list[Jobs],
-    folder: Path,
-    at_once: int,
-    limit_s: float,
-    finished: Callable[[str], None],
-    program: tuple[str, ...] = TRAIN,
-) -> int:
+def run_jobs(waves: list[Jobs], folder: Path, at_once: int, limit_s: float, finished: Callable[[str], None]) -> int:
     """Run all of a wave before the next, until ``limit_s`` (0: no limit), SIGTERM or Ctrl-C; 0 if all succeeded.
 
     ``finished`` is called for each that did, in this thread. Logs are ``folder/NAME.log``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    timer = threading.Timer(limit_s or threading.TIMEOUT_MAX, stop.set)
-    timer.daemon = True
-    timer.start()
-    count, good = sum(map(len, waves)), 0
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    count, good, stop = sum(map(len, waves)), 0, threading.Event()
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
-    threads = dict.fromkeys(names, str(threads_for(min(at_once, count))))
-    try:
+    environment = {**os.environ, **dict.fromkeys(names, str(threads_for(min(at_once, count))))}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with _stopped(stop, limit_s):
         for wave in waves:
             with ThreadPoolExecutor(max(1, at_once)) as pool:
-                environment = {**os.environ, "PYTHONPATH": paths, **threads}
-                run = {
-                    pool.submit(_run, [*program, *words], folder / f"{name}.log", stop, environment): name
+                running = {
+                    pool.submit(_run, [*TRAIN, *words], folder / f"{name}.log", stop, environment): name
                     for name, words in wave.items()
                 }
-                for future in as_completed(run):
-                    name, code = run[future], future.result()
+                for future in as_completed(running):
+                    name, code = running[future], future.result()
                     how = "not begun" if code is None else f"exit code {code}, see {folder / name}.log"
                     if code == 0:
                         try:
@@ -63,12 +50,23 @@ def run_jobs(
                         except Exception as error:  # whatever it is, it must not end the others
                             how = f"done, but {type(error).__name__}: {error}"
                     print(f"{name}: {how}", flush=True)
+    print(f"{good} of {count} done; the same command resumes the others")
+    return 0 if good == count else STOPPED
+
+
+@contextmanager
+def _stopped(stop: threading.Event, seconds: float) -> Iterator[None]:
+    """Set the event after some seconds (0: never), by SIGTERM or by Ctrl-C."""
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    timer = threading.Timer(seconds or threading.TIMEOUT_MAX, stop.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
     finally:
         timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-    print(f"{good} of {count} done; the same command resumes the others")
-    return 0 if good == count else STOPPED
 
 
 def _run(command: list[str], log: Path, stop: threading.Event, environment: dict[str, str]) -> int | None:

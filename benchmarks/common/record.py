@@ -13,7 +13,7 @@ from trueshift.utils.provenance import circumstances
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
-NOT_YET = "not measured yet"
+NOT_YET = "not run yet"
 Recorded = dict[str, Any]
 
 

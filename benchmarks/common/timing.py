@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def interleaved(runs: dict[Any, Run], rounds: int, cuda: bool, round_s: float = 
     return times
 
 
-def ratio(above: list[float], below: list[float]) -> tuple[float, list[float]]:
+def ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, list[float]]:
     """Median and quartiles of the rounds' ratios."""
     low, middle, high = np.quantile(np.divide(above, below), (0.25, 0.5, 0.75)).tolist()
     return middle, [low, high]

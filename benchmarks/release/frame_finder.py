@@ -99,16 +99,8 @@ def found(finder: FrameFinder, images: Tensor) -> dict[str, float]:
 
 
 def main() -> None:
-    defaults = {
-        "images": [""],
-        "steps": 5000,
-        "rate": 0.5,
-        "resume": False,
-        "measure": False,
-        "seed": 0,
-        "device": "cuda",
-    }
-    given = record.options(__doc__, **defaults).parse_args()
+    numbers, switches = {"steps": 5000, "rate": 0.5, "seed": 0}, {"resume": False, "measure": False}
+    given = record.options(__doc__, images=[""], device="cuda", **numbers, **switches).parse_args()
     files: dict[str, Any] = {path.rpartition("/")[2].removesuffix(".npz"): np.load(path) for path in given.images}
     if given.measure:
         measure(files, given)

@@ -17,7 +17,8 @@ import torch
 from PIL import Image
 
 from benchmarks.common import record, timing
-from benchmarks.common.package import EvalOptions, ImageFolder, find_protocols, load_eval_model, on_gpu, run_evaluation
+from trueshift.data import ImageFolder
+from trueshift.eval import EvalOptions, find_protocols, load_eval_model, run_evaluation
 from trueshift.testing.images import PHOTOS
 
 
@@ -62,28 +63,22 @@ def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict
         settings = EvalOptions(options.shifts, 0, options.batch, **place)
         run_evaluation(subject, source, find_protocols(["circular"]), settings)
 
+    def measured(work: timing.Run) -> tuple[float, int]:
+        """Seconds, and the most memory in use: of the GPU, or of the process."""
+        if options.device == "cpu":
+            return timing.seconds(work, 1, False), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        torch.cuda.reset_peak_memory_stats()
+        return timing.seconds(work, 1, True), torch.cuda.max_memory_allocated()
+
     bare(3)
-    rounds = [(measured(bare, options.device), measured(audit, options.device)) for _ in range(options.rounds)]
-    ratios = [spent / needed for (needed, _), (spent, _) in rounds]
-    row = {
-        "model": name,
-        "views": views,
-        "bare_seconds": median(needed for (needed, _), _ in rounds),
-        "audit_seconds": median(spent for _, (spent, _) in rounds),
-        "ratio": median(ratios),
-        "ratios": ratios,
-        "extra_memory_mib": max(beside - alone for (_, alone), (_, beside) in rounds) / 2**20,
-    }
+    rounds = [(*measured(bare), *measured(audit)) for _ in range(options.rounds)]
+    needed, alone, spent, beside = zip(*rounds, strict=True)
+    ratio, _ = timing.ratio(spent, needed)
+    row = {"model": name, "views": views, "bare_seconds": median(needed), "audit_seconds": median(spent)}
+    row |= {"ratio": ratio, "ratios": [long / short for long, short in zip(spent, needed, strict=True)]}
+    row["extra_memory_mib"] = max(most - less for most, less in zip(beside, alone, strict=True)) / 2**20
     print(row)
     return row
-
-
-def measured(work: timing.Run, device: str) -> tuple[float, int]:
-    """Seconds, and the most memory in use: of the GPU, or of the process."""
-    if not on_gpu(device):
-        return timing.seconds(work, 1, False), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    torch.cuda.reset_peak_memory_stats()
-    return timing.seconds(work, 1, True), torch.cuda.max_memory_allocated()
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def for_each_model(settings: Iterable[Result]) -> list[Result]:
 
 def _places(results: Iterable[Result]) -> str:
     places = "; ".join(dict.fromkeys(result["where"] for result in results if "where" in result))
-    return f"On {places}." if places else "Not measured yet."
+    return f"On {places}." if places else f"{NOT_YET.capitalize()}."
 
 
 def by_setting(settings: list[Result], head: str, form: str, note: str) -> str:
@@ -151,7 +151,7 @@ def modules(device: str = "cuda") -> str:
     form += " | {adaptive_of_block:.2f} | +{printed:.2f} ms"
     for result in reversed(measured("modules_speed_*")):
         if result["device"] == device:
-            rows = sorted(({**row, "missing": ""} for row in result["rows"]), key=lambda row: "error" in row)
+            rows = [{**row, "missing": ""} for row in result["rows"]]
             for row in rows:
                 if times := paper.get(row["name"].removeprefix("MViTv2: ").removesuffix(", stage 1")):
                     row["printed"] = times["adaptive"] - (times["default"] or 0)
