@@ -7,9 +7,8 @@ from functools import partial
 from statistics import mean, stdev  # noqa: F401 -- for expressions
 from typing import Any
 
-from benchmarks.accuracy import numbers as cifar
 from benchmarks.accuracy import store
-from benchmarks.accuracy.numbers import C_CONS, S_CONS, TOP1, rates, spread  # noqa: F401 -- for expressions
+from benchmarks.accuracy.store import C_CONS, S_CONS, TOP1, rates, spread  # noqa: F401 -- for expressions
 from benchmarks.common.record import load
 from benchmarks.speed import tables as speed
 
@@ -39,7 +38,7 @@ def steps(recipe: str) -> int:
 
 def paper(table: str, row: str, column: int) -> float:
     """As printed, without its deviation."""
-    return cifar.paper(table)[row][column][0] or 0.0
+    return store.paper(table)[row][column][0] or 0.0
 
 
 def row(file: str, **wanted: Any) -> dict[str, Any]:

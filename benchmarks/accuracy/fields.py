@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.accuracy.numbers import cell
+from benchmarks.accuracy.store import cell
 from benchmarks.common import record
 from benchmarks.common.processes import run_jobs
 from examples import navier_stokes, shallow_water

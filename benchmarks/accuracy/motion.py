@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import trueshift
-from benchmarks.accuracy import numbers
+from benchmarks.accuracy import store
 from benchmarks.accuracy.measure import beside
 from benchmarks.common import record
 from trueshift.data import ImageFolder, Preparation
@@ -120,7 +120,7 @@ def main() -> None:
             methods[method] = {"passes": passes, "measured": measured}
             rates = {key: (value.get("flicker") or value["consistency"])["rate"] for key, value in measured.items()}
             print(method, rates, flush=True)
-    where, title = Path(given.data).stem or "photos", given.title or numbers.title_of(given.family, False)
+    where, title = Path(given.data).stem or "photos", given.title or store.title_of(given.family, False)
     file = re.sub(r"\W+", "_", given.title.lower()) or given.family
     result = {"title": title, "images": limit, "data": source.title, "methods": methods}
     record.write(f"motion_{where}_{file}", result, 0)

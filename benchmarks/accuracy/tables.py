@@ -2,17 +2,21 @@
 
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.accuracy import fields, numbers, plots, store
-from benchmarks.accuracy.numbers import C_CONS, EXACT, NETWORKS, S_CONS, TOP1, cell, rates
+from benchmarks.accuracy import fields, store
+from benchmarks.accuracy.store import C_CONS, EXACT, FAMILIES, NETWORKS, S_CONS, TOP1, cell, rates, recipe_of, title_of
 from benchmarks.common import record
 from benchmarks.common.record import NOT_YET, Table, listing, machine, table
 from trueshift.eval import PROTOCOLS
 
 STANDARD_TOP1 = ("cifar-standard", "top1")
 TITLES = {TOP1: "Top-1", STANDARD_TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical"}
+LEARNING = "small_learning_curves.svg"
+# text stays text and no date is written, so that files are small and reproducible
+PLOT: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trueshift", "font.size": 9, "legend.frameon": False}
 ALL, EXACTLY = (TOP1, C_CONS, S_CONS), (TOP1, C_CONS, EXACT)
 
 
@@ -24,7 +28,7 @@ class Line(NamedTuple):
     theirs: str = ""
     part: str = ""
 
-    def values(self, column: numbers.Column) -> list[float]:
+    def values(self, column: store.Column) -> list[float]:
         return rates(self.recipe, column, self.part)
 
     def seeds(self) -> str:
@@ -33,7 +37,7 @@ class Line(NamedTuple):
 
 
 def by_line(
-    lines: list[Line], columns: tuple[numbers.Column, ...] = ALL, source: str = "", first: int = 0, note: str = ""
+    lines: list[Line], columns: tuple[store.Column, ...] = ALL, source: str = "", first: int = 0, note: str = ""
 ) -> str:
     """Numbers of each line, how many seeds they are of, and two numbers of a table of the paper from ``first`` on."""
     rows = []
@@ -48,14 +52,14 @@ def by_line(
 def by_family(lines: list[Line], note: str = "") -> str:
     """Lines in whose titles and recipes names of a family stand for themselves, for each of them."""
     found = []
-    for family in numbers.FAMILIES:
-        names = {"plain": numbers.title_of(family, False), "adaptive": numbers.title_of(family, True), "family": family}
-        names |= {"ordinary": numbers.recipe_of(family, False), "twin": numbers.recipe_of(family, True)}
+    for family in FAMILIES:
+        names = {"plain": title_of(family, False), "adaptive": title_of(family, True), "family": family}
+        names |= {"ordinary": recipe_of(family, False), "twin": recipe_of(family, True)}
         found += [Line(line.title.format(**names), line.recipe.format(**names), "", line.part) for line in lines]
     return by_line(found, note=note)
 
 
-def above_the_papers(source: str, part: str, networks: list[Line], columns: dict[str, list[numbers.Column]]) -> str:
+def above_the_papers(source: str, part: str, networks: list[Line], columns: dict[str, list[store.Column]]) -> str:
     """What was measured of some networks, each above the paper's row; numbers in a cell are parted by a slash."""
     rows = []
     for line in networks:
@@ -72,7 +76,7 @@ def _joined(*notes: str) -> str:
 
 
 def _printed(source: str, row: str) -> list[str]:
-    return list(map(numbers.paper_cell, numbers.paper(source)[row]))
+    return list(map(store.paper_cell, store.paper(source)[row]))
 
 
 def _beside(source: str) -> str:
@@ -81,7 +85,7 @@ def _beside(source: str) -> str:
 
 def _options(recipes: list[str]) -> str:
     """Options given beside the recipes, and the recipes without."""
-    options = {recipe: {" ".join(run["overrides"]) for run in numbers.runs(recipe)} for recipe in recipes}
+    options = {recipe: {" ".join(run["overrides"]) for run in store.runs(recipe)} for recipe in recipes}
     found = sorted(set().union(*options.values()) - {""})
     as_they_are = ", ".join(f"`{recipe}`" for recipe, given in options.items() if given == {""})
     but = f", but for {as_they_are}" if as_they_are else ""
@@ -90,21 +94,18 @@ def _options(recipes: list[str]) -> str:
 
 def _where(recipes: list[str]) -> str:
     """Machines, commits and minutes of some runs."""
-    found = [run for recipe in recipes for run in numbers.runs(recipe)]
+    found = [run for recipe in recipes for run in store.runs(recipe)]
     if not found:
         return ""
     places, commits = ({machine(run) for run in found}, {run["commit"][:10] for run in found})
     seconds = [store.numbers(recipe, store.TRAINING, "", "seconds").values() for recipe in recipes]
-    minutes = numbers.spread([number / 60 for each in seconds for number in each])
+    minutes = store.spread([number / 60 for each in seconds for number in each])
     trained_on = f"{'; '.join(sorted(places))}, at commit {', '.join(sorted(commits))}, {minutes} minutes each"
     return f"Trained on {trained_on} beside others on the same GPU."
 
 
 def networks(shifts: str) -> list[Line]:
-    return [
-        Line(numbers.title_of(*each), numbers.recipe_of(*each, shifts), numbers.title_of(*each, paper=True))
-        for each in NETWORKS
-    ]
+    return [Line(title_of(*each), recipe_of(*each, shifts), title_of(*each, paper=True)) for each in NETWORKS]
 
 
 def circular() -> str:
@@ -116,9 +117,9 @@ def paper_size() -> str:
     """(a) and (b), the paper's networks at its resolution."""
     rows, recipes = [], []
     for network in NETWORKS:
-        title = numbers.title_of(*network, paper=True)
+        title = title_of(*network, paper=True)
         moved, standard = (
-            Line(title, numbers.paper_size_recipe(*network, shifts)) for shifts in ("circular", "standard")
+            Line(title, store.paper_size_recipe(*network, shifts)) for shifts in ("circular", "standard")
         )
         recipes += list(dict.fromkeys([moved.recipe, standard.recipe]))
         own = [*(moved.values(column) for column in EXACTLY), standard.values(S_CONS)]
@@ -130,13 +131,13 @@ def paper_size() -> str:
 def summary() -> str:
     """Every family by the same recipe: ordinary, on shifted images, as in the paper, with random grids, their mean."""
     rows, fewer = [], []
-    for family in numbers.FAMILIES:
-        plain, adaptive = numbers.recipe_of(family, False), numbers.recipe_of(family, True)
+    for family in FAMILIES:
+        plain, adaptive = recipe_of(family, False), recipe_of(family, True)
         trained = f"{adaptive}_random_grids"
         parts = ((plain, ""), (f"{family}_mini_da_circular", ""), (adaptive, ""), (trained, ""), (trained, "grids_2"))
         means = [[rates(recipe, column, part) for column in ALL] for recipe, part in parts]
         cells = [" / ".join(f"{mean(values):.1f}" for values in each) if all(each) else NOT_YET for each in means]
-        rows.append([numbers.title_of(family, False), *cells[:4], f"**{cells[4]}**"])
+        rows.append([title_of(family, False), *cells[:4], f"**{cells[4]}**"])
         if len(means[4][0]) < 3:
             fewer.append(f"{rows[-1][0]}: {len(means[4][0])}")
     head = ["32 pixels, 2 to 3 M parameters", "ordinary", "ordinary, trained on circular shifts"]
@@ -179,7 +180,36 @@ def tried() -> str:
 
 def curves() -> str:
     title = "Top-1 on the test images while learning"
-    return f"![{title}](images/{plots.LEARNING})" if plots.curves() else f"{title}: {NOT_YET}."
+    there = any(store.curves(recipe_of(*network)) for network in NETWORKS)
+    return f"![{title}](images/{LEARNING})" if there else f"{title}: {NOT_YET}."
+
+
+def draw(folder: Path) -> None:
+    """Top-1 over epochs, one panel for each family; dotted where trained for longer."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not any(store.curves(recipe_of(*network)) for network in NETWORKS):
+        return
+    with matplotlib.rc_context(PLOT):
+        figure = Figure((9, 2.7), layout="constrained")
+        grid = figure.subplots(1, len(FAMILIES), sharey=True)
+        for axes, family in zip(grid, FAMILIES, strict=True):
+            for adaptive, colour in ((False, "#d1495b"), (True, "#00798c")):
+                for more, style, title in (("", "-", title_of(family, adaptive)), ("_200_epochs", ":", "200 epochs")):
+                    for number, curve in enumerate(store.curves(recipe_of(family, adaptive) + more)):
+                        epochs, top1 = zip(*curve, strict=True)
+                        line = {"color": colour, "linestyle": style, "linewidth": 1.2, "alpha": 0.8}
+                        label = None if number else title
+                        axes.plot(epochs, [100 * rate for rate in top1], label=label, **line)
+            axes.set_xlabel("epoch", fontsize=8)
+            axes.grid(axis="y", linewidth=0.4)
+            axes.spines[["top", "right"]].set_visible(False)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=8, loc="best")
+        grid[0].set_ylabel("Top-1, %")
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.savefig(folder / LEARNING, format="svg", facecolor="white", metadata={"Date": None})
 
 
 def camvid() -> str:
@@ -277,7 +307,7 @@ def motion(where: str) -> str:
     rows, found = [], list(record.load_all(f"motion_{where}_*"))
     for run in found:
         # before titles were recorded, there was one for each family
-        title = run["result"].get("title") or numbers.title_of(run["command"].split("--family ")[1].split()[0], False)
+        title = run["result"].get("title") or title_of(run["command"].split("--family ")[1].split()[0], False)
         for method, result in run["result"]["methods"].items():
             measured = result["measured"]
             rates = {name: (each.get("flicker") or each["consistency"])["rate"] for name, each in measured.items()}
@@ -292,7 +322,7 @@ def motion(where: str) -> str:
     form = " | ".join(["{network}", "{passes}", *(f"{{{name}:.1f}}" for name in shown)])
     if not found:
         return listing(head, form, [{}])
-    images, places = numbers.spread([run["result"]["images"] for run in found]), sorted(set(map(machine, found)))
+    images, places = store.spread([run["result"]["images"] for run in found]), sorted(set(map(machine, found)))
     note = "Flicker, the lower the better: frames with another answer than the one before."
     return listing(head, form, rows, f"{images} images; {'; '.join(places)}. {note}")
 

@@ -41,13 +41,6 @@ class Setting(NamedTuple):
     precision: str
 
 
-def photos_at_random_shifts(batch: int, size: int) -> Tensor:
-    """Normalised: real content, none of it tied."""
-    photos = (torch.stack(list(photographs(size).values())) - 0.45) / 0.225
-    which = torch.arange(batch) % len(photos)
-    return circular_shift(photos[which], torch.randint(size, (batch, 2)), IMAGE_DIMS)
-
-
 def calls(model: nn.Module, owners: list[Any], images: Tensor, method: str = "forward") -> list[timing.Run]:
     """A method of each of these modules, on what it was last given within the model."""
     with ExitStack() as stack:
@@ -127,7 +120,9 @@ CASES = {"swin": swin_cases, "cvt": cvt_cases, "mvitv2": mvit_cases}
 
 def collect(families: list[str], setting: Setting) -> list[Case]:
     torch.manual_seed(timing.SEED)
-    images = photos_at_random_shifts(setting.batch, setting.size).to(setting.device)
+    photos = (torch.stack(list(photographs(setting.size).values())) - 0.45) / 0.225  # real content, none of it tied
+    which, shifts = torch.arange(setting.batch) % len(photos), torch.randint(setting.size, (setting.batch, 2))
+    images = circular_shift(photos[which], shifts, IMAGE_DIMS).to(setting.device)
 
     def make(family: str, label: str) -> nn.Module:
         return contestant(family, label, setting.size).eval().to(setting.device)
