@@ -63,7 +63,7 @@ def _train(given: argparse.Namespace, runs: list[Run]) -> int:
         if given.keep_weights:
             keep_weights(run.folder / "final", given.keep_weights / f"{name}.safetensors")
             shutil.copy(result, given.keep_weights)
-        _take_in(given, result)
+        store.take_in([json.loads(result.read_text())], given.results)
 
     return run_jobs([first, later], given.work, given.jobs, given.limit_s, finished)
 
@@ -83,7 +83,7 @@ def _measure(given: argparse.Namespace, runs: list[Run]) -> int:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.jobs, spawn, torch.set_num_threads, (threads,)) as pool:
         for path in (map if given.jobs == 1 else pool.map)(measure, left):
-            _take_in(given, path)
+            store.take_in([json.loads(path.read_text())], given.results)
     return 0
 
 
@@ -94,10 +94,6 @@ def _parts_there(given: argparse.Namespace, run: Run, device: str) -> set[str]:
         for entry in store.about(run.recipe, given.results)["measured"]
         if (entry["seed"], entry["device"]) == (run.seed, device) and entry["settings"]["limit"] in (0, given.limit)
     }
-
-
-def _take_in(given: argparse.Namespace, path: Path) -> None:
-    store.take_in([json.loads(path.read_text())], given.results)
 
 
 def _arguments() -> argparse.Namespace:

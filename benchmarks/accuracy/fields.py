@@ -18,15 +18,13 @@ import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.accuracy.store import cell
 from benchmarks.common import record
 from benchmarks.common.processes import run_jobs
 from examples import navier_stokes, shallow_water
-from trueshift import FieldNet
-from trueshift.data import FieldStatistics, open_fields
-from trueshift.eval import measure_fields
+from trueshift.eval import EvalOptions, run_field_evaluation
 from trueshift.eval.options import inference_device
 
 
@@ -55,16 +53,6 @@ def training(task: str, run: str) -> list[str]:
     """Words for ``trueshift train``."""
     _, recipe, words = RUNS[run]
     return ["--config", f"fields/{task}_{recipe}", *(word.format(rolls=TASKS[task].rolls) for word in words)]
-
-
-def measured(folder: Path, data: Path, lengths: tuple[int, ...], device: str, limit: int, seed: int) -> dict[str, Any]:
-    """What the final weights of a run reach on the test trajectories; rollouts longer than those are left out."""
-    net = FieldNet.from_pretrained(folder).to(device)
-    statistics = FieldStatistics(*(tuple(net.pretrained_cfg[key]) for key in ("mean", "std")))
-    patches, pairs = [stage["reduction"] for stage in net.encoder.feature_info], open_fields(data, "test")
-    how = {"limit": limit, "device": device, "seed": seed, "circular": net.circular}
-    found = measure_fields(net, pairs, statistics, patches, lengths, **how)
-    return {"parameters": sum(weight.numel() for weight in net.parameters()), "patches": patches, **found}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -109,8 +97,11 @@ def main(arguments: list[str] | None = None) -> int:
         kept = {key: summary[key] for key in ("config", "data", "steps", "seconds", "best_skill")}
         curve = [[entry["step"], entry["model_relative_l2"]] for entry in log if entry["kind"] == "test"]
         result = {"run": run, "training": command, "made": about, **kept, "curve": curve}
-        result |= measured(given.work / title / "final", data, task.lengths, device, given.limit, seed)
-        record.write(title, result, seed)
+        how = EvalOptions(4, given.limit, seed=seed, device=device)
+        final = run_field_evaluation([str(given.work / title / "final")], data, options=how, steps=task.lengths)
+        net = final["models"][0]
+        known = {"parameters": net["parameters"], "patches": net["patches"], **net["measured"]}
+        record.write(title, {**result, **known}, seed)
 
     return run_jobs([jobs], given.work, given.jobs, given.limit_s, finished)
 

@@ -107,11 +107,6 @@ def title_of(family: str, adaptive: bool, paper: bool = False) -> str:
     return "A-" * adaptive + FAMILIES[family][paper]
 
 
-def runs(recipe: str) -> list[dict[str, Any]]:
-    """Commit, machine and so on of each training."""
-    return about(recipe)["trained"]
-
-
 def rates(recipe: str, column: Column, part: str = "") -> list[float]:
     """As evaluated when the training ended, or as a part that was measured later, on a GPU or else on a CPU."""
     found = {} if part else numbers(recipe, FINAL, *column)

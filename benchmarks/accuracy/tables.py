@@ -37,7 +37,7 @@ class Line(NamedTuple):
 
 
 def by_line(
-    lines: list[Line], columns: tuple[store.Column, ...] = ALL, source: str = "", first: int = 0, note: str = ""
+    lines: list[Line], columns: tuple[store.Column, ...] = ALL, source: str = "", first: int = 0, *notes: str
 ) -> str:
     """Numbers of each line, how many seeds they are of, and two numbers of a table of the paper from ``first`` on."""
     rows = []
@@ -46,7 +46,8 @@ def by_line(
         rows.append([line.title, *(cell(line.values(column)) for column in columns), line.seeds(), *printed])
     head = ["model", *(TITLES[column] for column in columns), "seeds"]
     head += [f"the paper's {head[1]}", head[2]] if source else []
-    return table(head, rows, _joined(note, _options([line.recipe for line in lines]), _beside(source)))
+    recipes = [line.recipe for line in lines]
+    return table(head, rows, *notes, _options(recipes), _beside(source))
 
 
 def by_family(lines: list[Line], note: str = "") -> str:
@@ -56,7 +57,7 @@ def by_family(lines: list[Line], note: str = "") -> str:
         names = {"plain": title_of(family, False), "adaptive": title_of(family, True), "family": family}
         names |= {"ordinary": recipe_of(family, False), "twin": recipe_of(family, True)}
         found += [Line(line.title.format(**names), line.recipe.format(**names), "", line.part) for line in lines]
-    return by_line(found, note=note)
+    return by_line(found, ALL, "", 0, note)
 
 
 def above_the_papers(source: str, part: str, networks: list[Line], columns: dict[str, list[store.Column]]) -> str:
@@ -71,10 +72,6 @@ def above_the_papers(source: str, part: str, networks: list[Line], columns: dict
     return table(["model", *columns], rows, _beside(source))
 
 
-def _joined(*notes: str) -> str:
-    return " ".join(filter(None, notes))
-
-
 def _printed(source: str, row: str) -> list[str]:
     return list(map(store.paper_cell, store.paper(source)[row]))
 
@@ -85,7 +82,7 @@ def _beside(source: str) -> str:
 
 def _options(recipes: list[str]) -> str:
     """Options given beside the recipes, and the recipes without."""
-    options = {recipe: {" ".join(run["overrides"]) for run in store.runs(recipe)} for recipe in recipes}
+    options = {recipe: {" ".join(run["overrides"]) for run in store.about(recipe)["trained"]} for recipe in recipes}
     found = sorted(set().union(*options.values()) - {""})
     as_they_are = ", ".join(f"`{recipe}`" for recipe, given in options.items() if given == {""})
     but = f", but for {as_they_are}" if as_they_are else ""
@@ -94,7 +91,7 @@ def _options(recipes: list[str]) -> str:
 
 def _where(recipes: list[str]) -> str:
     """Machines, commits and minutes of some runs."""
-    found = [run for recipe in recipes for run in store.runs(recipe)]
+    found = [run for recipe in recipes for run in store.about(recipe)["trained"]]
     if not found:
         return ""
     places, commits = ({machine(run) for run in found}, {run["commit"][:10] for run in found})
@@ -109,8 +106,8 @@ def networks(shifts: str) -> list[Line]:
 
 
 def circular() -> str:
-    where = _where([line.recipe for line in networks("circular")])
-    return by_line(networks("circular"), EXACTLY, "cifar", note=where)
+    lines = networks("circular")
+    return by_line(lines, EXACTLY, "cifar", 0, _where([line.recipe for line in lines]))
 
 
 def paper_size() -> str:
@@ -125,7 +122,7 @@ def paper_size() -> str:
         own = [*(moved.values(column) for column in EXACTLY), standard.values(S_CONS)]
         rows.append([title, *map(cell, own), moved.seeds(), *(_printed("cifar", title)[at] for at in (0, 1, 5))])
     head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
-    return table(head, rows, _joined(_where(recipes), _options(recipes), _beside("cifar")))
+    return table(head, rows, _where(recipes), _options(recipes), _beside("cifar"))
 
 
 def summary() -> str:
@@ -335,9 +332,9 @@ ABLATED = "Rows without a module have no anchor, which would hide its absence."
 TRAINED = {
     "summary": summary,
     "circular": circular,
-    "standard": partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", first=4),
+    "standard": partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", 4),
     "longer": partial(by_line, LONGER),
-    "ablation": partial(by_line, ABLATION, EXACTLY, "ablation", note=ABLATED),
+    "ablation": partial(by_line, ABLATION, EXACTLY, "ablation", 0, ABLATED),
     "criterion": partial(by_line, CRITERIA),
     "random_grids": partial(by_family, RANDOM_GRIDS),
     "vit": partial(by_line, VIT),

@@ -75,10 +75,11 @@ def machine(recorded: Recorded, device: str = "cuda") -> str:
     return f"{name}, torch {recorded['versions']['torch']}"
 
 
-def table(head: list[str], rows: Iterable[list[str]], note: str = "") -> str:
-    """A Markdown table with a note below; short rows are filled up."""
+def table(head: list[str], rows: Iterable[list[str]], *notes: str) -> str:
+    """A Markdown table with notes below; short rows are filled up."""
     filled = [[*row, *[""] * (len(head) - len(row))] for row in rows]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *filled)]
+    note = " ".join(filter(None, notes))
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:], *(["", note] if note else [])])
 
 

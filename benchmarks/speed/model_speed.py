@@ -2,9 +2,6 @@
 
     python -m benchmarks.speed.model_speed --models swin --batch 128 --work inference training
     python -m benchmarks.speed.model_speed --mode graph --batch 1                              # latency
-    python -m benchmarks.speed.model_speed --models swin --size 224 448 896 --same-area        # against resolution
-    python -m benchmarks.speed.model_speed --models vit dinov2 torchvision_swin transformers_swin --name adapted_speed
-    python -m benchmarks.speed.model_speed --part decoder --models swin swinv2 --batch 16      # UperNet's
 
 The reference and the adaptive network side by side in one process, round by round. Inputs are noise. A training step is
 forward, cross entropy, backward and SGD. `bf16` is autocast. `graph` replays one CUDA graph of the eager network. What

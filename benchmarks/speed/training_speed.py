@@ -1,8 +1,5 @@
 """Does training on real data keep the speed of the bare network, and does it learn? What does a CUDA graph save?
 
-    python -m benchmarks.speed.training_speed --data data/cifar10 --models swin_tiny a_swin_tiny --batch 256 --epochs 3
-    python -m benchmarks.speed.training_speed --data data/cifar10 --graph --models swin_mini a_swin_mini --batch 96 512
-
 Training is `trueshift train` by the recipe for circular shifts: its own images per second, with resizing, cropping,
 flipping, clipping and logging; the first steps, which compile, are left out. Bare is the same compiled network and
 optimizer in the same process, on one random batch that lies on the device: forward, backward, update. `--graph` is
