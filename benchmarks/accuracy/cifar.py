@@ -30,7 +30,25 @@ from trueshift.eval.options import inference_device
 
 
 def main() -> int:
-    given = _arguments()
+    given = record.options(
+        __doc__,
+        data={"required": True, "help": "CIFAR-10, or 'sample' for the images that come with the package"},
+        runs={"nargs": "+", "required": True, "metavar": "GLOB", "help": "e.g. 'a_*' 'shipped/*'"},
+        seeds=[0],
+        jobs={"default": 8, "help": "processes at a time"},
+        limit_s={"default": 0.0, "help": "seconds, after which trainings save and stop; 0 for none"},
+        compile=False,
+        override={"default": [], "metavar": "KEY=VALUE", "help": "of all runs, and recorded"},
+        work={"default": record.ROOT / "runs" / "tables", "type": Path, "help": "folder of all runs"},
+        results={"default": record.RESULTS, "type": Path, "help": "folder of the CSV files"},
+        keep_weights={"type": Path, "help": "folder for the final weights, float16, and results"},
+        weights={"type": Path, "help": "folder of weights that were kept, to start from or measure"},
+        measure_only=False,
+        parts={"nargs": "+", "choices": list(PARTS), "help": "what to measure; all by default"},
+        device={"default": "auto", "help": "to measure on"},
+        batch={"default": 0, "help": "to measure with"},
+        limit={"default": 0, "help": "test images to measure, for a trial; 0 for all"},
+    ).parse_args()
     runs = [Run(recipe, seed, given.work, given.weights) for seed in given.seeds for recipe in matching(given.runs)]
     return _measure(given, runs) if given.measure_only else _train(given, runs)
 
@@ -94,28 +112,6 @@ def _parts_there(given: argparse.Namespace, run: Run, device: str) -> set[str]:
         for entry in store.about(run.recipe, given.results)["measured"]
         if (entry["seed"], entry["device"]) == (run.seed, device) and entry["settings"]["limit"] in (0, given.limit)
     }
-
-
-def _arguments() -> argparse.Namespace:
-    return record.options(
-        __doc__,
-        data={"required": True, "help": "CIFAR-10, or 'sample' for the images that come with the package"},
-        runs={"nargs": "+", "required": True, "metavar": "GLOB", "help": "e.g. 'a_*' 'shipped/*'"},
-        seeds=[0],
-        jobs={"default": 8, "help": "processes at a time"},
-        limit_s={"default": 0.0, "help": "seconds, after which trainings save and stop; 0 for none"},
-        compile=False,
-        override={"default": [], "metavar": "KEY=VALUE", "help": "of all runs, and recorded"},
-        work={"default": record.ROOT / "runs" / "tables", "type": Path, "help": "folder of all runs"},
-        results={"default": record.RESULTS, "type": Path, "help": "folder of the CSV files"},
-        keep_weights={"type": Path, "help": "folder for the final weights, float16, and results"},
-        weights={"type": Path, "help": "folder of weights that were kept, to start from or measure"},
-        measure_only=False,
-        parts={"nargs": "+", "choices": list(PARTS), "help": "what to measure; all by default"},
-        device={"default": "auto", "help": "to measure on"},
-        batch={"default": 0, "help": "to measure with"},
-        limit={"default": 0, "help": "test images to measure, for a trial; 0 for all"},
-    ).parse_args()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,6 @@ WARM_UP = 500  # steps at most, as in the recipe
 
 
 def training(task: str, run: str) -> list[str]:
-    """Words for ``trueshift train``."""
     _, recipe, words = RUNS[run]
     return ["--config", f"fields/{task}_{recipe}", *(word.format(rolls=TASKS[task].rolls) for word in words)]
 

@@ -172,7 +172,7 @@ def _indexed(path: Path, changed: int) -> dict[tuple[str, ...], list[Row]]:
 def _read(path: Path) -> list[Row]:
     lines = path.read_text().splitlines()[1:] if path.exists() else []
     return [
-        Row(recipe, int(seed), *words, int(epoch) if epoch else None, float(value), int(images) if images else None)  # type: ignore[misc]
+        Row(recipe, int(seed), *words, int(epoch) if epoch else None, float(value), int(images) if images else None)
         for recipe, seed, *words, epoch, value, images in csv.reader(lines)
     ]
 

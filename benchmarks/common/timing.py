@@ -1,7 +1,7 @@
 """Fair clocks: what is compared runs interleaved in one process, and what counts is the ratio within each round."""
 
 import argparse
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,10 +38,7 @@ def arguments(about: str | None, modes: tuple[str, ...], **more: Any) -> argpars
 def seconds(run: Run, repeats: int, cuda: bool) -> float:
     """Of one run, from several in a row; on CUDA between two events, so that it is the device's time."""
     if not cuda:
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return (time.perf_counter() - begin) / repeats
+        return timeit.timeit(run, number=repeats) / repeats
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     first.record()

@@ -43,7 +43,7 @@ SIZES = {name: (side, side) for name, side in PAPER.items()}
 SIZES |= {"a_swinv2_tiny_window16_256": (256, 256), "a_swin_tiny, 224 x 448": (224, 448)}
 MINI = dict.fromkeys(("a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"), (32, 32))
 CLEAR = 1e-5
-Rows = Iterator[dict[str, Any]]
+Rows = Iterator[dict[str, Any]]  # one for all layers, for each model, or for each size of its images
 
 
 def images(size: tuple[int, int]) -> torch.Tensor:
@@ -79,7 +79,6 @@ def prepared(module: Any, device: str, tf32: bool, autocast: bool, compiled: boo
 
 
 def layers(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
-    """One row for all layers."""
     made, batch = make_layers(given.size), images((given.size, given.size)).to(options["device"])
     names, failed = COMPILED if options["compiled"] or given.core else tuple(made), {}
     shifts = given.shifts if given.shifts == "all" else int(given.shifts)
@@ -96,7 +95,6 @@ def layers(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
 
 
 def models(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
-    """One row for each model."""
     every, sizes = given.shifts == "all", MINI if given.what == "mini" else SIZES
     for name in given.only or sizes:
         found, pairs = [], 0
@@ -116,7 +114,6 @@ def models(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
 
 
 def segmentation(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
-    """One row for each backbone and size."""
     for name, side in PAPER.items():
         for size in ((side, side), (2 * side, 2 * side), (side, 2 * side)):
             torch.manual_seed(given.seed)
@@ -165,7 +162,6 @@ def without_anchor(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
 
 
 def sample(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
-    """One row for each model."""
     source, protocols = open_data(), find_protocols(["circular"])
     for name in (each for adaptive in MINI for each in (adaptive.removeprefix("a_"), adaptive)):
         subject = load_eval_model(name, EvalOptions(device=options["device"]))

@@ -75,7 +75,7 @@ def decoder_alone(label: str, setting: Setting, images: Tensor) -> nn.Module:
     def before(x: Tensor) -> tuple[Tokens, ...]:
         return tuple(Tokens(tokens.values.detach().requires_grad_(net.training), tokens.grid) for tokens in features)
 
-    net.encoder.features = before  # type: ignore[method-assign]
+    net.encoder.features = before
     return net
 
 
@@ -99,7 +99,7 @@ def prepare(label: str, setting: Setting) -> tuple[timing.Run, dict[str, Any]]:
     training, optimizer = setting.work == "training", torch.optim.SGD(weights, lr=1e-4)
     net = model.train(training)
     if setting.mode == "compiled":
-        net = torch.compile(model, dynamic=False, options=dict(SAFE) if training else None)  # type: ignore[assignment]
+        net = torch.compile(model, dynamic=False, options=dict(SAFE) if training else None)
 
     def run() -> None:
         with torch.set_grad_enabled(training), timing.autocast(setting):
@@ -137,7 +137,6 @@ def peak_memory(run: timing.Run, held: Iterable[Tensor]) -> dict[str, float]:
 
 
 def measure(setting: Setting, rounds: int) -> dict[str, Any]:
-    """One row for each of the two."""
     timing.set_precision(setting.precision)
     torch.compiler.reset()
     runs, rows, times = {}, {}, {}

@@ -58,7 +58,6 @@ def versions(*runs: timing.Run) -> dict[str, timing.Run]:
 
 
 def numbered(name: str, runs: list[list[timing.Run]], first: int) -> Iterator[Case]:
-    """One case for each stage."""
     for number, of_stage in enumerate(zip(*runs, strict=True), first):
         yield f"{name}, stage {number}", versions(*of_stage)
 
