@@ -87,6 +87,8 @@ TABLES = {
         "exactness/bit_identity.py segmentation --shifts 4 --places cuda-float32", segmentation
     ),
     "without_anchor": Table("exactness/bit_identity.py without_anchor --places cuda-float32", without_anchor),
-    "sample_consistency": Table("exactness/bit_identity.py sample --places cuda-float32", sample_consistency),
+    "sample_consistency": Table(
+        "exactness/bit_identity.py sample --places cuda-float32 --batch 1000", sample_consistency
+    ),
     "frame_stability": Table("exactness/frame_stability.py", frame_stability),
 }
