@@ -41,7 +41,8 @@ def test_ratios_are_those_of_the_rounds_and_an_error_is_one_line():
 def test_every_module_that_is_measured_is_found_in_its_network(monkeypatch):
     minis = {name: Family(f"{name}_mini", 32) for name in ("swin", "cvt", "mvitv2")}
     monkeypatch.setattr(contestants, "FAMILIES", minis)
-    assert len(modules_speed.collect(list(minis), modules_speed.Setting("cpu", 1, 32, "float32"))) == 18
+    cases, errors = modules_speed.collect(list(minis), modules_speed.Setting("cpu", 1, 32, "float32"))
+    assert (len(cases), errors) == (18, [])
 
 
 def test_tables_of_nothing_say_so(results):
@@ -61,8 +62,10 @@ def save(name, rows):
 def test_what_failed_is_shown(results):
     """All that can be measured is in the documents, whose tables test_house.py renders."""
     save("model_speed_a", [{"name": "reference"}, {"name": "ours, adaptive", "error": "Oops: no"}])
+    save("modules_speed_cuda", [{"name": "cvt", "error": "Oops: no"}])
     assert "| failed: Oops: no |" in TABLES["speed_inference"].render()
     assert "| Swin-T | 28.3 M | failed: Oops: no |" in TABLES["speed_summary"].render()
+    assert "| cvt | failed: Oops: no |" in TABLES["speed_modules"].render()
 
 
 def test_every_table_of_the_documents_is_in_the_manifest_and_the_reverse():

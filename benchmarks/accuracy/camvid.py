@@ -7,6 +7,7 @@ measured on the test split: mIoU, mASCC under circular and mASSC under standard 
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.common import record
@@ -17,19 +18,22 @@ MODELS = ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")
 
 def main() -> int:
     models = {"default": list(MODELS), "choices": MODELS}
-    keep = {"default": record.ROOT / "runs" / "camvid_table", "type": Path, "help": "folder of all runs"}
+    keep = {"type": Path, "help": "folder for weights, logs and checkpoints"}
     options = record.options(__doc__, data={"required": True}, models=models, seed=0, keep=keep)
     given, more = options.parse_known_args()
     more += ["--data.path", given.data, "--seed", str(given.seed), "--log.tensorboard", "false"]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = given.keep or Path(scratch)
 
-    def finished(name: str) -> None:
-        summary, log = record.training_run(given.keep / name)
-        del summary["config"]["output"]  # where it was written says nothing elsewhere
-        kept = ("config", "data", "steps", "seconds", "best_mean_iou", "evaluation")
-        record.write(f"camvid_{name}", {"model": name, **{key: summary[key] for key in kept}, "log": log}, given.seed)
+        def finished(name: str) -> None:
+            summary, log = record.training_run(folder / name)
+            del summary["config"]["output"]  # where it was written says nothing elsewhere
+            kept = ("config", "data", "steps", "seconds", "best_mean_iou", "evaluation")
+            result = {"model": name, **{key: summary[key] for key in kept}, "log": log}
+            record.write(f"camvid_{name}", result, given.seed)
 
-    jobs = {name: ["--config", f"camvid/{name}", "--output", str(given.keep / name), *more] for name in given.models}
-    return run_jobs([jobs], given.keep, 1, 0, finished)
+        jobs = {name: ["--config", f"camvid/{name}", "--output", str(folder / name), *more] for name in given.models}
+        return run_jobs([jobs], folder, 1, 0, finished)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
 python -m benchmarks.release.ship_weights RUN ...
 
 A run is its folder, the ``final`` folder in it, or the file that ``accuracy/cifar.py --keep-weights`` made of it. Its
-result is the JSON file of its name beside it, or its own ``summary.json``. Nothing is written unless the rounded
-weights, loaded as users load them, pass every check.
+result is --result FILE, or the JSON file of its name beside it, or its own ``summary.json``. Nothing is written unless
+the rounded weights, loaded as users load them, pass every check.
 """
 
 import json
 import sys
 import tempfile
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import fill
 from unittest import mock
@@ -194,19 +195,22 @@ def find_result(source: Path) -> Recorded:
     beside = run.with_name(f"{run.name.removesuffix('.safetensors')}.json")
     own = run / "summary.json"
     if not beside.exists() and not own.exists():
-        raise Refused(f"no result: needs {beside.name} beside it")
+        raise Refused(f"no result: needs {beside.name} beside it, or --result FILE")
     return read_json(beside if beside.exists() else own)
 
 
 def main() -> int:
     allow, folder = {"default": 2, "help": "images whose answer rounding may change"}, {"default": shipped.FOLDER}
-    parser = record.options(__doc__, tag="cifar10", allow=allow, shifts=8, folder=folder)
+    results = {"nargs": "*", "type": Path, "default": [], "help": "one for each run, in the same order"}
+    parser = record.options(__doc__, result=results, tag="cifar10", allow=allow, shifts=8, folder=folder)
     parser.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     options = parser.parse_args()
+    if options.result and len(options.result) != len(options.sources):
+        parser.error(f"{len(options.result)} results for {len(options.sources)} runs: needs one for each, or none")
     refused = 0
-    for source in options.sources:
+    for source, file in zip_longest(options.sources, options.result):
         try:
-            result = find_result(source)
+            result = read_json(file) if file else find_result(source)
             measured = numbers_of(result)
             if measured["top1"] is None:
                 raise Refused("its result has no Top-1: needs that of the run with its evaluation")

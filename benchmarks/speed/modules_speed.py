@@ -117,7 +117,8 @@ def _attentions(model: Any) -> list[Any]:
 CASES = {"swin": swin_cases, "cvt": cvt_cases, "mvitv2": mvit_cases}
 
 
-def collect(families: list[str], setting: Setting) -> list[Case]:
+def collect(families: list[str], setting: Setting) -> tuple[list[Case], list[dict[str, Any]]]:
+    """All cases, and the errors of families whose cases could not be made."""
     torch.manual_seed(timing.SEED)
     photos = (torch.stack(list(photographs(setting.size).values())) - 0.45) / 0.225  # real content, none of it tied
     which, shifts = torch.arange(setting.batch) % len(photos), torch.randint(setting.size, (setting.batch, 2))
@@ -126,18 +127,28 @@ def collect(families: list[str], setting: Setting) -> list[Case]:
     def make(family: str, label: str) -> nn.Module:
         return contestant(family, label, setting.size).eval().to(setting.device)
 
-    with torch.no_grad(), timing.autocast(setting):
-        return [case for family in families for case in CASES[family](images, make)]
+    cases, errors = list[Case](), []
+    for family in families:
+        try:
+            with torch.no_grad(), timing.autocast(setting):
+                cases += CASES[family](images, make)
+        except Exception as problem:
+            errors.append({"name": family, "error": timing.in_words(problem)})
+    return cases, errors
 
 
 def measure(cases: list[Case], setting: Setting, mode: str, rounds: int) -> list[dict[str, Any]]:
     runs: dict[Any, timing.Run] = {}
+    failed = []
     for name, found in cases:
         for version, call in found.items():
-            run = torch.no_grad()(timing.autocast(setting)(call))
-            for _ in range(3):
-                run()
-            runs[name, version] = timing.graphed(run) if mode == "graph" else run
+            try:
+                run = torch.no_grad()(timing.autocast(setting)(call))
+                for _ in range(3):
+                    run()
+                runs[name, version] = timing.graphed(run) if mode == "graph" else run
+            except Exception as problem:
+                failed.append({"name": name, "version": version, "error": timing.in_words(problem)})
     times = timing.interleaved(runs, rounds, setting.device == "cuda", 0.03)
     block = times.get((BLOCK, "ordinary"))
     rows: dict[str, dict[str, Any]] = {}
@@ -149,7 +160,7 @@ def measure(cases: list[Case], setting: Setting, mode: str, rounds: int) -> list
         if version == "adaptive":  # the ordinary network may have no such step
             ordinary = times.get((name, "ordinary"), [0.0] * rounds)
             row["delta_ms"] = 1e3 * median(ours - theirs for ours, theirs in zip(taken, ordinary, strict=True))
-    return list(rows.values())
+    return [*rows.values(), *failed]
 
 
 def main() -> None:
@@ -159,9 +170,9 @@ def main() -> None:
     for batch, precision in product(given.batch, given.precision):
         setting = Setting(given.device, batch, given.size, precision)
         timing.set_precision(precision)
-        cases = collect(given.models, setting)
+        cases, errors = collect(given.models, setting)
         for mode in given.mode:
-            rows = measure(cases, setting, mode, given.rounds)
+            rows = measure(cases, setting, mode, given.rounds) + errors
             for row in rows:
                 print(mode, {key: value for key, value in row.items() if "seconds" not in key}, flush=True)
             found.append({**setting._asdict(), "mode": mode, "rows": rows})

@@ -151,7 +151,7 @@ def modules(device: str = "cuda") -> str:
     form += " | {adaptive_of_block:.2f} | +{printed:.2f} ms"
     for result in reversed(measured("modules_speed_*")):
         if result["device"] == device:
-            rows = [{**row, "missing": ""} for row in result["rows"]]
+            rows = sorted(({**row, "missing": ""} for row in result["rows"]), key=lambda row: "error" in row)
             for row in rows:
                 if times := paper.get(row["name"].removeprefix("MViTv2: ").removesuffix(", stage 1")):
                     row["printed"] = times["adaptive"] - (times["default"] or 0)

@@ -316,7 +316,7 @@ RUN = {"recipe": "a/swin", "config": {"schedule": {"epochs": 200}}, "evaluation"
 def test_a_run_is_shipped_by_one_command(kept, shipping, made, monkeypatch, tmp_path, capsys):
     from benchmarks.release.weights import keep_weights
 
-    run, target = tmp_path / "swin_seed3", tmp_path / "target"
+    run, target = tmp_path / "a_swin_mini", tmp_path / "target"
     target.mkdir()
     made[1]["a_swin_mini"].save_pretrained(run / "final", num_classes=10, label_names=list(CIFAR10_CLASSES))
     source = keep_weights(run / "final", tmp_path / "swin_seed3.safetensors") if kept else run
@@ -324,7 +324,8 @@ def test_a_run_is_shipped_by_one_command(kept, shipping, made, monkeypatch, tmp_
     verified = json.loads((made[0] / "a_swin_mini_patch2_window4_32.cifar10.json").read_text())["verified"]
     monkeypatch.setattr(shipping, "compare", lambda *given, **limits: verified)
     words = ["ship_weights.py", str(source), str(tmp_path / "nothing"), "--folder", str(target)]
-    monkeypatch.setattr(sys, "argv", words)
+    results = ["--result", str(tmp_path / "swin_seed3.json"), str(tmp_path / "none.json")]
+    monkeypatch.setattr(sys, "argv", [*words, *results])
     assert shipping.main() == 1  # there is no second run, and the first is shipped all the same
     message = capsys.readouterr()
     assert "a_swin_mini_patch2_window4_32.cifar10.json" in message.out
