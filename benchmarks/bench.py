@@ -1,14 +1,12 @@
 """Measure what the documents show, and write it there.
 
-    python benchmarks/bench.py list                    # tables, their commands and result files
+    python benchmarks/bench.py list                    # tables and their commands
     python benchmarks/bench.py run TABLE [OPTION ...]   # measure; options are added to the table's command
     python benchmarks/bench.py render [TABLE]          # write tables, plots and numbers into README and docs
     python benchmarks/bench.py check [TABLE]           # fail if a document is not what the result files say
     python benchmarks/bench.py import FOLDER           # results of runs elsewhere, one JSON file each, into results/
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, a number in a sentence between
-``<!-- number EXPRESSION -->`` and ``<!-- end -->``; an expression is Python with the names of
-``benchmarks/prose.py``. A decimal number, percentage or time without it is an error.
+`benchmarks/README.md` has how tables and numbers stand in a document.
 """
 
 import argparse
@@ -22,14 +20,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import prose
-from benchmarks.accuracy import plots, store
-from benchmarks.common.record import RESULTS, ROOT
-from benchmarks.manifest import TABLES
+from benchmarks.accuracy import store
+from benchmarks.accuracy import tables as accuracy
+from benchmarks.common.record import ROOT
+from benchmarks.exactness import tables as exactness
+from benchmarks.speed import tables as speed
 
+TABLES = speed.TABLES | exactness.TABLES | accuracy.TABLES
 DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 TABLE = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NUMBER = re.compile(r"(<!-- number (.*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
-
 NOT_PROSE = re.compile(
     r"<!-- (?:table|number) .*?<!-- end -->|```.*?```|`[^`\n]*`|^ {4}.*?$|^\|.*?$", re.DOTALL | re.MULTILINE
 )
@@ -53,15 +53,13 @@ def rendered(text: str, only: str | None = None) -> str:
 def update(check: bool, only: str | None) -> int:
     stale = []
     if not check:
-        plots.draw(ROOT / "docs" / "images")
+        accuracy.draw(ROOT / "docs" / "images")
     for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         if re.search(r"^<!-- number", text, re.MULTILINE):  # Markdown ends a paragraph there
             raise SystemExit(f"{name}: a line begins with the comment of a number; move a word before it")
         if found := unmarked(text):
-            raise SystemExit(
-                f"{name}: {', '.join(found)}: needs <!-- number EXPRESSION --> before and <!-- end --> behind"
-            )
+            raise SystemExit(f"{name}: {', '.join(found)}: needs <!-- number EXPRESSION --> and <!-- end --> around it")
         fresh = rendered(text, only)
         if fresh != text:
             stale.append(name)
@@ -70,19 +68,6 @@ def update(check: bool, only: str | None) -> int:
     if stale:
         print("not up to date:" if check else "written:", *stale)
     return int(check and bool(stale))
-
-
-def run(name: str, options: list[str]) -> int:
-    program, *words = shlex.split(TABLES[name].command)
-    module = f"benchmarks.{program.removesuffix('.py').replace('/', '.')}"
-    return subprocess.run([sys.executable, "-m", module, *words, *options], cwd=ROOT).returncode
-
-
-def take_in(folder: Path) -> int:
-    found = [json.loads(path.read_text()) for path in sorted(folder.rglob("*_seed*.json"))]
-    store.take_in(found)
-    print(f"{len(found)} files imported")
-    return 0 if found else 1
 
 
 def main() -> int:
@@ -97,13 +82,17 @@ def main() -> int:
     if options and given.command != "run":
         parser.error(f"unknown: {' '.join(options)}")
     if given.command == "run":
-        return run(given.table, options)
+        program, *words = shlex.split(TABLES[given.table].command)
+        module = f"benchmarks.{program.removesuffix('.py').replace('/', '.')}"
+        return subprocess.run([sys.executable, "-m", module, *words, *options], cwd=ROOT).returncode
     if given.command == "import":
-        return take_in(given.folder)
+        found = [json.loads(path.read_text()) for path in sorted(given.folder.rglob("*_seed*.json"))]
+        store.take_in(found)
+        print(f"{len(found)} files imported")
+        return 0 if found else 1
     if given.command == "list":
         for name, table in TABLES.items():
-            files = [path for pattern in table.results.split() for path in RESULTS.glob(pattern)]
-            print(f"{name}: python benchmarks/{table.command}\n    {len(files)} files: {table.results}")
+            print(f"{name}: python benchmarks/{table.command}")
         return 0
     return update(given.command == "check", given.table)
 

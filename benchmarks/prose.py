@@ -4,34 +4,21 @@ A recipe without a folder is one of the small models. Rates are in percent.
 """
 
 from functools import partial
-from statistics import mean, stdev
+from statistics import mean, stdev  # noqa: F401 -- for expressions
 from typing import Any
 
-from benchmarks.accuracy import numbers as cifar
 from benchmarks.accuracy import store
-from benchmarks.accuracy.numbers import C_CONS, S_CONS, TOP1, spread  # noqa: F401 -- for expressions
+from benchmarks.accuracy.store import C_CONS, S_CONS, TOP1, rates, spread  # noqa: F401 -- for expressions
 from benchmarks.common.record import load
 from benchmarks.speed import tables as speed
-
-SWIN = "swin_tiny_patch4_window7_224"
-SHIPPED = [f"shipped/{family}_mini" for family in cifar.FAMILIES]
-SIZES = {family.name: family.size for family in speed.FAMILIES.values()}
 
 
 def rate(column: tuple[str, str], recipe: str, part: str = "") -> float:
     """Mean over the seeds, at the end of training or in a part that was measured later."""
-    return mean(cifar.rates(recipe, column, part))
+    return mean(rates(recipe, column, part))
 
 
 top1, c_cons, s_cons = (partial(rate, column) for column in (TOP1, C_CONS, S_CONS))
-adapted_top1 = partial(top1, part="adapted")  # of the ordinary network, adapted without training
-# in the frame that the anchor finds
-canonical_top1, canonical_s_cons = (partial(column, part="canonical") for column in (top1, s_cons))
-
-
-def deviation(recipe: str) -> float:
-    """Of Top-1 over the seeds."""
-    return stdev(cifar.rates(recipe, TOP1))
 
 
 def gaps(recipe: str, other: str, column: tuple[str, str] = TOP1) -> list[float]:
@@ -51,63 +38,33 @@ def steps(recipe: str) -> int:
 
 def paper(table: str, row: str, column: int) -> float:
     """As printed, without its deviation."""
-    return cifar.paper(table)[row][column][0] or 0.0
+    return store.paper(table)[row][column][0] or 0.0
 
 
-def wrong_gradients(file: str, model: str, kind: str) -> str:
-    """Parameters whose gradient is wrong, of all."""
-    rows = load(file)["result"]["rows"]
-    row = next(row for row in rows if (row["model"], row["kind"]) == (model, kind))
-    return f"{row['wrong']} of {row['parameters']}"
+def row(file: str, **wanted: Any) -> dict[str, Any]:
+    """The row of a result file that has these values."""
+    result = load(file)["result"]
+    rows = result.get("rows") or [{**each, **row} for each in result["results"] for row in each["rows"]]
+    return next(row for row in rows if wanted.items() <= row.items())
 
 
-def _both(model: str, setting: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def compared(family: str, setting: str) -> dict[str, Any]:
     """What was measured of the reference and of the adaptive network, in a setting of the speed summary."""
-    found = speed.find(speed.measured(), model=model, size=SIZES[model], **speed.SUMMARY[setting])
-    if found is None:
-        raise LookupError(f"{model} was not measured in {setting}")
-    return found["by"][speed.REFERENCE], found["by"][speed.ADAPTIVE]
+    name, size, _ = speed.FAMILIES[family]
+    if found := speed.find(speed.measured(), model=name, size=size, **speed.SUMMARY[setting]):
+        return found
+    raise LookupError(f"{family} was not measured in {setting}")
 
 
-def slower(model: str, setting: str) -> str:
+def slower(family: str, setting: str) -> str:
     """How many rounds the adaptive network lost to the reference."""
-    theirs, ours = (row["seconds"] for row in _both(model, setting))
+    theirs, ours = (compared(family, setting)[name]["seconds"] for name in ("reference", "adaptive"))
     return f"{sum(map(float.__lt__, theirs, ours))} of {len(ours)}"
 
 
-def faster(model: str, setting: str) -> str:
-    """Throughput of the adaptive network beside the reference's."""
-    return f"{_both(model, setting)[1]['ratio']:.2f}"
-
-
-def memory(model: str, setting: str) -> str:
-    """Peak memory of the adaptive network beside the reference's."""
-    theirs, ours = (row["allocated_mib"] for row in _both(model, setting))
-    return f"{ours / theirs:.2f}"
-
-
-def recorded_ratios(file: str) -> str:
-    """Of the four models in one file."""
-    found = {result["model"]: result["rows"][-1]["ratio"] for result in load(file)["result"]["results"]}
-    return listed([found[model] for model in speed.MODELS], 2)
-
-
-def of_block(module: str, mode: str) -> str:
-    """The time of a module beside that of one block of Swin-T."""
-    result = next(result for result in load("modules_speed_cuda")["result"]["results"] if result["mode"] == mode)
-    return f"{next(row for row in result['rows'] if row['name'] == module)['adaptive_of_block']:.2f}"
-
-
-def frame_kept(change: str, rule: str) -> float:
-    """Percent of photographs whose frame stays with the content."""
-    return load("frame_stability")["result"]["kept_percent"][change][rule]
-
-
-def steady_flicker(file: str) -> float:
-    """Frames that change an ordinary network's answer with `steady`, in percent of those without."""
-    methods = load(f"motion_{file}")["result"]["methods"]
-    alone, held = (methods[name]["measured"]["path-32"]["flicker"]["rate"] for name in ("ordinary", "ordinary, steady"))
-    return 100 * held / alone
+def flicker(file: str, method: str) -> float:
+    """The rate of frames that change the answer."""
+    return load(file)["result"]["methods"][method]["measured"]["path-32"]["flicker"]["rate"]
 
 
 def number(expression: str) -> str:

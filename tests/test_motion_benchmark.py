@@ -43,9 +43,9 @@ def measured(tmp_path, monkeypatch):
 
 def test_sizes_classes_and_rows_follow_from_the_networks(measured, monkeypatch):
     seen = set()
-    centre = motion.CentreCrop.forward
+    centre = motion.CenterCrop.forward
     monkeypatch.setattr(
-        motion.CentreCrop,
+        motion.CenterCrop,
         "forward",
         lambda self, view: (seen.add((*view.shape[2:], *self.size)), centre(self, view))[1],
     )

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from benchmarks.accuracy import cifar, measure, store
 from benchmarks.accuracy.runs import Run, matching, needed_by, write_result
-from benchmarks.common import record
-from benchmarks.common.package import EvalOptions, load_eval_model, parse_arguments, train
-from benchmarks.common.processes import Job, run_jobs, stop_after
+from benchmarks.common import processes, record
 from benchmarks.release.weights import keep_weights
+from trueshift.eval import EvalOptions, load_eval_model
 from trueshift.models import from_pretrained
+from trueshift.train import parse_arguments, train
 
 ROOT = Path(__file__).resolve().parents[1]
 # a run of a second on the images that come with the package
@@ -191,33 +191,43 @@ def test_a_result_taken_in_twice_is_there_once_and_another_seed_beside_it(finish
     assert second["config"]["batch_size"] == 8
 
 
-def run_codes(tmp_path, codes, at_once, limit_s=0, finished=lambda job: None):
-    jobs = [Job(name, [sys.executable, "-S", "-c", code], tmp_path / f"{name}.log") for name, code in codes.items()]
-    with stop_after(limit_s) as stop:
-        return run_jobs(jobs, at_once, stop, finished)
+@pytest.fixture
+def run_codes(monkeypatch, tmp_path):
+    """Run Python code in place of trainings."""
+    monkeypatch.setattr(processes, "TRAIN", (sys.executable, "-S", "-c"))
+
+    def run(*waves, at_once, limit_s=0, finished=lambda name: None):
+        jobs = [{name: [code] for name, code in wave.items()} for wave in waves]
+        return processes.run_jobs(jobs, tmp_path, at_once, limit_s, finished)
+
+    return run
 
 
-def test_jobs_run_few_at_a_time_and_only_good_ones_are_finished(tmp_path, capsys):
+def test_jobs_run_few_at_a_time_and_only_good_ones_are_finished(run_codes, tmp_path, capsys):
     order, done = tmp_path / "order", []
 
-    def finished(job):
-        done.append(job.name)
-        if job.name == "b":
+    def finished(name):
+        done.append(name)
+        if name == "b":
             raise ValueError("no room")
 
     note = f"import time; f = open({str(order)!r}, 'a'); f.write('+'); f.flush(); time.sleep(0.1); f.write('-')"
-    assert run_codes(tmp_path, {"a": note, "b": note, "c": note, "d": "raise SystemExit(3)"}, 1, finished=finished) == 2
+    waves = {"a": note, "b": note, "d": "raise SystemExit(3)"}, {"c": note}
+    assert run_codes(*waves, at_once=1, finished=finished) == 75
     assert order.read_text() == "+-+-+-"
     assert sorted(done) == ["a", "b", "c"]
     shown = capsys.readouterr().out
     assert "b: done, but ValueError: no room" in shown
     assert "d: exit code 3, see " in shown
+    assert shown.index("d: exit code") < shown.index("c: done")  # one wave after the other
+    assert "2 of 4 done" in shown
+    assert run_codes({"a": "pass"}, at_once=1) == 0
 
 
-def test_when_time_is_over_all_are_stopped_and_nothing_is_finished(tmp_path, capsys):
+def test_when_time_is_over_all_are_stopped_and_nothing_is_finished(run_codes, capsys):
     saves = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); time.sleep(60)"
     done, began = [], time.monotonic()
-    assert run_codes(tmp_path, {"a": saves, "b": saves, "c": "print(1)"}, 2, limit_s=0.5, finished=done.append) == 0
+    assert run_codes({"a": saves, "b": saves}, {"c": "pass"}, at_once=2, limit_s=0.5, finished=done.append)
     assert not done
     assert time.monotonic() - began < 20
     shown = capsys.readouterr().out

@@ -5,18 +5,13 @@ r"""Train and measure the networks of the tables on CIFAR-10: the small ones sev
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 --override \
         batch_size=256 evaluate.every_epochs=10 evaluate.protocols=[circular,cifar-standard]
 
-Each run is `trueshift train --config cifar10_small/RECIPE --seed SEED` in a process of its own, which writes a log to
-`--work`. What it reached goes to results/COLLECTION.csv (see `store.py`). Finished runs are skipped. When the time is
-over, all save a checkpoint, and the same command resumes them.
-
-`--measure-only` asks finished weights what training does not: exactness under many shifts in float32 and bf16, shift
-magnitudes, erased and flipped images, canonicalize around ordinary networks, adapting them without fine-tuning.
+What a run reached goes to results/COLLECTION.csv (see `store.py`); finished runs are skipped. `--measure-only` asks
+finished weights what training does not (see `measure.py`). `benchmarks/README.md` has the rest.
 """
 
 import argparse
 import json
 import multiprocessing
-import os
 import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -29,104 +24,13 @@ from benchmarks.accuracy import store
 from benchmarks.accuracy.measure import PARTS, measure_run, parts_of
 from benchmarks.accuracy.runs import Run, matching, write_result
 from benchmarks.common import record
-from benchmarks.common.package import inference_device
-from benchmarks.common.processes import Job, run_jobs, stop_after
+from benchmarks.common.processes import run_jobs, threads_for
 from benchmarks.release.weights import keep_weights
-
-STOPPED = 75  # as `trueshift train` ends where it can be resumed
+from trueshift.eval.options import inference_device
 
 
 def main() -> int:
-    given = _arguments()
-    runs = [Run(recipe, seed, given.work, given.weights) for seed in given.seeds for recipe in matching(given.runs)]
-    threads = max(1, len(os.sched_getaffinity(0)) // max(1, min(given.jobs, len(runs))))
-    return _measure(given, runs, threads) if given.measure_only else _train(given, runs, threads)
-
-
-def _train(given: argparse.Namespace, runs: list[Run], threads: int) -> int:
-    more = [word for pair in given.override for word in _option(pair)] + ["--compile", "true"] * given.compile
-    waiting = {}
-    for run in runs:
-        if any(entry["seed"] == run.seed for entry in store.about(run.recipe, given.results)["trained"]):
-            print(f"{run.name}: finished before", flush=True)
-        else:
-            waiting[run.name] = run
-    later = {name: run for name, run in waiting.items() if run.first and run.first.weights() is None}
-    for name, run in later.items():
-        if run.first and run.first.name not in waiting:
-            beside = f"needs --runs {run.first.recipe} beside it, or --weights FOLDER"
-            raise SystemExit(f"{name} starts from {run.first.name}: {beside}")
-
-    def job(run: Run) -> Job:
-        command = [sys.executable, "-m", "trueshift", "train", *run.command(given.data, more)]
-        return Job(run.name, command, run.work / f"{run.name}.log")
-
-    def finished(job: Job) -> None:
-        run = waiting[job.name]
-        secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
-        result = write_result(run.work / f"{run.name}.json", run.result(more), secrets)
-        if given.keep_weights:
-            keep_weights(run.folder / "final", given.keep_weights / f"{run.name}.safetensors")
-            shutil.copy(result, given.keep_weights)
-        _take_in(given, result)
-
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(record.ROOT), os.environ.get("PYTHONPATH", "")])}
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
-        environment[name] = str(threads)
-    with stop_after(given.limit_s) as stop:
-        first = [job(run) for name, run in waiting.items() if name not in later]
-        good = run_jobs(first, given.jobs, stop, finished, environment)
-        second = [job(run) for run in later.values() if run.first and run.first.weights()]
-        good += run_jobs(second, given.jobs, stop, finished, environment)
-    print(f"{good} of {len(waiting)} done; the same command resumes the others")
-    return 0 if good == len(waiting) else STOPPED
-
-
-def _measure(given: argparse.Namespace, runs: list[Run], threads: int) -> int:
-    device = inference_device(given.device)
-    batch = given.batch or (1000 if device == "cuda" else 125)  # divides the test images
-    left = []
-    for run in runs:
-        there = _parts_there(given, run, device)
-        missing = [part for part in parts_of(run.recipe, given.parts) if part not in there]
-        if missing and run.weights() is None:
-            print(f"{run.name}: no final weights here, left out", flush=True)
-        elif missing:
-            left.append((run, missing))
-    measure = partial(measure_run, data=given.data, device=device, limit=given.limit, batch_size=batch, workers=threads)
-    if given.jobs == 1:
-        for run, parts in left:
-            _take_in(given, measure(run, parts))
-        return 0
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, spawn, torch.set_num_threads, (threads,)) as pool:
-        for path in pool.map(measure, *zip(*left, strict=True)) if left else ():
-            _take_in(given, path)
-    return 0
-
-
-def _parts_there(given: argparse.Namespace, run: Run, device: str) -> set[str]:
-    """What need not be measured again: a trial of a few images does not stand for all."""
-    return {
-        entry["part"]
-        for entry in store.about(run.recipe, given.results)["measured"]
-        if (entry["seed"], entry["device"]) == (run.seed, device) and entry["settings"]["limit"] in (0, given.limit)
-    }
-
-
-def _take_in(given: argparse.Namespace, path: Path) -> None:
-    store.take_in([json.loads(path.read_text())], given.results)
-
-
-def _option(pair: str) -> list[str]:
-    key, _, value = pair.partition("=")
-    if not value:
-        raise SystemExit(f"--override {pair}: needs key=value, e.g. optimizer.lr=2e-3")
-    return [f"--{key}", value]
-
-
-def _arguments() -> argparse.Namespace:
-    return record.options(
+    given = record.options(
         __doc__,
         data={"required": True, "help": "CIFAR-10, or 'sample' for the images that come with the package"},
         runs={"nargs": "+", "required": True, "metavar": "GLOB", "help": "e.g. 'a_*' 'shipped/*'"},
@@ -145,6 +49,69 @@ def _arguments() -> argparse.Namespace:
         batch={"default": 0, "help": "to measure with"},
         limit={"default": 0, "help": "test images to measure, for a trial; 0 for all"},
     ).parse_args()
+    runs = [Run(recipe, seed, given.work, given.weights) for seed in given.seeds for recipe in matching(given.runs)]
+    return _measure(given, runs) if given.measure_only else _train(given, runs)
+
+
+def _train(given: argparse.Namespace, runs: list[Run]) -> int:
+    more = ["--compile", "true"] * given.compile
+    for pair in given.override:
+        key, _, value = pair.partition("=")
+        if not value:
+            raise SystemExit(f"--override {pair}: needs key=value, e.g. optimizer.lr=2e-3")
+        more += [f"--{key}", value]
+    waiting = {}
+    for run in runs:
+        if any(entry["seed"] == run.seed for entry in store.about(run.recipe, given.results)["trained"]):
+            print(f"{run.name}: finished before", flush=True)
+        else:
+            waiting[run.name] = run
+    first, later = {}, {}
+    for name, run in waiting.items():
+        needed = run.first and run.first.weights() is None
+        (later if needed else first)[name] = run.command(given.data, more)
+        if needed and run.first and run.first.name not in waiting:
+            beside = f"needs --runs {run.first.recipe} beside it, or --weights FOLDER"
+            raise SystemExit(f"{name} starts from {run.first.name}: {beside}")
+
+    def finished(name: str) -> None:
+        run = waiting[name]
+        secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
+        result = write_result(run.work / f"{name}.json", run.result(more), secrets)
+        if given.keep_weights:
+            keep_weights(run.folder / "final", given.keep_weights / f"{name}.safetensors")
+            shutil.copy(result, given.keep_weights)
+        store.take_in([json.loads(result.read_text())], given.results)
+
+    return run_jobs([first, later], given.work, given.jobs, given.limit_s, finished)
+
+
+def _measure(given: argparse.Namespace, runs: list[Run]) -> int:
+    device, threads = inference_device(given.device), threads_for(min(given.jobs, len(runs)))
+    batch = given.batch or (1000 if device == "cuda" else 125)  # divides the test images
+    left = []
+    for run in runs:
+        there = _parts_there(given, run, device)
+        missing = [part for part in parts_of(run.recipe, given.parts) if part not in there]
+        if missing and run.weights() is None:
+            print(f"{run.name}: no final weights here, left out", flush=True)
+        elif missing:
+            left.append((run, missing))
+    measure = partial(measure_run, data=given.data, device=device, limit=given.limit, batch_size=batch, workers=threads)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.jobs, spawn, torch.set_num_threads, (threads,)) as pool:
+        for path in (map if given.jobs == 1 else pool.map)(measure, left):
+            store.take_in([json.loads(path.read_text())], given.results)
+    return 0
+
+
+def _parts_there(given: argparse.Namespace, run: Run, device: str) -> set[str]:
+    """What need not be measured again: a trial of a few images does not stand for all."""
+    return {
+        entry["part"]
+        for entry in store.about(run.recipe, given.results)["measured"]
+        if (entry["seed"], entry["device"]) == (run.seed, device) and entry["settings"]["limit"] in (0, given.limit)
+    }
 
 
 if __name__ == "__main__":

@@ -13,20 +13,19 @@ the pattern of the patches. One result file for each run and seed; those that ar
 """
 
 import json
-import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.accuracy.numbers import NOT_YET, cell
+from benchmarks.accuracy.store import cell
 from benchmarks.common import record
-from benchmarks.common.package import inference_device, measure_fields, open_fields
-from benchmarks.common.processes import Job, run_jobs, stop_after
+from benchmarks.common.processes import run_jobs
 from examples import navier_stokes, shallow_water
-from trueshift import FieldNet
-from trueshift.data import FieldStatistics
+from trueshift.eval import EvalOptions, run_field_evaluation
+from trueshift.eval.options import inference_device
 
 
 class Simulation(NamedTuple):
@@ -51,19 +50,8 @@ WARM_UP = 500  # steps at most, as in the recipe
 
 
 def training(task: str, run: str) -> list[str]:
-    """Words for ``trueshift train``."""
     _, recipe, words = RUNS[run]
     return ["--config", f"fields/{task}_{recipe}", *(word.format(rolls=TASKS[task].rolls) for word in words)]
-
-
-def measured(folder: Path, data: Path, lengths: tuple[int, ...], device: str, limit: int, seed: int) -> dict[str, Any]:
-    """What the final weights of a run reach on the test trajectories; rollouts longer than those are left out."""
-    net = FieldNet.from_pretrained(folder).to(device)
-    statistics = FieldStatistics(*(tuple(net.pretrained_cfg[key]) for key in ("mean", "std")))
-    patches, pairs = [stage["reduction"] for stage in net.encoder.feature_info], open_fields(data, "test")
-    how = {"limit": limit, "device": device, "seed": seed, "circular": net.circular}
-    found = measure_fields(net, pairs, statistics, patches, lengths, **how)
-    return {"parameters": sum(weight.numel() for weight in net.parameters()), "patches": patches, **found}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -91,36 +79,30 @@ def main(arguments: list[str] | None = None) -> int:
     more = ["--device", device, *shlex.split(given.words)]
     if given.steps:
         more += ["--schedule.steps", str(given.steps), "--schedule.warmup_steps", str(min(WARM_UP, given.steps // 10))]
-    jobs, waiting = [], {}
-    for seed in given.seeds:
-        for run in given.runs:
-            title = f"{name}_{run}_seed{seed}"
-            if (record.RESULTS / f"{title}.json").exists():
-                print(f"{title}: finished before", flush=True)
-                continue
-            options = [*training(given.task, run), "--seed", str(seed), *more]
-            where = ["--data.path", str(data), "--output", str(given.work / title)]
-            command = [sys.executable, "-m", "trueshift", "train", *options, *where]
-            jobs.append(Job(title, command, given.work / f"{title}.log"))
-            waiting[title] = (run, seed, shlex.join(["trueshift", "train", *options]))
+    jobs, waiting = {}, {}
+    for seed, run in product(given.seeds, given.runs):
+        title = f"{name}_{run}_seed{seed}"
+        if (record.RESULTS / f"{title}.json").exists():
+            print(f"{title}: finished before", flush=True)
+            continue
+        options = [*training(given.task, run), "--seed", str(seed), *more]
+        jobs[title] = [*options, "--data.path", str(data), "--output", str(given.work / title)]
+        waiting[title] = (run, seed, shlex.join(["trueshift", "train", *options]))
 
-    def finished(job: Job) -> None:
-        run, seed, command = waiting[job.name]
-        summary, log = record.training_run(given.work / job.name)
+    def finished(title: str) -> None:
+        run, seed, command = waiting[title]
+        summary, log = record.training_run(given.work / title)
         del summary["config"]["output"], summary["config"]["data"]["path"]
         kept = {key: summary[key] for key in ("config", "data", "steps", "seconds", "best_skill")}
         curve = [[entry["step"], entry["model_relative_l2"]] for entry in log if entry["kind"] == "test"]
         result = {"run": run, "training": command, "made": about, **kept, "curve": curve}
-        result |= measured(given.work / job.name / "final", data, task.lengths, device, given.limit, seed)
-        record.write(job.name, result, seed)
+        how = EvalOptions(4, given.limit, seed=seed, device=device)
+        final = run_field_evaluation([str(given.work / title / "final")], data, options=how, steps=task.lengths)
+        net = final["models"][0]
+        known = {"parameters": net["parameters"], "patches": net["patches"], **net["measured"]}
+        record.write(title, {**result, **known}, seed)
 
-    threads = str(max(1, len(os.sched_getaffinity(0)) // max(1, min(given.jobs, len(jobs)))))
-    paths = os.pathsep.join([str(record.ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}
-    with stop_after(given.limit_s) as stop:
-        good = run_jobs(jobs, given.jobs, stop, finished, environment)
-    print(f"{good} of {len(jobs)} done; the same command resumes the others")
-    return 0 if good == len(jobs) else 1
+    return run_jobs([jobs], given.work, given.jobs, given.limit_s, finished)
 
 
 def table(task: str) -> str:
@@ -133,7 +115,12 @@ def table(task: str) -> str:
     rows = []
     for run, (title, _, _) in RUNS.items():
         results = [each["result"] for each in found[run]]
-        rows.append([title, *(_cells(results, lengths) if results else [NOT_YET])])
+        errors = [cell([100 * each["relative_l2"][str(count)] for each in results]) for count in lengths]
+        apart = max((each["shift_error"][str(lengths[-1])] for each in results), default=0)
+        share = cell([100 * each["harmonics"]["error"][str(each["patches"][-1])] for each in results])
+        steps = ", ".join(f"{count:,}" for count in sorted({each["steps"] for each in results}))
+        cells = [*errors, f"{apart:.1e}" if apart else "0", share, steps, str(len(results))]
+        rows.append([title, *(cells if results else [record.NOT_YET])])
     head = ["network", *(f"{count} step{'s' * (count > 1)}" for count in lengths), "shift error", "pattern of patches"]
     note = (
         "Relative L2 in percent after steps of a rollout; the largest difference between a rolled rollout of "
@@ -142,21 +129,6 @@ def table(task: str) -> str:
     )
     note += f" On {'; '.join(sorted(where))}." if where else ""
     return record.table([*head, "steps of training", "seeds"], rows, note)
-
-
-def _cells(found: list[dict[str, Any]], lengths: Sequence[int]) -> list[str]:
-    """Of all seeds of a run."""
-    errors = [cell([100 * each["relative_l2"][str(count)] for each in found]) for count in lengths]
-    apart = max(each["shift_error"][str(lengths[-1])] for each in found)
-    share = cell([100 * each["harmonics"]["error"][str(each["patches"][-1])] for each in found])
-    steps = sorted({each["steps"] for each in found})
-    return [
-        *errors,
-        f"{apart:.1e}" if apart else "0",
-        share,
-        ", ".join(f"{count:,}" for count in steps),
-        str(len(found)),
-    ]
 
 
 if __name__ == "__main__":

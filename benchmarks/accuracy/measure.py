@@ -1,14 +1,17 @@
 """What is measured of finished weights beside what training measures itself."""
 
 import json
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import nn
 
-from benchmarks.accuracy.runs import SMALL, Run, configuration, needed_by, write_result
-from benchmarks.common.package import (
+from benchmarks.accuracy.runs import Run, configuration, write_result
+from trueshift.data import open_data
+from trueshift.eval import (
     EvalModel,
     EvalOptions,
     adapted_twin,
@@ -16,113 +19,78 @@ from benchmarks.common.package import (
     find_protocols,
     load_eval_model,
     make_eval_model,
-    open_data,
     run_evaluation,
 )
 from trueshift.models import create_model
 from trueshift.motion import mean_over_grids
 from trueshift.utils.provenance import circumstances
 
-ERASED = tuple(f"{SMALL}/{name}" for name in ("swin_mini", "swin_mini_da_circular", "a_swin_mini"))
-SWITCHED = (f"{SMALL}/a_swin_mini", f"{SMALL}/shipped/a_swin_mini")  # of which modules are switched off
-MODULES = {"a_token": "tokenize", "a_wsa": "align", "a_pmerge": "merge"}
+BOTH = ("circular", "cifar-standard")
 EXACTNESS_SHIFTS = 8  # of each image, each compared with the unshifted one and with all others
+# recipes: of exactly invariant networks; of the main tables, where the network is as it is; of ordinary ones among them
+INVARIANT = r"(?!.*_no_).*/(a_.*|.*_adapted_\d+_epochs)"
+ORDINARY = r"cifar10(_small)?/(swin|swinv2|cvt|mvitv2)_(mini|tiny)(_circular)?"
+ANCHORED = r"cifar10_small/shipped/(?!a_)\w+_mini(_longer)?|tiny_imagenet/(?!a_).*"  # shown with an anchor as well
+SWITCHED = "cifar10_small/(shipped/)?a_swin_mini"  # of which modules are switched off
 
 
-@dataclass(frozen=True)
-class Part:
-    """One measurement of the networks whose recipes want it."""
+class Part(NamedTuple):
+    """One measurement of the networks whose recipes fit a regular expression."""
 
-    wanted: Callable[[str], bool]
+    recipes: str
     protocols: tuple[str, ...]
     twin: Callable[[EvalModel, EvalOptions], EvalModel] | None = None  # what is made of the network first
     precision: str = "float32"
     shifts: int = 2  # of each image
 
 
-def _adaptive(recipe: str) -> bool:
-    """Whether the network is one of our adaptive ones, or of another library and adapted."""
-    model = configuration(recipe).model
-    return model.name.startswith("a_") or "criterion" in model.arguments
-
-
-def _invariant(recipe: str) -> bool:
-    """Whether the network is exactly invariant: adaptive, and no module removed."""
-    return _adaptive(recipe) and "_no_" not in recipe
-
-
-def _main_tables(recipe: str) -> bool:
-    """Whether it is one of the eight networks as they are, trained for circular shifts."""
-    config = configuration(recipe)
-    changed = config.model.arguments or config.augment.circular_shift or config.model.grid_drop_rate
-    return not changed and recipe.count("/") == 1 and not recipe.endswith(("_epochs", "_standard"))
-
-
-def _ordinary(recipe: str) -> bool:
-    return _main_tables(recipe) and not configuration(recipe).model.name.startswith("a_")
-
-
-def _anchored_later(recipe: str) -> bool:
-    """Whether it is an ordinary network that the tables show with an anchor as well."""
-    shown = recipe.startswith(("cifar10_small/shipped/", "tiny_imagenet/"))
-    return shown and not (_adaptive(recipe) or configuration(recipe).model.arguments.get("anchor"))
-
-
-def _keeps_grids(recipe: str) -> bool:
-    """Whether it is one of ours that was trained with random grids."""
-    model = configuration(recipe).model
-    return model.name.startswith("a_") and model.grid_drop_rate is not None and not needed_by(recipe)
-
-
 def _without(module: str) -> Callable[[EvalModel, EvalOptions], EvalModel]:
     """The same weights with one of the modules switched off, and the anchor, which would hide what the others do."""
 
     def twin(subject: EvalModel, request: EvalOptions) -> EvalModel:
-        network = create_model(
-            "a_swin_mini", num_classes=subject.num_classes, criterion={module: "fixed"}, anchor=False
-        )
+        how = {"criterion": {module: "fixed"}, "anchor": False}
+        network = create_model("a_swin_mini", num_classes=subject.num_classes, **how)
         network.load_state_dict(subject.module.state_dict())
-        return _beside(subject, network, request)
+        return beside(subject, network, request)
 
     return twin
 
 
 def _mean_over(grids: int) -> Callable[[EvalModel, EvalOptions], EvalModel]:
-    return lambda subject, request: _beside(subject, mean_over_grids(subject.module, grids), request)
+    return lambda subject, request: beside(subject, mean_over_grids(subject.module, grids), request)
 
 
-def _beside(subject: EvalModel, network: nn.Module, request: EvalOptions) -> EvalModel:
+def beside(subject: EvalModel, network: nn.Module, request: EvalOptions | None = None) -> EvalModel:
+    """Another network that takes and answers the same."""
     made = make_eval_model(network, subject.name, subject.weights, request)
     return replace(made, **{key: getattr(subject, key) for key in ("preparation", "classes", "num_classes")})
 
 
 PARTS = {
-    "exactness_float32": Part(_invariant, ("circular",), shifts=EXACTNESS_SHIFTS),
-    "exactness_bf16": Part(_invariant, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
-    "magnitude": Part(_main_tables, ("magnitude",)),
-    "distorted": Part(lambda recipe: recipe in ERASED, ("erased", "flips")),
-    "itself": Part(_anchored_later, ("circular", "cifar-standard")),  # under the shifts of "canonical"
-    "canonical": Part(
-        lambda recipe: _ordinary(recipe) or _anchored_later(recipe) or "_da_" in recipe,
-        ("circular", "cifar-standard"),
-        canonical_twin,
-    ),
-    "adapted": Part(lambda recipe: _ordinary(recipe) or "_da_" in recipe, ("circular", "cifar-standard"), adapted_twin),
-    **{f"grids_{count}": Part(_keeps_grids, ("circular", "cifar-standard"), _mean_over(count)) for count in (2, 4)},
-    **{
-        f"no_{name}": Part(lambda recipe: recipe in SWITCHED, ("circular",), _without(module))
-        for name, module in MODULES.items()
-    },
+    "exactness_float32": Part(INVARIANT, ("circular",), shifts=EXACTNESS_SHIFTS),
+    "exactness_bf16": Part(INVARIANT, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
+    "magnitude": Part(ORDINARY.replace("/", "/(a_)?"), ("magnitude",)),
+    "distorted": Part("cifar10_small/(a_swin_mini|swin_mini(_da_circular)?)", ("erased", "flips")),
+    "itself": Part(ANCHORED, BOTH),  # under the shifts of "canonical"
+    "canonical": Part(f"{ORDINARY}|{ANCHORED}|.*_da_.*", BOTH, canonical_twin),
+    "adapted": Part(f"{ORDINARY}|.*_da_.*", BOTH, adapted_twin),
+    "grids_2": Part(r".*/a_(?!vit).*_random_grids", BOTH, _mean_over(2)),
+    "grids_4": Part(r".*/a_(?!vit).*_random_grids", BOTH, _mean_over(4)),
+    "no_a_token": Part(SWITCHED, ("circular",), _without("tokenize")),
+    "no_a_wsa": Part(SWITCHED, ("circular",), _without("align")),
+    "no_a_pmerge": Part(SWITCHED, ("circular",), _without("merge")),
 }
 
 
 def parts_of(recipe: str, asked: list[str] | None = None) -> list[str]:
     """The parts that are measured of a recipe's weights."""
-    return [name for name, part in PARTS.items() if part.wanted(recipe) and (not asked or name in asked)]
+    found = [name for name, part in PARTS.items() if re.fullmatch(part.recipes, recipe)]
+    return [name for name in found if not asked or name in asked]
 
 
-def measure_run(run: Run, parts: list[str], data: str, device: str, limit: int, batch_size: int, workers: int) -> Path:
+def measure_run(job: tuple[Run, list[str]], data: str, device: str, limit: int, batch_size: int, workers: int) -> Path:
     """Some parts of one run, written as soon as each is there."""
+    run, parts = job
     found = run.weights()
     if found is None:
         raise SystemExit(f"{run.name} has no final weights: needs its run in {run.work}, or --weights")

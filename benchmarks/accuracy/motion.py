@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import trueshift
-from benchmarks.accuracy import numbers
+from benchmarks.accuracy import store
+from benchmarks.accuracy.measure import beside
 from benchmarks.common import record
 from trueshift.data import ImageFolder, Preparation
 from trueshift.data.subset import evenly_spread
@@ -32,35 +33,24 @@ from trueshift.eval import (
     LongestRun,
     find_protocols,
     load_eval_model,
-    make_eval_model,
     run_evaluation,
 )
 from trueshift.eval.metrics.aggregate import rate_of
 from trueshift.eval.runner.tasks import open_source
-from trueshift.motion import adaptive_tokenizer, crop_at
+from trueshift.motion import adaptive_tokenizer
 from trueshift.ops.geometry.shift import Pair
+
+from torchvision.transforms import CenterCrop  # isort: skip -- trueshift makes it importable
 
 CROPS = ("crop-1", "crop-2", "crop-4", "crop-8")
 PIXELS = ("subpixel", "subpixel-bilinear", "jpeg", "noise")
 WRAPPERS: dict[str, tuple[int, Callable[[Any, Pair], nn.Module]]] = {  # passes, and what takes the network's place
-    "": (1, lambda network, size: CentreCrop(network, size)),
-    "4 grids": (4, lambda network, size: CentreCrop(trueshift.mean_over_grids(network, 4), size)),
+    "": (1, lambda network, size: nn.Sequential(CenterCrop(size), network)),
+    "4 grids": (4, lambda network, size: nn.Sequential(CenterCrop(size), trueshift.mean_over_grids(network, 4))),
     "steady": (1, trueshift.steady),
     "4 grids, steady": (4, lambda network, size: trueshift.steady(trueshift.mean_over_grids(network, 4), size)),
     "video": (1, trueshift.video),
 }
-
-
-class CentreCrop(nn.Module):
-    """What is done without a choice."""
-
-    def __init__(self, model: nn.Module, size: Pair) -> None:
-        super().__init__()
-        self.model, self.size = model, size
-
-    def forward(self, view: Tensor) -> Tensor:
-        corner = [(view.shape[axis + 2] - self.size[axis]) // 2 for axis in (0, 1)]
-        return self.model(crop_at(view, torch.tensor([corner] * len(view), device=view.device), self.size))
 
 
 @torch.inference_mode()
@@ -92,27 +82,13 @@ def load_networks(words: list[str]) -> dict[str, EvalModel]:
     return found
 
 
-def measure(
-    model: nn.Module,
-    network: EvalModel,
-    preparation: Preparation,
-    protocols: list[str],
-    source: Any,
-    options: EvalOptions,
-) -> dict[str, Any]:
-    """A wrapped network, with the classes of the one inside."""
-    wrapped = make_eval_model(model, network.name, network.weights, num_classes=network.num_classes)
-    subject = replace(wrapped, preparation=preparation, classes=network.classes)
-    return run_evaluation(subject, source, find_protocols(protocols), options)["measured"]
-
-
 def main() -> None:
-    networks = {"default": [], "metavar": "NAME=MODEL", "help": "the ordinary one first; by default the pair shipped"}
-    view = {"default": 1.5, "help": "a photograph's, as a multiple of the networks' size"}
-    words = record.options(
-        __doc__, family="swin", title="", networks=networks, data="", photos="", view=view, limit=1000, device="cpu"
-    )
-    given = words.parse_args()
+    given = record.options(
+        __doc__,
+        **{"family": "swin", "title": "", "data": "", "photos": "", "limit": 1000, "device": "cpu"},
+        networks={"default": [], "metavar": "NAME=MODEL", "help": "the ordinary one first; else the pair shipped"},
+        view={"default": 1.5, "help": "a photograph's, as a multiple of the networks' size"},
+    ).parse_args()
     source = open_source(given.data or given.photos)
     if isinstance(source, ImageFolder) and source.classes:  # sorted by class
         source = evenly_spread(source, given.limit)
@@ -125,6 +101,11 @@ def main() -> None:
     larger, kept = (1.25, 1.0) if given.data else (given.view, given.view / (given.view + 1))
     options = EvalOptions(limit=min(given.limit, len(source)), device=given.device)
     methods: dict[str, Any] = {}
+
+    def measure(model: nn.Module, network: EvalModel, view: Preparation, protocols: list[str]) -> dict[str, Any]:
+        subject = replace(beside(network, model, options), preparation=view)
+        return run_evaluation(subject, source, find_protocols(protocols), options)["measured"]
+
     for wrapper, (passes, wrap) in WRAPPERS.items():
         for name, network in found.items():
             if passes > 1 and adaptive_tokenizer(network.module) is None:  # others have one frame and no further grids
@@ -136,14 +117,14 @@ def main() -> None:
             if wrapper == "video":
                 measured = frame_by_frame(model, source, view, path, options)
             else:
-                measured = measure(model, network, view, protocols, source, options)
-            if given.data and isinstance(model, CentreCrop):  # around a circle: images of the network's own size
-                measured |= measure(model, network, network.preparation, ["circular"], source, options)
+                measured = measure(model, network, view, protocols)
+            if given.data and isinstance(model, nn.Sequential):  # around a circle: images of the network's own size
+                measured |= measure(model, network, network.preparation, ["circular"])
             method = ", ".join(filter(None, (name, wrapper)))
             methods[method] = {"passes": passes, "measured": measured}
             rates = {key: (value.get("flicker") or value["consistency"])["rate"] for key, value in measured.items()}
             print(method, rates, flush=True)
-    where, title = Path(given.data).stem or "photos", given.title or numbers.title_of(given.family, False)
+    where, title = Path(given.data).stem or "photos", given.title or store.title_of(given.family, False)
     file = re.sub(r"\W+", "_", given.title.lower()) or given.family
     result = {"title": title, "images": options.limit, "data": source.title, "methods": methods}
     record.write(f"motion_{where}_{file}", result, 0)

@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.accuracy.store import COLLECTIONS, SMALL, collection_of
-from benchmarks.common.package import TrainConfig, list_recipes, parse_arguments
 from benchmarks.common.record import training_run
 from benchmarks.release.weights import restore_weights
+from trueshift.train import TrainConfig, list_recipes, parse_arguments
 from trueshift.utils.files import json_text, write_whole
 
 FOLDERS = tuple(f"{name}/" for name in COLLECTIONS)
@@ -80,9 +80,9 @@ class Run:
     def command(self, data: str, more: list[str]) -> list[str]:
         """The options of ``trueshift train``."""
         words = ["--config", self.recipe, "--seed", str(self.seed), "--data.path", data, "--output", str(self.folder)]
-        if self.first:
-            found = self.first.weights()
-            words += ["--model.start_from", str(found[0] if found else self.first.folder / "final")]
+        if first := self.first:
+            folder, _ = first.weights() or (first.folder / "final", "")
+            words += ["--model.start_from", str(folder)]
         return [*words, *more]
 
     def result(self, more: list[str]) -> dict[str, Any]:
@@ -93,27 +93,23 @@ class Run:
         config["model"]["start_from"] = needed_by(self.recipe)
         train, tests = ([entry for entry in log if entry["kind"] == kind] for kind in ("train", "test"))
         command = ["trueshift", "train", "--config", self.recipe, "--seed", str(self.seed), *more]
-        return {
-            "command": shlex.join(command),
-            **{key: summary[key] for key in ("commit", "date", "machine", "versions", "seed")},
-            "result": {
-                "recipe": self.recipe,
-                "model": config["model"]["name"],
-                "config": config,
-                "overrides": more,
-                "data": summary["data"],
-                "steps": summary["steps"],
-                "seconds": round(sum(entry["seconds"] for entry in train), 1),  # of learning, all calls together
-                "images_per_second": median(entry["images_per_second"] for entry in train),
-                "best_top1": summary["best_top1"],
-                "evaluation": summary.get("evaluation", {}),
-                "curve": {
-                    "loss": [[entry["epoch"] + 1, round(entry["loss"], 4)] for entry in train],
-                    "top1": [[entry["epoch"] + 1, entry["model_top1"]] for entry in tests],
-                    "test_loss": [[entry["epoch"] + 1, round(entry["model_loss"], 4)] for entry in tests],
-                },
+        kept = {key: summary[key] for key in ("data", "steps", "best_top1")}
+        kept |= {
+            "recipe": self.recipe,
+            "model": config["model"]["name"],
+            "config": config,
+            "overrides": more,
+            "seconds": round(sum(entry["seconds"] for entry in train), 1),  # of learning, all calls together
+            "images_per_second": median(entry["images_per_second"] for entry in train),
+            "evaluation": summary.get("evaluation", {}),
+            "curve": {
+                "loss": [[entry["epoch"] + 1, round(entry["loss"], 4)] for entry in train],
+                "top1": [[entry["epoch"] + 1, entry["model_top1"]] for entry in tests],
+                "test_loss": [[entry["epoch"] + 1, round(entry["model_loss"], 4)] for entry in tests],
             },
         }
+        known = {key: summary[key] for key in ("commit", "date", "machine", "versions", "seed")}
+        return {"command": shlex.join(command), **known, "result": kept}
 
 
 def write_result(path: Path, result: dict[str, Any], secrets: Iterable[str | Path]) -> Path:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from benchmarks.common import record
@@ -23,6 +24,16 @@ SMALL = "cifar10_small"  # the collection of recipes that are named without one
 COLLECTIONS = (SMALL, "cifar10", "tiny_imagenet")
 TRAINING, FINAL = "training", "final"
 Recorded = dict[str, Any]
+Column = tuple[str, str]  # a protocol and a metric
+FAMILIES = {
+    "swin": ("Swin-mini", "Swin-T", "swin_tiny"),
+    "swinv2": ("SwinV2-mini", "SwinV2-T", "swinv2_tiny"),
+    "cvt": ("CvT-mini", "CvT-13", "cvt_13"),
+    "mvitv2": ("MViTv2-mini", "MViTv2-T", "mvitv2_tiny"),
+}
+NETWORKS = [(family, adaptive) for family in FAMILIES for adaptive in (False, True)]
+TOP1, C_CONS, EXACT = (("circular", metric) for metric in ("top1", "consistency", "bit_exact"))
+S_CONS = ("cifar-standard", "consistency")
 
 
 class Row(NamedTuple):
@@ -73,29 +84,76 @@ def curves(recipe: str, metric: str = "top1") -> list[list[tuple[int | None, flo
 def _rows(recipe: str, *key: str) -> list[Row]:
     """The rows of a device, part, protocol and metric, by seed."""
     collection, name = collection_of(recipe)
-    return _table(collection).get((name, *key), [])
+    path = record.RESULTS / f"{collection}.csv"
+    return _indexed(path, path.stat().st_mtime_ns if path.exists() else 0).get((name, *key), [])
+
+
+def recipe_of(family: str, adaptive: bool, shifts: str = "circular") -> str:
+    """The recipe that stands for a network; only ordinary CvT and MViTv2 are trained for each kind of shift."""
+    return f"{'a_' * adaptive}{family}_mini" + (f"_{shifts}" if _padded(family, adaptive) else "")
+
+
+def paper_size_recipe(family: str, adaptive: bool, shifts: str = "circular") -> str:
+    """The same for the paper's own networks."""
+    return f"cifar10/{'a_' * adaptive}{FAMILIES[family][2]}_{shifts if _padded(family, adaptive) else 'circular'}"
+
+
+def _padded(family: str, adaptive: bool) -> bool:
+    return family in ("cvt", "mvitv2") and not adaptive
+
+
+def title_of(family: str, adaptive: bool, paper: bool = False) -> str:
+    """The network's name, or that of the paper's."""
+    return "A-" * adaptive + FAMILIES[family][paper]
+
+
+def rates(recipe: str, column: Column, part: str = "") -> list[float]:
+    """As evaluated when the training ended, or as a part that was measured later, on a GPU or else on a CPU."""
+    found = {} if part else numbers(recipe, FINAL, *column)
+    for device in ("cpu", "cuda") if part else ():
+        found |= numbers(recipe, part, *column, device)
+    return [100 * found[seed] for seed in sorted(found)]
+
+
+def cell(numbers: list[float]) -> str:
+    """Mean and sample deviation over seeds."""
+    return paper_cell([mean(numbers), stdev(numbers) if len(numbers) > 1 else None]) if numbers else record.NOT_YET
+
+
+def paper(table: str) -> dict[str, list[list[float | None]]]:
+    """The rows of one of the paper's tables."""
+    return record.load("paper_results")["tables"][table]["rows"]
+
+
+def paper_cell(numbers: list[float | None]) -> str:
+    number, deviation = numbers
+    return f"{number:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
+
+
+def spread(values: list[float], digits: int = 0) -> str:
+    """The least and the largest number, if they differ."""
+    least, most = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return least if least == most else f"{least} to {most}"
 
 
 def take_in(found: Iterable[Recorded], results: Path | None = None) -> None:
     """Put what runs left, trained or measured, in the place of what was there of the same seed, part and device."""
     results = results or record.RESULTS
-    new: dict[str, dict[tuple[str, int, str, str], list[Row]]] = defaultdict(lambda: defaultdict(list))
     for result in found:
-        collection, name = collection_of(result["result"]["recipe"])
-        for row in _new_rows(name, result):
-            new[collection][row[:4]].append(row)
-        path = _words(result["result"]["recipe"], results)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json_text(_with_words(about(result["result"]["recipe"], results), result)))
-    for collection, replaced in new.items():
-        path = results / f"{collection}.csv"
-        kept = [row for row in _read(path) if row[:4] not in replaced]
-        table = sorted([*kept, *(row for group in replaced.values() for row in group)], key=lambda row: row[:4])
+        recipe = result["result"]["recipe"]
+        collection, name = collection_of(recipe)
+        words, numbers = _words(recipe, results), results / f"{collection}.csv"
+        words.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(words, json_text(_with_words(about(recipe, results), result)))
+        new = list(_new_rows(name, result))
+        replaced = {row[:4] for row in new}
+        kept = [row for row in _read(numbers) if row[:4] not in replaced]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(Row._fields)
-        writer.writerows(row._replace(value=repr(row.value).removesuffix(".0")) for row in table)
-        write_whole(path, text.getvalue())
+        ordered = sorted([*kept, *new], key=lambda row: row[:4])
+        writer.writerows(row._replace(value=repr(row.value).removesuffix(".0")) for row in ordered)
+        write_whole(numbers, text.getvalue())
 
 
 def _words(recipe: str, results: Path) -> Path:
@@ -103,23 +161,18 @@ def _words(recipe: str, results: Path) -> Path:
     return results / collection / f"{name.replace('/', '_')}.json"
 
 
-def _table(collection: str) -> dict[tuple[str, ...], list[Row]]:
-    path = record.RESULTS / f"{collection}.csv"
-    return _indexed(path, path.stat().st_mtime_ns) if path.exists() else {}
-
-
 @cache
 def _indexed(path: Path, changed: int) -> dict[tuple[str, ...], list[Row]]:
     found: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in _read(path):
         found[row.recipe, row.device, row.part, row.protocol, row.metric].append(row)
-    return dict(found)
+    return found
 
 
 def _read(path: Path) -> list[Row]:
     lines = path.read_text().splitlines()[1:] if path.exists() else []
     return [
-        Row(recipe, int(seed), *words, int(epoch) if epoch else None, float(value), int(images) if images else None)  # type: ignore[misc]
+        Row(recipe, int(seed), *words, int(epoch) if epoch else None, float(value), int(images) if images else None)
         for recipe, seed, *words, epoch, value, images in csv.reader(lines)
     ]
 

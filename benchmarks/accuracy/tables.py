@@ -1,17 +1,22 @@
 """Tables of networks on CIFAR-10, and of segmentation on CamVid, beside the paper's; what was not run says so."""
 
+from collections import Counter
 from functools import partial
+from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from benchmarks.accuracy import numbers, plots, store
-from benchmarks.accuracy.numbers import C_CONS, EXACT, NETWORKS, NOT_YET, S_CONS, TOP1, cell, rates
+from benchmarks.accuracy import fields, store
+from benchmarks.accuracy.store import C_CONS, EXACT, FAMILIES, NETWORKS, S_CONS, TOP1, cell, rates, recipe_of, title_of
 from benchmarks.common import record
-from benchmarks.common.record import machine, table
+from benchmarks.common.record import NOT_YET, Table, listing, machine, table
 from trueshift.eval import PROTOCOLS
 
 STANDARD_TOP1 = ("cifar-standard", "top1")
 TITLES = {TOP1: "Top-1", STANDARD_TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical"}
+LEARNING = "small_learning_curves.svg"
+# text stays text and no date is written, so that files are small and reproducible
+PLOT: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trueshift", "font.size": 9, "legend.frameon": False}
 ALL, EXACTLY = (TOP1, C_CONS, S_CONS), (TOP1, C_CONS, EXACT)
 
 
@@ -23,7 +28,7 @@ class Line(NamedTuple):
     theirs: str = ""
     part: str = ""
 
-    def values(self, column: numbers.Column) -> list[float]:
+    def values(self, column: store.Column) -> list[float]:
         return rates(self.recipe, column, self.part)
 
     def seeds(self) -> str:
@@ -32,7 +37,7 @@ class Line(NamedTuple):
 
 
 def by_line(
-    lines: list[Line], columns: tuple[numbers.Column, ...] = ALL, source: str = "", first: int = 0, note: str = ""
+    lines: list[Line], columns: tuple[store.Column, ...] = ALL, source: str = "", first: int = 0, *notes: str
 ) -> str:
     """Numbers of each line, how many seeds they are of, and two numbers of a table of the paper from ``first`` on."""
     rows = []
@@ -41,20 +46,21 @@ def by_line(
         rows.append([line.title, *(cell(line.values(column)) for column in columns), line.seeds(), *printed])
     head = ["model", *(TITLES[column] for column in columns), "seeds"]
     head += [f"the paper's {head[1]}", head[2]] if source else []
-    return table(head, rows, _joined(note, _options([line.recipe for line in lines]), _beside(source)))
+    recipes = [line.recipe for line in lines]
+    return table(head, rows, *notes, _options(recipes), _beside(source))
 
 
 def by_family(lines: list[Line], note: str = "") -> str:
     """Lines in whose titles and recipes names of a family stand for themselves, for each of them."""
     found = []
-    for family in numbers.FAMILIES:
-        names = {"plain": numbers.title_of(family, False), "adaptive": numbers.title_of(family, True), "family": family}
-        names |= {"ordinary": numbers.recipe_of(family, False), "twin": numbers.recipe_of(family, True)}
+    for family in FAMILIES:
+        names = {"plain": title_of(family, False), "adaptive": title_of(family, True), "family": family}
+        names |= {"ordinary": recipe_of(family, False), "twin": recipe_of(family, True)}
         found += [Line(line.title.format(**names), line.recipe.format(**names), "", line.part) for line in lines]
-    return by_line(found, note=note)
+    return by_line(found, ALL, "", 0, note)
 
 
-def above_the_papers(source: str, part: str, networks: list[Line], columns: dict[str, list[numbers.Column]]) -> str:
+def above_the_papers(source: str, part: str, networks: list[Line], columns: dict[str, list[store.Column]]) -> str:
     """What was measured of some networks, each above the paper's row; numbers in a cell are parted by a slash."""
     rows = []
     for line in networks:
@@ -66,12 +72,8 @@ def above_the_papers(source: str, part: str, networks: list[Line], columns: dict
     return table(["model", *columns], rows, _beside(source))
 
 
-def _joined(*notes: str) -> str:
-    return " ".join(filter(None, notes))
-
-
 def _printed(source: str, row: str) -> list[str]:
-    return list(map(numbers.paper_cell, numbers.paper(source)[row]))
+    return list(map(store.paper_cell, store.paper(source)[row]))
 
 
 def _beside(source: str) -> str:
@@ -80,7 +82,7 @@ def _beside(source: str) -> str:
 
 def _options(recipes: list[str]) -> str:
     """Options given beside the recipes, and the recipes without."""
-    options = {recipe: {" ".join(run["overrides"]) for run in numbers.runs(recipe)} for recipe in recipes}
+    options = {recipe: {" ".join(run["overrides"]) for run in store.about(recipe)["trained"]} for recipe in recipes}
     found = sorted(set().union(*options.values()) - {""})
     as_they_are = ", ".join(f"`{recipe}`" for recipe, given in options.items() if given == {""})
     but = f", but for {as_they_are}" if as_they_are else ""
@@ -89,53 +91,50 @@ def _options(recipes: list[str]) -> str:
 
 def _where(recipes: list[str]) -> str:
     """Machines, commits and minutes of some runs."""
-    found = [run for recipe in recipes for run in numbers.runs(recipe)]
+    found = [run for recipe in recipes for run in store.about(recipe)["trained"]]
     if not found:
         return ""
     places, commits = ({machine(run) for run in found}, {run["commit"][:10] for run in found})
     seconds = [store.numbers(recipe, store.TRAINING, "", "seconds").values() for recipe in recipes]
-    minutes = numbers.spread([number / 60 for each in seconds for number in each])
+    minutes = store.spread([number / 60 for each in seconds for number in each])
     trained_on = f"{'; '.join(sorted(places))}, at commit {', '.join(sorted(commits))}, {minutes} minutes each"
     return f"Trained on {trained_on} beside others on the same GPU."
 
 
 def networks(shifts: str) -> list[Line]:
-    return [
-        Line(numbers.title_of(*each), numbers.recipe_of(*each, shifts), numbers.title_of(*each, paper=True))
-        for each in NETWORKS
-    ]
+    return [Line(title_of(*each), recipe_of(*each, shifts), title_of(*each, paper=True)) for each in NETWORKS]
 
 
 def circular() -> str:
-    where = _where([line.recipe for line in networks("circular")])
-    return by_line(networks("circular"), EXACTLY, "cifar", note=where)
+    lines = networks("circular")
+    return by_line(lines, EXACTLY, "cifar", 0, _where([line.recipe for line in lines]))
 
 
 def paper_size() -> str:
     """(a) and (b), the paper's networks at its resolution."""
     rows, recipes = [], []
     for network in NETWORKS:
-        title = numbers.title_of(*network, paper=True)
+        title = title_of(*network, paper=True)
         moved, standard = (
-            Line(title, numbers.paper_size_recipe(*network, shifts)) for shifts in ("circular", "standard")
+            Line(title, store.paper_size_recipe(*network, shifts)) for shifts in ("circular", "standard")
         )
         recipes += list(dict.fromkeys([moved.recipe, standard.recipe]))
         own = [*(moved.values(column) for column in EXACTLY), standard.values(S_CONS)]
         rows.append([title, *map(cell, own), moved.seeds(), *(_printed("cifar", title)[at] for at in (0, 1, 5))])
     head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
-    return table(head, rows, _joined(_where(recipes), _options(recipes), _beside("cifar")))
+    return table(head, rows, _where(recipes), _options(recipes), _beside("cifar"))
 
 
 def summary() -> str:
     """Every family by the same recipe: ordinary, on shifted images, as in the paper, with random grids, their mean."""
     rows, fewer = [], []
-    for family in numbers.FAMILIES:
-        plain, adaptive = numbers.recipe_of(family, False), numbers.recipe_of(family, True)
+    for family in FAMILIES:
+        plain, adaptive = recipe_of(family, False), recipe_of(family, True)
         trained = f"{adaptive}_random_grids"
         parts = ((plain, ""), (f"{family}_mini_da_circular", ""), (adaptive, ""), (trained, ""), (trained, "grids_2"))
         means = [[rates(recipe, column, part) for column in ALL] for recipe, part in parts]
         cells = [" / ".join(f"{mean(values):.1f}" for values in each) if all(each) else NOT_YET for each in means]
-        rows.append([numbers.title_of(family, False), *cells[:4], f"**{cells[4]}**"])
+        rows.append([title_of(family, False), *cells[:4], f"**{cells[4]}**"])
         if len(means[4][0]) < 3:
             fewer.append(f"{rows[-1][0]}: {len(means[4][0])}")
     head = ["32 pixels, 2 to 3 M parameters", "ordinary", "ordinary, trained on circular shifts"]
@@ -148,56 +147,80 @@ def summary() -> str:
 def exactness() -> str:
     """Trained weights under many shifts, all networks together."""
     rows = []
-    for place, precision in (("GPU", "float32"), ("GPU", "bf16"), ("CPU", "float32")):
-        device, part = "cuda" if place == "GPU" else "cpu", f"exactness_{precision}"
-        counts = [found for recipe in store.recipes() if (found := _exact_counts(recipe, part, device))]
-        if counts:
-            sums = [sum(column) for column in zip(*counts, strict=True)]
-            rows.append([place, precision, f"{len(counts)}", *(f"{number:,}" for number in sums)])
-    head = ["on", "precision", "networks", "images", "pairs of (image, shift)"]
-    head += ["images whose answer changes", "pairs not bit-identical"]
-    return table(head, rows or [[NOT_YET]], "Parts `exactness_*` in `results/cifar10*.csv`.")
-
-
-def _exact_counts(recipe: str, part: str, device: str) -> list[int]:
-    """Images, pairs, changed answers and differing pairs, over all seeds."""
-    same, exact = (store.numbers(recipe, part, "circular", key, device) for key in ("worst_case", "bit_exact"))
-    counts = []
-    for entry in store.about(recipe)["measured"]:
-        if (entry["part"], entry["device"]) == (part, device):
-            images, seed = entry["images"], entry["seed"]
-            pairs = images * entry["settings"]["shifts"]
-            counts.append((images, pairs, round((1 - same[seed]) * images), round((1 - exact[seed]) * pairs)))
-    return [sum(column) for column in zip(*counts, strict=True)]
+    for device, precision in (("cuda", "float32"), ("cuda", "bf16"), ("cpu", "float32")):
+        part, networks, counts = f"exactness_{precision}", set(), Counter[str]()
+        for recipe in store.recipes():
+            rates = {key: store.numbers(recipe, part, "circular", key, device) for key in ("worst_case", "bit_exact")}
+            for entry in store.about(recipe)["measured"]:
+                if (entry["part"], entry["device"]) == (part, device):
+                    networks.add(recipe)
+                    of = {"worst_case": entry["images"], "bit_exact": entry["images"] * entry["settings"]["shifts"]}
+                    counts.update(images=of["worst_case"], pairs=of["bit_exact"])
+                    counts.update({key: round((1 - rates[key][entry["seed"]]) * of[key]) for key in of})
+        if networks:
+            place = {"cuda": "GPU", "cpu": "CPU"}[device]
+            rows.append({"on": place, "precision": precision, "networks": len(networks), **counts})
+    head = "on | precision | networks | images | pairs of (image, shift)"
+    head += " | images whose answer changes | pairs not bit-identical"
+    form = "{on} | {precision} | {networks} | {images:,} | {pairs:,} | {worst_case:,} | {bit_exact:,}"
+    return listing(head, form, rows or [{}], "Parts `exactness_*` in `results/cifar10*.csv`.")
 
 
 def tried() -> str:
-    found = record.load("tried_crops_cutmix")["result"]["rows"]
-    columns = ("top1", "c_cons", "s_cons")
-    rows = [[row["network"], row["change"], *(f"{100 * row[column]:.2f}" for column in columns)] for row in found]
-    return table(["network", "what was changed", "Top-1", "C-Cons.", "S-Cons."], rows, TRIED)
+    head, form = "network | what was changed | Top-1 | C-Cons. | S-Cons.", "{network} | {change}"
+    rows = [
+        {**row, **{key: 100 * row[key] for key in ("top1", "c_cons", "s_cons")}}
+        for row in record.load("tried_crops_cutmix")["result"]["rows"]
+    ]
+    return listing(head, f"{form} | {{top1:.2f}} | {{c_cons:.2f}} | {{s_cons:.2f}}", rows, TRIED)
 
 
 def curves() -> str:
     title = "Top-1 on the test images while learning"
-    return f"![{title}](images/{plots.LEARNING})" if plots.curves() else f"{title}: {NOT_YET}."
+    there = any(store.curves(recipe_of(*network)) for network in NETWORKS)
+    return f"![{title}](images/{LEARNING})" if there else f"{title}: {NOT_YET}."
+
+
+def draw(folder: Path) -> None:
+    """Top-1 over epochs, one panel for each family; dotted where trained for longer."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not any(store.curves(recipe_of(*network)) for network in NETWORKS):
+        return
+    with matplotlib.rc_context(PLOT):
+        figure = Figure((9, 2.7), layout="constrained")
+        grid = figure.subplots(1, len(FAMILIES), sharey=True)
+        for axes, family in zip(grid, FAMILIES, strict=True):
+            for adaptive, colour in ((False, "#d1495b"), (True, "#00798c")):
+                for more, style, title in (("", "-", title_of(family, adaptive)), ("_200_epochs", ":", "200 epochs")):
+                    for number, curve in enumerate(store.curves(recipe_of(family, adaptive) + more)):
+                        epochs, top1 = zip(*curve, strict=True)
+                        line = {"color": colour, "linestyle": style, "linewidth": 1.2, "alpha": 0.8}
+                        label = None if number else title
+                        axes.plot(epochs, [100 * rate for rate in top1], label=label, **line)
+            axes.set_xlabel("epoch", fontsize=8)
+            axes.grid(axis="y", linewidth=0.4)
+            axes.spines[["top", "right"]].set_visible(False)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=8, loc="best")
+        grid[0].set_ylabel("Top-1, %")
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.savefig(folder / LEARNING, format="svg", facecolor="white", metadata={"Date": None})
 
 
 def camvid() -> str:
-    rows = []
-    recorded: dict[str, Any] = {}
-    for name in ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny"):
-        recorded = record.load(f"camvid_{name}")
-        circular, standard = (recorded["result"]["evaluation"][f"ade20k-{kind}"] for kind in ("circular", "standard"))
-        shares = [circular["mean_iou"], *(circular[key]["rate"] for key in ("consistency", "bit_exact"))]
-        rows.append([f"`{name}`", *(f"{100 * share:.2f} %" for share in (*shares, standard["consistency"]["rate"]))])
-    steps, images = recorded["result"]["steps"], recorded["result"]["evaluation"]["ade20k-circular"]["consistency"]
+    found = [record.load(f"camvid_{name}") for name in ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")]
+    rows = [recorded["result"] | recorded["result"]["evaluation"] for recorded in found]
+    images = rows[-1]["ade20k-circular"]["consistency"]["images"]
     note = (
-        f"CamVid from random weights, {steps:,} steps of 16 images, one seed, the same recipe and circular padding for "
-        f"all; measured in float32 on {images['images']} test images with one random pair of shifts each, on "
-        f"{machine(recorded)}. The logs are in `results/camvid_*.json`."
+        f"CamVid from random weights, {rows[-1]['steps']:,} steps of 16 images, one seed, the same recipe and circular "
+        f"padding for all; measured in float32 on {images} test images with one random pair of shifts each, on "
+        f"{machine(found[-1])}. The logs are in `results/camvid_*.json`."
     )
-    return table(["backbone", "mIoU", "mASCC", "logits bit-identical under circular shifts", "mASSC"], rows, note)
+    form = "`{model}` | {ade20k-circular[mean_iou]:.2%} | {ade20k-circular[consistency][rate]:.2%}"
+    form += " | {ade20k-circular[bit_exact][rate]:.2%} | {ade20k-standard[consistency][rate]:.2%}"
+    return listing("backbone | mIoU | mASCC | logits bit-identical under circular shifts | mASSC", form, rows, note)
 
 
 SWINS = [
@@ -275,59 +298,68 @@ ERASED = {f"max {side}": [(f"erased-{side}", key) for key in ("top1", "consisten
 FLIPPED = {f"flipped: {TITLES[column]}": [("flipped", column[1])] for column in (TOP1, C_CONS)}
 MAGNITUDES = {f"0 to {most} pixels": [(f"magnitude-{most}", "consistency")] for most in (8, 16, 24, 32)}
 
-trained_tables = {
+
+def motion(where: str) -> str:
+    """Wrappers around networks while the camera moves: rates in percent, all families that were measured."""
+    rows, found = [], list(record.load_all(f"motion_{where}_*"))
+    for run in found:
+        # before titles were recorded, there was one for each family
+        title = run["result"].get("title") or title_of(run["command"].split("--family ")[1].split()[0], False)
+        for method, result in run["result"]["methods"].items():
+            measured = result["measured"]
+            rates = {name: (each.get("flicker") or each["consistency"])["rate"] for name, each in measured.items()}
+            if top1 := measured.get("crop-1", {}).get("top1"):
+                rates["Top-1"] = top1["rate"]
+            row = {"network": f"{title}, {method}", "passes": result["passes"], "missing": "-"}
+            rows.append(row | {name: 100 * rate for name, rate in rates.items()})
+    shown = ["Top-1", *(name for name in PROTOCOLS if any(name in row for row in rows))]
+    titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
+    titles |= {"jpeg": "JPEG", "Top-1": "Top-1"}
+    head = " | ".join(["network", "passes", *(titles.get(name, name.replace("-", " ")) for name in shown)])
+    form = " | ".join(["{network}", "{passes}", *(f"{{{name}:.1f}}" for name in shown)])
+    if not found:
+        return listing(head, form, [{}])
+    images, places = store.spread([run["result"]["images"] for run in found]), sorted(set(map(machine, found)))
+    note = "Flicker, the lower the better: frames with another answer than the one before."
+    return listing(head, form, rows, f"{images} images; {'; '.join(places)}. {note}")
+
+
+CIFAR = "accuracy/cifar.py --data data/cifar10 --runs"
+SMALL = f"{CIFAR} * shipped/* --seeds 0 1 2 --jobs 8"
+PAPER_SIZE = "cifar10/*_circular cifar10/*_standard --jobs 1 --override batch_size=256 evaluate.every_epochs=10"
+FLIPS = {"Top-1": [TOP1], "C-Cons.": [C_CONS], **FLIPPED}
+ABLATED = "Rows without a module have no anchor, which would hide its absence."
+TRAINED = {
     "summary": summary,
     "circular": circular,
-    "standard": partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", first=4),
+    "standard": partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", 4),
     "longer": partial(by_line, LONGER),
-    "ablation": partial(
-        by_line,
-        ABLATION,
-        EXACTLY,
-        "ablation",
-        note="Rows without a module have no anchor, which would hide its absence.",
-    ),
+    "ablation": partial(by_line, ABLATION, EXACTLY, "ablation", 0, ABLATED),
     "criterion": partial(by_line, CRITERIA),
     "random_grids": partial(by_family, RANDOM_GRIDS),
     "vit": partial(by_line, VIT),
     "curves": curves,
 }
-measured_tables = {
+MEASURED = {
     "switched_off": partial(by_line, SWITCHED_OFF, (TOP1, C_CONS)),
     "erased": partial(above_the_papers, "erased", "distorted", SWINS, ERASED),
-    "flips": partial(above_the_papers, "flips", "distorted", SWINS, {"Top-1": [TOP1], "C-Cons.": [C_CONS], **FLIPPED}),
+    "flips": partial(above_the_papers, "flips", "distorted", SWINS, FLIPS),
     "magnitude": partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES),
     "adapted": partial(by_line, ADAPTED, (TOP1, C_CONS), "adapt"),
     "canonical": partial(by_family, CANONICAL, SEAM),
     "shipped": partial(by_family, SHIPPED),
     "exactness": exactness,
 }
-
-
-def motion(where: str) -> str:
-    """Wrappers around networks while the camera moves: rates in percent, all families that were measured."""
-    found = list(record.load_all(f"motion_{where}_*"))
-    methods = [(run, *each) for run in found for each in run["result"]["methods"].items()]
-    protocols = [name for name in PROTOCOLS if any(name in result["measured"] for _, _, result in methods)]
-    titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
-    titles |= {"jpeg": "JPEG"}
-    rows = []
-    for run, method, result in methods:
-        measured, top1 = result["measured"], result["measured"].get("crop-1", {}).get("top1")
-        shown = f"{100 * top1['rate']:.1f}" if top1 else "-"
-        cells = [_motion_cell(measured.get(name)) for name in protocols]
-        # before titles were recorded, there was one for each family
-        title = run["result"].get("title") or numbers.title_of(run["command"].split("--family ")[1].split()[0], False)
-        rows.append([f"{title}, {method}", str(result["passes"]), shown, *cells])
-    head = ["network", "passes", "Top-1", *(titles.get(name, name.replace("-", " ")) for name in protocols)]
-    if not found:
-        return table(head, [[NOT_YET]])
-    images, where_run = numbers.spread([run["result"]["images"] for run in found]), sorted(set(map(machine, found)))
-    note = "Flicker, the lower the better: frames with another answer than the one before."
-    return table(head, rows, f"{images} images; {'; '.join(where_run)}. {note}")
-
-
-def _motion_cell(measured: Any) -> str:
-    if measured is None:
-        return "-"
-    return f"{100 * (measured.get('flicker') or measured['consistency'])['rate']:.1f}"
+TABLES = {
+    **{f"small_{name}": Table(SMALL, render) for name, render in TRAINED.items()},
+    **{f"small_{name}": Table(f"{SMALL} --measure-only", render) for name, render in MEASURED.items()},
+    "paper_size": Table(f"{CIFAR} {PAPER_SIZE} evaluate.protocols=[circular,cifar-standard]", paper_size),
+    "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", tried),
+    "camvid": Table("accuracy/camvid.py --data data/camvid", camvid),
+    "motion_cifar10": Table("accuracy/motion.py --family swin --data data/cifar10", partial(motion, "cifar10")),
+    "motion_photos": Table("accuracy/motion.py --family swin --photos data/photos", partial(motion, "photos")),
+    **{
+        f"fields_{task}": Table(f"accuracy/fields.py --task {task} --seeds 0 1 2 --jobs 6", partial(fields.table, task))
+        for task in fields.TASKS
+    },
+}

@@ -13,20 +13,19 @@ REFERENCE, FIXED, ADAPTIVE = "reference", "ours, fixed", "ours, adaptive"
 
 
 class Family(NamedTuple):
-    """One of the paper's four networks."""
+    """A network by its name, the height and width of its images, and how tables call it."""
 
     name: str
     size: int
+    title: str = ""
 
 
 FAMILIES = {
-    "swin": Family("swin_tiny_patch4_window7_224", 224),
-    "swinv2": Family("swinv2_tiny_window8_256", 256),
-    "cvt": Family("cvt_13", 224),
-    "mvitv2": Family("mvitv2_tiny", 224),
+    "swin": Family("swin_tiny_patch4_window7_224", 224, "Swin-T"),
+    "swinv2": Family("swinv2_tiny_window8_256", 256, "SwinV2-T"),
+    "cvt": Family("cvt_13", 224, "CvT-13"),
+    "mvitv2": Family("mvitv2_tiny", 224, "MViTv2-T"),
 }
-
-
 KEPT = {  # networks of others that keep their class, as they are and adapted
     "vit": Family("vit_small_patch16_224", 224),
     "dinov2": Family("vit_small_patch14_dinov2", 224),
@@ -46,31 +45,24 @@ class Logits(nn.Module):
         return self.model(x).logits
 
 
-def kept(family: str, label: str, size: int) -> nn.Module:
-    """A network of another library, with random weights, or its adapted twin."""
+def contestant(family: str, label: str, size: int | None = None) -> nn.Module:
+    """One of those that are compared, by its label, with random weights."""
+    name, own_size, _ = (FAMILIES | KEPT)[family]
+    size = size or own_size
+    if label != REFERENCE and family in FAMILIES:
+        return ts.create_model(f"{'a_' * (label == ADAPTIVE)}{name}", img_size=size)
     made: nn.Module
-    if family == "torchvision_swin":
-        made = torchvision.models.swin_t()
+    if family == "cvt":  # it takes images of any size
+        from transformers import CvtConfig, CvtForImageClassification
+
+        made = CvtForImageClassification(CvtConfig(num_labels=1000))
     elif family == "transformers_swin":
         from transformers import SwinConfig, SwinForImageClassification
 
         made = SwinForImageClassification(SwinConfig(num_labels=1000, image_size=size))
+    elif family == "torchvision_swin":
+        made = torchvision.models.swin_t()
     else:
-        made = timm.create_model(KEPT[family].name, img_size=size, num_classes=1000)
+        made = timm.create_model(name, img_size=size, num_classes=1000)
     made = ts.adapt(made) if label == ADAPTIVE else made
-    return Logits(made) if family == "transformers_swin" else made
-
-
-def contestant(family: str, label: str, size: int | None = None) -> nn.Module:
-    """One of those that are compared, by its label, with random weights."""
-    name, own_size = (FAMILIES | KEPT)[family]
-    size = size or own_size
-    if family in KEPT:
-        return kept(family, label, size)
-    if label == REFERENCE and family == "cvt":  # it takes images of any size
-        from transformers import CvtConfig, CvtForImageClassification
-
-        return Logits(CvtForImageClassification(CvtConfig(num_labels=1000)))
-    if label == REFERENCE:
-        return timm.create_model(name, img_size=size)
-    return ts.create_model(f"{'a_' * (label == ADAPTIVE)}{name}", img_size=size)
+    return Logits(made) if family in ("cvt", "transformers_swin") else made

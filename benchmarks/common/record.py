@@ -2,19 +2,26 @@
 
 import argparse
 import json
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from trueshift.utils.provenance import circumstances, processor
-
-__all__ = ["RESULTS", "ROOT", "load", "load_all", "machine", "options", "processor", "table", "training_run", "write"]
+from trueshift.utils.provenance import circumstances
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
+NOT_YET = "not run yet"
 Recorded = dict[str, Any]
+
+
+class Table(NamedTuple):
+    """A table of the documents: the program that measures it, with its options, and what writes it."""
+
+    command: str
+    render: Callable[[], str]
 
 
 def options(about: str | None, **defaults: Any) -> argparse.ArgumentParser:
@@ -68,8 +75,22 @@ def machine(recorded: Recorded, device: str = "cuda") -> str:
     return f"{name}, torch {recorded['versions']['torch']}"
 
 
-def table(head: list[str], rows: Iterable[list[str]], note: str = "") -> str:
-    """A Markdown table with a note below; short rows are filled up."""
+def table(head: list[str], rows: Iterable[list[str]], *notes: str) -> str:
+    """A Markdown table with notes below; short rows are filled up."""
     filled = [[*row, *[""] * (len(head) - len(row))] for row in rows]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *filled)]
+    note = " ".join(filter(None, notes))
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:], *(["", note] if note else [])])
+
+
+def listing(head: str, form: str, rows: Iterable[Recorded], note: str = "") -> str:
+    """A table of rows by one format string for all: ``{name} | {rate:.2%}`` below ``model | Top-1``."""
+    return table(head.split(" | "), ([cell(each, row) for each in form.split(" | ")] for row in rows), note)
+
+
+def cell(form: str, row: Recorded) -> str:
+    """The text, or why there is none: what was measured may have failed."""
+    try:
+        return re.sub(r"(?<=\d)%", " %", form.format(**row))
+    except KeyError:
+        return f"failed: {row['error'][:60]}" if "error" in row else row.get("missing", NOT_YET)

@@ -1,17 +1,17 @@
 """Fair clocks: what is compared runs interleaved in one process, and what counts is the ratio within each round."""
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Iterable
+import timeit
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks.common import record
 from trueshift.utils.checks import first_line
 
+SEED = 0
 Run = Callable[[], Any]
 
 
@@ -38,10 +38,7 @@ def arguments(about: str | None, modes: tuple[str, ...], **more: Any) -> argpars
 def seconds(run: Run, repeats: int, cuda: bool) -> float:
     """Of one run, from several in a row; on CUDA between two events, so that it is the device's time."""
     if not cuda:
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return (time.perf_counter() - begin) / repeats
+        return timeit.timeit(run, number=repeats) / repeats
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     first.record()
@@ -50,29 +47,6 @@ def seconds(run: Run, repeats: int, cuda: bool) -> float:
     last.record()
     torch.cuda.synchronize()
     return first.elapsed_time(last) / 1000 / repeats
-
-
-def inference(forward: Run, device: str, bf16: bool = True) -> Run:
-    """A forward pass; bf16 is autocast."""
-
-    def run() -> None:
-        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=bf16):
-            forward()
-
-    return run
-
-
-def training(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer, device: str, bf16: bool = True) -> Run:
-    """A training step: the loss, its gradient and an update."""
-
-    def run() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            value = loss()
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return run
 
 
 def interleaved(runs: dict[Any, Run], rounds: int, cuda: bool, round_s: float = 0.15) -> dict[Any, list[float]]:
@@ -88,38 +62,20 @@ def interleaved(runs: dict[Any, Run], rounds: int, cuda: bool, round_s: float = 
     return times
 
 
-def spread(values: Iterable[float]) -> tuple[float, list[float]]:
-    """Median, and the quartiles around it."""
-    listed = sorted(values)
-    if len(listed) == 1:
-        return listed[0], [listed[0], listed[0]]
-    low, middle, high = statistics.quantiles(listed, n=4, method="inclusive")
+def ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, list[float]]:
+    """Median and quartiles of the rounds' ratios."""
+    low, middle, high = np.quantile(np.divide(above, below), (0.25, 0.5, 0.75)).tolist()
     return middle, [low, high]
 
 
-def ratio(above: list[float], below: list[float]) -> tuple[float, list[float]]:
-    """Median and quartiles of the rounds' ratios."""
-    return spread(a / b for a, b in zip(above, below, strict=True))
+def set_precision(precision: str) -> None:
+    """How products of float32 are computed, wherever there are any."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
 
 
-def difference(left: list[float], right: list[float]) -> float:
-    """Median of the rounds' differences."""
-    return statistics.median(a - b for a, b in zip(left, right, strict=True))
-
-
-def peak_memory(run: Run, held: Iterable[Tensor]) -> dict[str, float]:
-    """Peak memory as if nothing else were in the process: what a warm run adds, and the weights and inputs held."""
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    torch.cuda.reset_peak_memory_stats()
-    run()
-    torch.cuda.synchronize()
-    there = sum(tensor.nbytes for tensor in held) / 2**20
-    return {
-        "allocated_mib": there + (torch.cuda.max_memory_allocated() - allocated) / 2**20,
-        "reserved_mib": there + (torch.cuda.max_memory_reserved() - reserved) / 2**20,
-    }
+def autocast(setting: Any) -> torch.autocast:
+    """As the device and precision of a setting want it."""
+    return torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "bf16")
 
 
 def graphed(run: Run) -> Run:
@@ -137,12 +93,6 @@ def graphed(run: Run) -> Run:
     graph.replay()
     torch.cuda.synchronize()
     return graph.replay
-
-
-def set_precision(precision: str) -> None:
-    """How products of float32 are computed, wherever there are any."""
-    tf32 = precision != "float32"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
 
 
 def in_words(problem: BaseException) -> str:

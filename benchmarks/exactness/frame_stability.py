@@ -5,15 +5,13 @@
 Each photograph is circularly shifted at random first, so that the true corner is not at pixel 0.
 """
 
-import io
-from functools import partial
-
 import numpy as np
 import torch
-from PIL import Image
+from torch import Tensor
 
 import trueshift as ts
 from benchmarks.common import record
+from trueshift.eval import Jitter
 from trueshift.layers.frame import FrameFinder
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.ops.selection.content_hash import origin_keys
@@ -24,18 +22,12 @@ from trueshift.testing.images import PHOTOS, square_pixels
 PATCH = 4
 
 
-def jpeg(image: torch.Tensor, quality: int) -> torch.Tensor:
-    buffer = io.BytesIO()
-    Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=quality)
-    return torch.from_numpy(np.array(Image.open(buffer))).permute(2, 0, 1)
+def jpeg(images: Tensor, quality: int) -> Tensor:
+    both = [Jitter(jpeg=quality).repaint(image, np.random.default_rng(0)) for image in images]
+    return torch.stack(both)[..., images.shape[3] :]
 
 
-def shifted_frame(image: torch.Tensor) -> torch.Tensor:
-    """An ordinary shift by one pixel to the left: a column leaves, the last one is repeated."""
-    return torch.cat([image[:, :, :, 1:], image[:, :, :, -1:]], 3)
-
-
-def one_level_brighter(images: torch.Tensor) -> torch.Tensor:
+def one_level_brighter(images: Tensor) -> Tensor:
     """One random pixel of each image, in one channel, by one level of 255."""
     changed = images.clone()
     where = (torch.arange(len(images)), 0, *torch.randint(images.shape[2], (2, len(images))))
@@ -43,11 +35,11 @@ def one_level_brighter(images: torch.Tensor) -> torch.Tensor:
     return changed
 
 
-def percent(true: torch.Tensor) -> float:
+def percent(true: Tensor) -> float:
     return round(100 * float(true.double().mean()), 1)
 
 
-def frames(pixels: torch.Tensor, layer: ts.AdaptiveTokenize, finder: FrameFinder) -> dict[str, torch.Tensor]:
+def frames(pixels: Tensor, layer: ts.AdaptiveTokenize, finder: FrameFinder) -> dict[str, Tensor]:
     """Where the chosen grid starts, by each rule, and where the seam is."""
     parts = []
     for chunk in pixels.split(50):
@@ -74,27 +66,31 @@ def main() -> None:
     taken = torch.stack([square_pixels(path, given.size) for path in sorted(files)[: given.limit]])
     offset = torch.randint(given.size, (len(taken), 2))
     circular = circular_shift(taken, offset, IMAGE_DIMS)
-    found = partial(frames, layer=ts.AdaptiveTokenize(3, 96, 4).eval(), finder=FrameFinder())
-
-    def kept(before: dict[str, torch.Tensor], changed: torch.Tensor, moved: int = 0) -> dict[str, float]:
-        """Percentage of images whose grid stayed with the content, which moved some columns to the left."""
-        after, step = found(changed), torch.tensor([0, moved])
-        turns = {"phase": PATCH, **dict.fromkeys(("origin on the seam", "frame found", "origin by hash"), given.size)}
-        return {key: percent(((before[key] - step - after[key]) % turn == 0).all(1)) for key, turn in turns.items()}
-
-    start = found(circular)
-    table = {
-        "one pixel by one level": kept(start, one_level_brighter(circular)),
-        "JPEG, quality 90": kept(start, torch.stack([jpeg(image, 90) for image in circular])),
-        "JPEG, quality 50": kept(start, torch.stack([jpeg(image, 50) for image in circular])),
-        "ordinary shift by one pixel": kept(found(taken), shifted_frame(taken), moved=1),
+    networks = (ts.AdaptiveTokenize(3, 96, PATCH).eval(), FrameFinder())
+    start = frames(circular, *networks)
+    changes = {  # from where, to what, and by how many columns the content moved to the left
+        "one pixel by one level": (start, one_level_brighter(circular), 0),
+        "JPEG, quality 90": (start, jpeg(circular, 90), 0),
+        "JPEG, quality 50": (start, jpeg(circular, 50), 0),
+        # a column leaves, the last one is repeated
+        "ordinary shift by one pixel": (
+            frames(taken, *networks),
+            torch.cat([taken[..., 1:], taken[..., -1:]], 3),
+            1,
+        ),
     }
+    kept: dict[str, dict[str, float]] = {name: {} for name in changes}
+    for name, (before, changed, moved) in changes.items():
+        after, step = frames(changed, *networks), torch.tensor([0, moved])
+        for rule in ("phase", "origin on the seam", "frame found", "origin by hash"):
+            turn = PATCH if rule == "phase" else given.size
+            kept[name][rule] = percent(((before[rule] - step - after[rule]) % turn == 0).all(1))
     corners = {}
     for name in ("seam", "frame found"):
         corner = (start[name] + offset) % given.size == 0
         rates = {"rows": corner[:, 0], "columns": corner[:, 1], "both": corner.all(1)}
         corners[name] = {key: percent(each) for key, each in rates.items()}
-    result = {"images": len(taken), "size": given.size, "kept_percent": table, "true_corner_found_percent": corners}
+    result = {"images": len(taken), "size": given.size, "kept_percent": kept, "true_corner_found_percent": corners}
     print(result)
     record.write(given.name, result, given.seed)
 

@@ -1,14 +1,20 @@
 """Tables of what was found bit-identical, and how often choices change."""
 
-from benchmarks.common.record import Recorded, load, load_all, machine, table
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 
-PAIRS = ["pairs of (image, shift)", "not bit-identical"]
+from benchmarks.common.record import Recorded, Table, listing, load, load_all, machine
+
+HEAD, COUNTS = "pairs of (image, shift) | not bit-identical", "{pairs:,} | {failures:,}"
+PLACE = "{where}, torch {versions[torch]} | {checks}"
 
 
 def frame_stability() -> str:
     result = load("frame_stability")["result"]
-    columns = list(next(iter(result["kept_percent"].values())))
-    rows = [[change, *(f"{row[name]:.1f} %" for name in columns)] for change, row in result["kept_percent"].items()]
+    kept = result["kept_percent"]
+    columns = list(next(iter(kept.values())))
+    rows = [{"change": change, **row} for change, row in kept.items()]
     seam, frame = (result["true_corner_found_percent"][name] for name in ("seam", "frame found"))
     note = (
         f"{result['images']} ImageNet photographs at {result['size']} pixels that the finder was not trained on, "
@@ -16,67 +22,73 @@ def frame_stability() -> str:
         f"columns {seam['columns']:.1f}) by the seam, in {frame['both']:.1f} % ({frame['rows']:.1f}, "
         f"{frame['columns']:.1f}) by the frame finder, the first one, which was smaller than today's."
     )
-    return table(["change", *(f"{column} kept" for column in columns)], rows, note)
+    head = " | ".join(["change", *(f"{column} kept" for column in columns)])
+    return listing(head, " | ".join(["{change}", *(f"{{{column}:.1f}} %" for column in columns)]), rows, note)
 
 
 def layers() -> str:
-    rows = [
-        [_place(recorded, row), row["checks"], *_counts([row])]
-        for recorded in load_all("exactness_*")
-        for row in recorded["result"]["rows"]
-    ]
-    return table(["where", "checks", *PAIRS], rows)
+    return listing(f"where | checks | {HEAD}", f"{PLACE} | {COUNTS}", _rows("exactness_*"))
 
 
 def models() -> str:
     """One line per place and kind of check, all models in it."""
-    rows = []
-    for recorded in load_all("model_exactness_*"):
-        every = "; all shifts" if recorded["result"]["shifts"] == "all" else ""
-        for here in _grouped(recorded["result"]["rows"], "where"):
-            names = ", ".join(row["checks"] if " x " in row["checks"] else f"`{row['checks']}`" for row in here)
-            rows.append([_place(recorded, here[0]), f"{names}{every}", *_counts(here)])
-    return table(["where", "models", *PAIRS], rows)
+    rows = _rows("model_exactness_*")
+    for row in rows:
+        row["checks"] = row["checks"] if " x " in row["checks"] else f"`{row['checks']}`"
+        row["every"] = "; all shifts" * (row["shifts"] == "all")
+    form = f"{PLACE}{{every}} | {COUNTS}"
+    return listing(f"where | models | {HEAD}", form, _summed(rows, "checks", "date", "where"))
 
 
 def segmentation() -> str:
-    rows, recorded = [], load("segmentation_exactness_cuda")
-    for here in _grouped(recorded["result"]["rows"], "model"):
-        sizes = ", ".join(f"{row['size'][0]} x {row['size'][1]}" for row in here)
-        rows.append([f"`{here[0]['model']}`", sizes, *_counts(here)])
-    note = f"Hostile images and photographs, random statistics of every norm, float32, on {machine(recorded)}."
-    return table(["UperNet on", "sizes", *PAIRS], rows, note)
+    rows = [{**row, "sizes": " x ".join(map(str, row["size"]))} for row in _rows("segmentation_exactness_cuda")]
+    where = machine(load("segmentation_exactness_cuda"))
+    note = f"Hostile images and photographs, random statistics of every norm, float32, on {where}."
+    form = f"`{{model}}` | {{sizes}} | {COUNTS}"
+    return listing(f"UperNet on | sizes | {HEAD}", form, _summed(rows, "sizes", "model"), note)
 
 
-def _grouped(rows: list[Recorded], key: str) -> list[list[Recorded]]:
-    return [[row for row in rows if row[key] == value] for value in dict.fromkeys(row[key] for row in rows)]
+def _rows(pattern: str) -> list[Recorded]:
+    """The rows of result files, each with all that is known of its measurement."""
+    found = [(recorded, row) for recorded in load_all(pattern) for row in recorded["result"]["rows"]]
+    return [{**recorded, **recorded["result"], **row} for recorded, row in found]
 
 
-def _place(recorded: Recorded, row: Recorded) -> str:
-    return f"{row['where']}, torch {recorded['versions']['torch']}"
-
-
-def _counts(rows: list[Recorded]) -> list[str]:
-    return [f"{sum(row[key] for row in rows):,}" for key in ("pairs", "failures")]
+def _summed(rows: list[Recorded], names: str, *keys: str) -> Iterator[Recorded]:
+    """One row for those that have the same keys: counts are added up, names listed."""
+    for _, group in groupby(rows, itemgetter(*keys)):
+        here = list(group)
+        counts = {count: sum(row[count] for row in here) for count in ("pairs", "failures")}
+        yield {**here[0], **counts, names: ", ".join(row[names] for row in here)}
 
 
 def without_anchor() -> str:
-    rows = []
-    for recorded in load_all("without_anchor_*"):
-        where = recorded["machine"]["gpu"] or recorded["machine"]["processor"]
-        for row in recorded["result"]["rows"]:
-            rows.append([where, row["model"]])
-            for kind in ("clear", "close"):
-                rows[-1] += [f"{row[kind]}", f"{row[f'{kind}_flipped']}", f"{row[f'{kind}_change']:.1e}"]
-    counts = ["flipped", "largest change"]
-    return table(["where", "model", "clear pairs", *counts, "close pairs", *counts], rows)
+    head, form = "where | model", "{place} | {model}"
+    for kind in ("clear", "close"):
+        head += f" | {kind} pairs | flipped | largest change"
+        form += f" | {{{kind}}} | {{{kind}_flipped}} | {{{kind}_change:.1e}}"
+    rows = _rows("without_anchor_*")
+    return listing(head, form, [{**row, "place": row["machine"]["gpu"] or row["machine"]["processor"]} for row in rows])
 
 
 def sample_consistency() -> str:
-    recorded, rows = load("sample_consistency_cuda"), []
-    for row in recorded["result"]["rows"]:
-        rates = [f"{100 * row[key]['rate']:.2f} %" for key in ("consistency", "worst_case", "bit_exact")]
-        rows.append([row["model"], *rates, f"{row['largest_logit_change']:.3g}"])
-    head = ["model", "C-Cons.", "images with one answer under all shifts", "bit-identical", "largest change of a logit"]
-    note = f"{recorded['result']['views']:,} views for each model, float32, on {machine(recorded)}."
-    return table(head, rows, note)
+    recorded = load("sample_consistency_cuda")
+    head = "model | C-Cons. | images with one answer under all shifts | bit-identical | largest change of a logit"
+    form = "{model} | {consistency[rate]:.2%} | {worst_case[rate]:.2%} | {bit_exact[rate]:.2%}"
+    rows = recorded["result"]["rows"]
+    note = f"{32 * 32 * rows[0]['top1']['images']:,} views for each model, float32, on {machine(recorded)}."
+    return listing(head, f"{form} | {{largest_logit_change:.3g}}", rows, note)
+
+
+TABLES = {
+    "exactness": Table("exactness/bit_identity.py layers --shifts 64", layers),
+    "model_exactness": Table("exactness/bit_identity.py models --shifts 8", models),
+    "segmentation_exactness": Table(
+        "exactness/bit_identity.py segmentation --shifts 4 --places cuda-float32", segmentation
+    ),
+    "without_anchor": Table("exactness/bit_identity.py without_anchor --places cuda-float32", without_anchor),
+    "sample_consistency": Table(
+        "exactness/bit_identity.py sample --places cuda-float32 --batch 1000", sample_consistency
+    ),
+    "frame_stability": Table("exactness/frame_stability.py", frame_stability),
+}

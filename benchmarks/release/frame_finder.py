@@ -87,28 +87,9 @@ def draw(images: Tensor, batch: int, random: np.random.RandomState) -> tuple[Ten
     return x, first
 
 
-def found(finder: FrameFinder, images: Tensor) -> dict[str, float]:
-    """How often it is right, in percent."""
-    corners = []
-    for part in images.split(100):
-        scores = finder(Pixels(part.float() / 255))
-        corners.append(torch.stack([each.argmax(1) == 0 for each in scores], 1))
-    rows, columns = torch.cat(corners).double().mean(0).tolist()
-    both = torch.cat(corners).all(1).double().mean().item()
-    return {name: round(100 * rate, 1) for name, rate in (("rows", rows), ("columns", columns), ("both", both))}
-
-
 def main() -> None:
-    defaults = {
-        "images": [""],
-        "steps": 5000,
-        "rate": 0.5,
-        "resume": False,
-        "measure": False,
-        "seed": 0,
-        "device": "cuda",
-    }
-    given = record.options(__doc__, **defaults).parse_args()
+    numbers, switches = {"steps": 5000, "rate": 0.5, "seed": 0}, {"resume": False, "measure": False}
+    given = record.options(__doc__, images=[""], device="cuda", **numbers, **switches).parse_args()
     files: dict[str, Any] = {path.rpartition("/")[2].removesuffix(".npz"): np.load(path) for path in given.images}
     if given.measure:
         measure(files, given)
@@ -140,8 +121,13 @@ def main() -> None:
 
 def measure(files: dict[str, Any], given: Any) -> None:
     """How often the weights there are find the first line of test images."""
-    finder = FrameFinder().to(given.device)
-    result = {name: found(finder, torch.from_numpy(file["test"]).to(given.device)) for name, file in files.items()}
+    finder, result = FrameFinder().to(given.device), {}
+    for name, file in files.items():
+        parts = torch.from_numpy(file["test"]).to(given.device).split(100)
+        scores = [finder(Pixels(part.float() / 255)) for part in parts]
+        corners = torch.cat([torch.stack([each.argmax(1) == 0 for each in both], 1) for both in scores])
+        rates = {"rows": corners[:, 0], "columns": corners[:, 1], "both": corners.all(1)}
+        result[name] = {key: round(100 * rate.double().mean().item(), 1) for key, rate in rates.items()}
     print(result)
     record.write("frame_finder", {"found_percent": result}, given.seed)
 

@@ -13,18 +13,19 @@ import tempfile
 from collections import Counter
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from textwrap import fill
 from unittest import mock
 
 import torch
+from jinja2 import Environment, StrictUndefined
 from safetensors.torch import save
-from torch import Tensor
 
 import trueshift
 from benchmarks.common import record
-from benchmarks.common.package import EmbeddedSample, Preparation
-from benchmarks.release.model_card import card
+from benchmarks.common.record import Recorded
 from benchmarks.release.weights import restore_weights
+from trueshift.data import EmbeddedSample, Preparation
+from trueshift.data.subset import spread
 from trueshift.models import Backbone, from_pretrained
 from trueshift.models import bundled_weights as shipped
 from trueshift.models.hub import read_json
@@ -36,13 +37,14 @@ BATCH = 50
 CFG = ["input_size", "interpolation", "crop_pct", "mean", "std"]
 CFG += ["num_classes", "label_names", "first_conv", "classifier"]
 PAPER = {"paper_name": "Making Vision Transformers Truly Shift-Equivariant", "paper_ids": "arXiv:2305.16316"}
+FAMILIES = {"swin": "Swin", "swinv2": "SwinV2", "cvt": "CvT", "mvitv2": "MViTv2"}
 
 
 class Refused(ValueError):
     """Weights that must not be shipped, and why."""
 
 
-def numbers_of(result: dict[str, Any]) -> dict[str, Any]:
+def numbers_of(result: Recorded) -> Recorded:
     """Top-1, C-Cons. and S-Cons. between 0 and 1, and how many images they are of; None where not measured."""
     measured = result.get("result", result).get("evaluation", {})
     circular, standard = (measured.get(name, {}) for name in ("circular", "cifar-standard"))
@@ -52,7 +54,7 @@ def numbers_of(result: dict[str, Any]) -> dict[str, Any]:
     return {"top1": top1.get("rate"), **rates, "data": f"{top1.get('images', 0):,} test images"}
 
 
-def training_of(result: dict[str, Any], recipe: str) -> dict[str, Any]:
+def training_of(result: Recorded, recipe: str) -> Recorded:
     """How the weights were made; a run's own file keeps recipe and configuration under ``result``."""
     kept, machine = result.get("result", result), result.get("machine", {})
     return {
@@ -64,55 +66,72 @@ def training_of(result: dict[str, Any], recipe: str) -> dict[str, Any]:
     }
 
 
-def logits_of(model: torch.nn.Module, images: Tensor) -> Tensor:
+def card(about: Recorded) -> str:
+    """The text of ``NAME.TAG.md``, written from the description and ``model_card.md.jinja`` alone."""
+    name, cfg, stored = about["architecture"], about["pretrained_cfg"], about["weights"]["stored"]
+    made = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    made.filters |= {"paragraph": _paragraph, "percent": _percent, "thousands": "{:,}".format}
+    return made.from_string(Path(__file__).with_name("model_card.md.jinja").read_text()).render(
+        about,
+        cfg=cfg,
+        adaptive=name.startswith("a_"),
+        family=FAMILIES[name.removeprefix("a_").partition("_")[0]],
+        stored=" and ".join(f"{count:,} in {kind}" for kind, count in stored.items() if kind != "int64"),
+        needed=", ".join(f"`{key}={value!r}`" for key, value in about["arguments"].items()) or "nothing",
+        mean=tuple(cfg["mean"]),
+        std=tuple(cfg["std"]),
+    )
+
+
+def _paragraph(text: str, bullet: str = "") -> str:
+    return fill(" ".join(text.split()), 120, initial_indent=bullet, subsequent_indent=" " * len(bullet))
+
+
+def _percent(rate: float | None) -> str:
+    return "not measured" if rate is None else f"{100 * rate:.2f} %"
+
+
+def logits_of(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     return torch.cat([model(part) for part in images.split(BATCH)])
 
 
 @torch.inference_mode()
-def compare(kept: Backbone, loaded: Backbone, count: int, shifts: int, allowed: int) -> dict[str, Any]:
+def compare(kept: Backbone, loaded: Backbone, images: int = 400, shifts: int = 8, allowed: int = 2) -> Recorded:
     """What rounding does to the answers, and shifts to those of an adaptive network.
 
     The images are those of the package, of CIFAR-10's test set, evenly spread over all of them.
     """
     source, preparation = EmbeddedSample(), Preparation.from_config(loaded.pretrained_cfg)
-    taken = [index * len(source) // count for index in range(count)]
-    images = torch.stack([preparation.normalise(preparation.canvas(source[index].image)) for index in taken])
-    before, after = logits_of(kept, images), logits_of(loaded, images)
+    taken = spread(len(source), images)
+    batch = torch.stack([preparation.normalise(preparation.canvas(source[index].image)) for index in taken])
+    before, after = logits_of(kept, batch), logits_of(loaded, batch)
     answers = after.argmax(1)
     same = int((before.argmax(1) == answers).sum())
-    if count - same > allowed:
-        raise Refused(f"rounded, it answers {count - same} of {count} images differently: allowed are {allowed}")
-    moved = images[: 2 * BATCH] if loaded.architecture.startswith("a_") else images[:0]
+    if images - same > allowed:
+        raise Refused(f"rounded, it answers {images - same} of {images} images differently: allowed are {allowed}")
+    moved = batch[: 2 * BATCH] if loaded.architecture.startswith("a_") else batch[:0]
     if len(moved):
         try:
             assert_invariant(loaded, moved, shifts=shifts)
         except AssertionError as error:
             raise Refused(f"rounded, it changes its logits under shifts: {error}") from error
     return {
-        "images": count,
+        "images": images,
         "same_answers": same,
-        "top1": int((answers == torch.from_numpy(source.labels[taken])).sum()) / count,
+        "top1": int((answers == torch.from_numpy(source.labels[taken])).sum()) / images,
         "largest_logit_change": (before - after).abs().max().item(),
         "shifted_views": shifts * len(moved),
     }
 
 
-def _free(argument: str) -> bool:
-    """Whether an argument is left to the user: how the network was trained, and what depends on its use."""
-    return argument in ("num_classes", "feature_frame") or argument.endswith("_rate")
-
-
 def ship(
     model: Backbone,
     folder: Path,
-    training: dict[str, Any],
-    measured: dict[str, Any],
+    training: Recorded,
+    measured: Recorded,
     tag: str = "cifar10",
-    *,
     kept_in: str = "float32",
-    images: int = 400,
-    shifts: int = 8,
-    allowed: int = 2,
+    **limits: int,
 ) -> Path:
     """Check a trained model, read from weights ``kept_in`` some precision; write its files, return the JSON's path."""
     model = model.eval()
@@ -130,13 +149,16 @@ def ship(
     if len(cfg.get("label_names", ())) != model.num_classes:
         raise Refused(f"{model.num_classes} classes, but {len(cfg.get('label_names', ()))} names of them")
     stem = f"{model.architecture}.{tag}"
+    # left to the user are how the network was trained, and what depends on its use
+    free = ("num_classes", "feature_frame")
+    arguments = model.changed_arguments().items()
     with tempfile.TemporaryDirectory() as drafts:
         draft = Path(drafts)
         weights = write_whole(draft / f"{stem}.safetensors", data)
         about = {
             "architecture": model.architecture,
             "tag": tag,
-            "arguments": {key: value for key, value in model.changed_arguments().items() if not _free(key)},
+            "arguments": {key: value for key, value in arguments if key not in free and not key.endswith("_rate")},
             "pretrained_cfg": {**cfg, "num_classes": model.num_classes, "license": "apache-2.0", **PAPER},
             "weights": {
                 "file": weights.name,
@@ -151,7 +173,7 @@ def ship(
         described = write_whole(draft / f"{stem}.json", json_text(about))
         with mock.patch.object(shipped, "FOLDER", draft):  # as users will load it
             loaded = trueshift.create_model(stem, pretrained=True).eval()
-        about["verified"] = {**compare(model, loaded, images, shifts, allowed), "compared_with": kept_in}
+        about["verified"] = {**compare(model, loaded, **limits), "compared_with": kept_in}
         write_whole(described, json_text(about))
         write_whole(draft / f"{stem}.md", card(json.loads(described.read_text())))
         for suffix in ("safetensors", "md", "json"):  # the description last: it is what makes a model known
@@ -167,7 +189,7 @@ def open_run(source: Path) -> tuple[Backbone, str]:
     return from_pretrained(source / "final" if (source / "final").is_dir() else source), "float32"
 
 
-def find_result(source: Path) -> dict[str, Any]:
+def find_result(source: Path) -> Recorded:
     """What was measured of a run."""
     run = source.resolve().parent if source.name == "final" else source.resolve()
     beside = run.with_name(f"{run.name.removesuffix('.safetensors')}.json")
@@ -178,14 +200,9 @@ def find_result(source: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = record.options(
-        __doc__,
-        result={"nargs": "*", "type": Path, "default": [], "help": "one for each run, in the same order"},
-        tag="cifar10",
-        allow={"default": 2, "help": "images whose answer rounding may change"},
-        shifts=8,
-        folder={"type": Path, "default": shipped.FOLDER},
-    )
+    allow, folder = {"default": 2, "help": "images whose answer rounding may change"}, {"default": shipped.FOLDER}
+    results = {"nargs": "*", "type": Path, "default": [], "help": "one for each run, in the same order"}
+    parser = record.options(__doc__, result=results, tag="cifar10", allow=allow, shifts=8, folder=folder)
     parser.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     options = parser.parse_args()
     if options.result and len(options.result) != len(options.sources):
@@ -200,7 +217,7 @@ def main() -> int:
             model, kept_in = open_run(source)
             training = training_of(result, model.architecture)
             limits = {"shifts": options.shifts, "allowed": options.allow}
-            path = ship(model, options.folder, training, measured, options.tag, kept_in=kept_in, **limits)
+            path = ship(model, options.folder, training, measured, options.tag, kept_in, **limits)
         except (ValueError, OSError) as error:
             refused += 1
             print(f"not shipped: {source}: {error}", file=sys.stderr)

@@ -1,7 +1,5 @@
 """What an audit costs beyond its forward passes: 16 shifts of JPEG photographs, decoded once, cut on the device.
 
-python -m benchmarks.speed.audit_overhead --device cuda --images 1000 --models swin_tiny_patch4_window7_224 a_swin_tiny
-
 Bare passes (as many batches of the same size, of noise that lies on the device already) and audits take turns;
 the ratio of each turn is recorded, with the largest memory beyond that of the bare passes.
 """
@@ -17,7 +15,8 @@ import torch
 from PIL import Image
 
 from benchmarks.common import record, timing
-from benchmarks.common.package import EvalOptions, ImageFolder, find_protocols, load_eval_model, on_gpu, run_evaluation
+from trueshift.data import ImageFolder
+from trueshift.eval import EvalOptions, find_protocols, load_eval_model, run_evaluation
 from trueshift.testing.images import PHOTOS
 
 
@@ -48,42 +47,38 @@ def write_photographs(folder: Path, count: int) -> ImageFolder:
 
 
 def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict:
+    cuda = options.device != "cpu"
     place = {"device": options.device, "precision": options.precision}
     subject = load_eval_model(name, EvalOptions(random_weights=True, **place))
     views = len(source) * (options.shifts + 1)
     noise = torch.randn(options.batch, 3, *subject.preparation.size, device=options.device)
 
     @torch.inference_mode()
-    def bare(batches: int = -(-views // options.batch)) -> None:
-        for _ in range(batches):
+    def bare() -> None:
+        for _ in range(-(-views // options.batch)):
             subject.forward(noise)
 
     def audit() -> None:
         settings = EvalOptions(options.shifts, 0, options.batch, **place)
         run_evaluation(subject, source, find_protocols(["circular"]), settings)
 
-    bare(3)
-    rounds = [(measured(bare, options.device), measured(audit, options.device)) for _ in range(options.rounds)]
-    ratios = [spent / needed for (needed, _), (spent, _) in rounds]
-    row = {
-        "model": name,
-        "views": views,
-        "bare_seconds": median(needed for (needed, _), _ in rounds),
-        "audit_seconds": median(spent for _, (spent, _) in rounds),
-        "ratio": median(ratios),
-        "ratios": ratios,
-        "extra_memory_mib": max(beside - alone for (_, alone), (_, beside) in rounds) / 2**20,
-    }
+    def most_memory(work: timing.Run) -> float:
+        """In use while it runs, in MiB: of the GPU, or of the process so far."""
+        if not cuda:
+            work()
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        return torch.cuda.max_memory_allocated() / 2**20
+
+    alone, beside = most_memory(bare), most_memory(audit)
+    taken = timing.interleaved({"bare": bare, "audit": audit}, options.rounds, cuda, 0)
+    row = {"model": name, "views": views, "ratio": timing.ratio(taken["audit"], taken["bare"])[0]}
+    row |= {f"{work}_seconds": median(seconds) for work, seconds in taken.items()}
+    row["ratios"] = [spent / needed for needed, spent in zip(*taken.values(), strict=True)]
+    row["extra_memory_mib"] = beside - alone
     print(row)
     return row
-
-
-def measured(work: timing.Run, device: str) -> tuple[float, int]:
-    """Seconds, and the most memory in use: of the GPU, or of the process."""
-    if not on_gpu(device):
-        return timing.seconds(work, 1, False), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    torch.cuda.reset_peak_memory_stats()
-    return timing.seconds(work, 1, True), torch.cuda.max_memory_allocated()
 
 
 if __name__ == "__main__":

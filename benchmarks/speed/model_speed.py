@@ -2,9 +2,6 @@
 
     python -m benchmarks.speed.model_speed --models swin --batch 128 --work inference training
     python -m benchmarks.speed.model_speed --mode graph --batch 1                              # latency
-    python -m benchmarks.speed.model_speed --models swin --size 224 448 896 --same-area        # against resolution
-    python -m benchmarks.speed.model_speed --models vit dinov2 torchvision_swin transformers_swin --name adapted_speed
-    python -m benchmarks.speed.model_speed --part decoder --models swin swinv2 --batch 16      # UperNet's
 
 The reference and the adaptive network side by side in one process, round by round. Inputs are noise. A training step is
 forward, cross entropy, backward and SGD. `bf16` is autocast. `graph` replays one CUDA graph of the eager network. What
@@ -18,7 +15,9 @@ import argparse
 import gc
 import itertools
 import time
+from collections.abc import Iterable
 from functools import cache
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -28,10 +27,9 @@ from torch import Tensor, nn
 import trueshift as ts
 from benchmarks.common import record, timing
 from benchmarks.common.contestants import ADAPTIVE, FAMILIES, KEPT, REFERENCE, contestant
-from benchmarks.common.package import SAFE
 from trueshift.ops.geometry.grid import Tokens
+from trueshift.train.compile_check import SAFE
 
-SEED = 0
 CLASSES = {"network": 1000, "decoder": 150}
 
 
@@ -62,22 +60,22 @@ def settings(given: argparse.Namespace) -> list[Setting]:
 @cache
 def made(family: str, label: str, size: int, device: str) -> nn.Module:
     """A network, made once for all its settings: making one takes longer than measuring it."""
-    torch.manual_seed(SEED)
+    torch.manual_seed(timing.SEED)
     return contestant(family, label, size).to(device)
 
 
 def decoder_alone(label: str, setting: Setting, images: Tensor) -> nn.Module:
     """UperNet on a backbone that gives its features of these images, whatever it is asked."""
-    torch.manual_seed(SEED)
+    torch.manual_seed(timing.SEED)
     name = "a_" * (label == ADAPTIVE) + FAMILIES[setting.family].name
     net = ts.UperNet(name, CLASSES["decoder"], img_size=setting.size, padding=None).to(setting.device)
-    with torch.no_grad(), torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "bf16"):
+    with torch.no_grad(), timing.autocast(setting):
         features = net.encoder.eval().features(images)
 
     def before(x: Tensor) -> tuple[Tokens, ...]:
         return tuple(Tokens(tokens.values.detach().requires_grad_(net.training), tokens.grid) for tokens in features)
 
-    net.encoder.features = before  # type: ignore[method-assign]
+    net.encoder.features = before
     return net
 
 
@@ -85,7 +83,7 @@ def prepare(label: str, setting: Setting) -> tuple[timing.Run, dict[str, Any]]:
     """A warm network, for forward passes or training steps, and what is known of it already."""
     begin, cuda, decoder = time.perf_counter(), setting.device == "cuda", setting.part == "decoder"
     # a failed capture may leave the device's own generator unusable
-    generator = torch.Generator(setting.device).manual_seed(SEED)
+    generator = torch.Generator(setting.device).manual_seed(timing.SEED)
     shape = (setting.batch, 3, setting.size, setting.size)
     images = torch.randn(shape, device=setting.device, generator=generator)
     targets = (setting.batch, *shape[2:]) if decoder else shape[:1]
@@ -98,32 +96,47 @@ def prepare(label: str, setting: Setting) -> tuple[timing.Run, dict[str, Any]]:
         model = made(setting.family, label, setting.size, setting.device)
         weights = list(model.parameters())
         held = [*weights, *model.buffers(), images]
-    training, bf16 = setting.work == "training", setting.precision == "bf16"
+    training, optimizer = setting.work == "training", torch.optim.SGD(weights, lr=1e-4)
     net = model.train(training)
     if setting.mode == "compiled":
-        net = torch.compile(model, dynamic=False, options=dict(SAFE) if training else None)  # type: ignore[assignment]
+        net = torch.compile(model, dynamic=False, options=dict(SAFE) if training else None)
 
-    def loss() -> Tensor:
-        return net(images, labels) if decoder else F.cross_entropy(net(images).float(), labels)
+    def run() -> None:
+        with torch.set_grad_enabled(training), timing.autocast(setting):
+            if not training:
+                net(images)
+                return
+            loss = net(images, labels) if decoder else F.cross_entropy(net(images).float(), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
-    run = timing.inference(lambda: net(images), setting.device, bf16)
-    if training:
-        run = timing.training(loss, torch.optim.SGD(weights, lr=1e-4), setting.device, bf16)
     for _ in range(3 if cuda else 1):
         run()
     known: dict[str, Any] = {"name": label}
-    if setting.mode == "graph":
-        run = timing.graphed(run)
-    elif cuda:
-        known |= timing.peak_memory(run, held)
+    if cuda and setting.mode != "graph":
+        known |= peak_memory(run, held)
+    warm = timing.graphed(run) if setting.mode == "graph" else run
     if cuda:
         torch.cuda.synchronize()
-    known["warm_up_s"] = time.perf_counter() - begin
-    return run, known
+    return warm, {**known, "warm_up_s": time.perf_counter() - begin}
+
+
+def peak_memory(run: timing.Run, held: Iterable[Tensor]) -> dict[str, float]:
+    """Peak memory as if nothing else were in the process: what a warm run adds, and the weights and inputs held."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    after = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    there = sum(tensor.nbytes for tensor in held)
+    allocated, reserved = ((there + most - least) / 2**20 for most, least in zip(after, before, strict=True))
+    return {"allocated_mib": allocated, "reserved_mib": reserved}
 
 
 def measure(setting: Setting, rounds: int) -> dict[str, Any]:
-    """One row for each of the two."""
     timing.set_precision(setting.precision)
     torch.compiler.reset()
     runs, rows, times = {}, {}, {}
@@ -137,7 +150,7 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
     except Exception as problem:
         rows |= {label: {"name": label, "error": timing.in_words(problem)} for label in runs}
     for label, taken in times.items():
-        middle, _ = timing.spread(taken)
+        middle = median(taken)
         rows[label] |= {"images_per_second": setting.batch / middle, "milliseconds": 1e3 * middle, "seconds": taken}
         if REFERENCE in times:  # above 1: faster than the reference
             rows[label]["ratio"], rows[label]["quartiles"] = timing.ratio(times[REFERENCE], taken)
@@ -168,7 +181,7 @@ def main() -> None:
         found.append(measure(setting, given.rounds))
         for row in found[-1]["rows"]:
             print(" ", {key: value for key, value in row.items() if key != "seconds"}, flush=True)
-        record.write(name, {"results": found}, SEED)
+        record.write(name, {"results": found}, timing.SEED)
 
 
 if __name__ == "__main__":

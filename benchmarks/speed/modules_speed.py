@@ -9,8 +9,10 @@ fixed grids. All run interleaved, round by round. A delta is the median of the r
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from itertools import product
+from statistics import median
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -26,9 +28,7 @@ from trueshift.ops.geometry.polyphase import coset_sum
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.testing import photographs
 
-SEED = 0
 BLOCK = "one block of Swin-T's stage 1"
-VERSIONS = ("ordinary", "fixed", "adaptive")
 Case = tuple[str, dict[str, timing.Run]]  # a module's name, and what runs its versions
 
 
@@ -41,39 +41,25 @@ class Setting(NamedTuple):
     precision: str
 
 
-def photos_at_random_shifts(batch: int, size: int) -> Tensor:
-    """Photographs at random shifts, normalised: real content, none of it tied."""
-    photos = (torch.stack(list(photographs(size).values())) - 0.45) / 0.225
-    which = torch.arange(batch) % len(photos)
-    return circular_shift(photos[which], torch.randint(size, (batch, 2)), IMAGE_DIMS)
-
-
-def calls(model: nn.Module, owners: list[Any], images: Tensor, method: str = "forward") -> list[Callable[[], Any]]:
+def calls(model: nn.Module, owners: list[Any], images: Tensor, method: str = "forward") -> list[timing.Run]:
     """A method of each of these modules, on what it was last given within the model."""
-    seen: dict[Any, tuple[Any, ...]] = {}
-
-    def spy(owner: Any) -> Callable[..., Any]:
-        def remember(*arguments: Any) -> Any:
-            seen[owner] = arguments
-            return getattr(type(owner), method)(owner, *arguments)
-
-        return remember
-
-    for owner in owners:
-        setattr(owner, method, spy(owner))
-    try:
+    with ExitStack() as stack:
+        patches = [mock.patch.object(owner, method, wraps=getattr(owner, method)) for owner in owners]
+        spies = [stack.enter_context(patch) for patch in patches]
         model(images)
-    finally:
-        for owner in owners:
-            delattr(owner, method)
     # one that is not called any more is an error: it has moved
-    return [lambda owner=owner, given=seen[owner]: getattr(owner, method)(*given) for owner in owners]
+    return [partial(getattr(owner, method), *spy.call_args.args) for owner, spy in zip(owners, spies, strict=True)]
 
 
-def numbered(name: str, versions: list[list[timing.Run]], first: int, *, names: tuple[str, ...]) -> Iterator[Case]:
-    """One case for each stage."""
-    for number, runs in enumerate(zip(*versions, strict=True), first):
-        yield f"{name}, stage {number}", dict(zip(names, runs, strict=True))
+def versions(*runs: timing.Run) -> dict[str, timing.Run]:
+    """Two are an ordinary and an adaptive one."""
+    names = ("ordinary", "fixed", "adaptive") if len(runs) == 3 else ("ordinary", "adaptive")[-len(runs) :]
+    return dict(zip(names, runs, strict=True))
+
+
+def numbered(name: str, runs: list[list[timing.Run]], first: int) -> Iterator[Case]:
+    for number, of_stage in enumerate(zip(*runs, strict=True), first):
+        yield f"{name}, stage {number}", versions(*of_stage)
 
 
 def swin_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
@@ -89,45 +75,39 @@ def swin_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case
     def select() -> Tensor:
         return circular_shift(images, embed.choose(images).offset, IMAGE_DIMS)
 
-    yield "Swin-T", dict(zip(VERSIONS, (partial(model, images) for model in models), strict=True))
+    yield "Swin-T", versions(*(partial(model, images) for model in models))
     yield BLOCK, {"ordinary": calls(timm, [timm.layers[0].blocks[0]], images)[0]}
-    yield "tokenization", dict(zip(VERSIONS, (partial(model.patch_embed, images) for model in models), strict=True))
-    yield "selection, anchor and roll", {"adaptive": select}
-    yield "scores of all phases by one stride-1 convolution", {"adaptive": every_phase}
+    yield "tokenization", versions(*(partial(model.patch_embed, images) for model in models))
+    yield "selection, anchor and roll", versions(select)
+    yield "scores of all phases by one stride-1 convolution", versions(every_phase)
     merges = [calls(model, [stage.downsample for stage in model.layers[1:]], images) for model in models]
-    yield from numbered("patch merging", merges, 2, names=VERSIONS)
+    yield from numbered("patch merging", merges, 2)
     downsamples = [stage.downsample for stage in adaptive.layers]  # of the first stage, one that does nothing
     tokens = [run() for run in calls(adaptive, downsamples, images)]
     chosen = [partial(stage.align.choose, x) for stage, x in zip(adaptive.layers, tokens, strict=True)]
-    yield from numbered("window selection", [chosen], 1, names=("adaptive",))
+    yield from numbered("window selection", [chosen], 1)
 
 
 def cvt_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
     theirs, *ours = (make("cvt", label) for label in (REFERENCE, FIXED, ADAPTIVE))
     merges = [calls(theirs, [stage.embedding for stage in theirs.model.cvt.encoder.stages[1:]], images)]
     merges += [calls(model, [stage.downsample for stage in model.stages[1:]], images) for model in ours]
-    yield from numbered("CvT: convolutional merging", merges, 2, names=VERSIONS)
-    pools = [pooling(model, images) for model in ours]
-    yield from numbered("CvT: pooling of keys and values", pools, 1, names=("ordinary", "adaptive"))
+    yield from numbered("CvT: convolutional merging", merges, 2)
+    yield from numbered("CvT: pooling of keys and values", [pooling(model, images) for model in ours], 1)
 
 
 def pooling(model: Any, images: Tensor) -> list[timing.Run]:
     """Of keys and values in the first block of each stage, on what it is given within the model."""
-    seen: dict[nn.Module, timing.Run] = {}
-
-    def spy(maps: Any, convs: Any, *more: Any) -> Any:
-        seen[convs[0]] = partial(pool_sequences, maps, convs, *more)
-        return seen[convs[0]]()
-
-    with mock.patch.object(cvt, "pool_sequences", spy):
+    with mock.patch.object(cvt, "pool_sequences", wraps=pool_sequences) as spy:
         model(images)
-    return [seen[attention.conv_proj_k.conv] for attention in _attentions(model)]
+    given = {call.args[1][0]: call.args for call in spy.call_args_list}  # by the convolution of the keys
+    return [partial(pool_sequences, *given[attention.conv_proj_k.conv]) for attention in _attentions(model)]
 
 
 def mvit_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
     models = [make("mvitv2", label) for label in (FIXED, ADAPTIVE)]
     biases = [calls(model, _attentions(model), images, "position_bias") for model in models]
-    yield from numbered("MViTv2: relative positions", biases, 1, names=("ordinary", "adaptive"))
+    yield from numbered("MViTv2: relative positions", biases, 1)
 
 
 def _attentions(model: Any) -> list[Any]:
@@ -139,8 +119,10 @@ CASES = {"swin": swin_cases, "cvt": cvt_cases, "mvitv2": mvit_cases}
 
 def collect(families: list[str], setting: Setting) -> tuple[list[Case], list[dict[str, Any]]]:
     """All cases, and the errors of families whose cases could not be made."""
-    torch.manual_seed(SEED)
-    images = photos_at_random_shifts(setting.batch, setting.size).to(setting.device)
+    torch.manual_seed(timing.SEED)
+    photos = (torch.stack(list(photographs(setting.size).values())) - 0.45) / 0.225  # real content, none of it tied
+    which, shifts = torch.arange(setting.batch) % len(photos), torch.randint(setting.size, (setting.batch, 2))
+    images = circular_shift(photos[which], shifts, IMAGE_DIMS).to(setting.device)
 
     def make(family: str, label: str) -> nn.Module:
         return contestant(family, label, setting.size).eval().to(setting.device)
@@ -148,7 +130,7 @@ def collect(families: list[str], setting: Setting) -> tuple[list[Case], list[dic
     cases, errors = list[Case](), []
     for family in families:
         try:
-            with torch.no_grad(), torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "bf16"):
+            with torch.no_grad(), timing.autocast(setting):
                 cases += CASES[family](images, make)
         except Exception as problem:
             errors.append({"name": family, "error": timing.in_words(problem)})
@@ -158,10 +140,10 @@ def collect(families: list[str], setting: Setting) -> tuple[list[Case], list[dic
 def measure(cases: list[Case], setting: Setting, mode: str, rounds: int) -> list[dict[str, Any]]:
     runs: dict[Any, timing.Run] = {}
     failed = []
-    for name, versions in cases:
-        for version, call in versions.items():
+    for name, found in cases:
+        for version, call in found.items():
             try:
-                run = timing.inference(call, setting.device, setting.precision == "bf16")
+                run = torch.no_grad()(timing.autocast(setting)(call))
                 for _ in range(3):
                     run()
                 runs[name, version] = timing.graphed(run) if mode == "graph" else run
@@ -172,11 +154,12 @@ def measure(cases: list[Case], setting: Setting, mode: str, rounds: int) -> list
     rows: dict[str, dict[str, Any]] = {}
     for (name, version), taken in times.items():
         row = rows.setdefault(name, {"name": name})
-        row |= {f"{version}_ms": 1e3 * timing.spread(taken)[0], f"{version}_seconds": taken}
+        row |= {f"{version}_ms": 1e3 * median(taken), f"{version}_seconds": taken}
         if block:
             row[f"{version}_of_block"] = timing.ratio(taken, block)[0]
         if version == "adaptive":  # the ordinary network may have no such step
-            row["delta_ms"] = 1e3 * timing.difference(taken, times.get((name, "ordinary"), [0.0] * rounds))
+            ordinary = times.get((name, "ordinary"), [0.0] * rounds)
+            row["delta_ms"] = 1e3 * median(ours - theirs for ours, theirs in zip(taken, ordinary, strict=True))
     return [*rows.values(), *failed]
 
 
@@ -193,7 +176,7 @@ def main() -> None:
             for row in rows:
                 print(mode, {key: value for key, value in row.items() if "seconds" not in key}, flush=True)
             found.append({**setting._asdict(), "mode": mode, "rows": rows})
-            record.write(given.name or f"modules_speed_{given.device}", {"results": found}, SEED)
+            record.write(given.name or f"modules_speed_{given.device}", {"results": found}, timing.SEED)
 
 
 if __name__ == "__main__":

@@ -3,28 +3,31 @@
 A setting that was measured more than once is shown as it was measured last; one that was not says so.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import linear_regression
 from typing import Any
 
 import torch
 
-from benchmarks.common.contestants import ADAPTIVE, FAMILIES, REFERENCE
-from benchmarks.common.record import load, load_all, machine, table
+from benchmarks.common.contestants import ADAPTIVE, FAMILIES, KEPT, REFERENCE
+from benchmarks.common.record import NOT_YET, Table, cell, listing, load, load_all, machine, table
 from trueshift import create_model
 
-MODELS = dict(
-    zip((family.name for family in FAMILIES.values()), ("Swin-T", "SwinV2-T", "CvT-13", "MViTv2-T"), strict=True)
-)
-NOT_YET = "not measured yet"
-MODES = {"eager": "eager", "compiled": "compiled", "graph": "CUDA graph"}
-PRECISIONS = {"bf16": "bf16", "tf32": "TF32", "float32": "float32"}
+TITLES = {family.name: family.title or family.name for family in (FAMILIES | KEPT).values()}
+WORDS = {"graph": "CUDA graph", "tf32": "TF32"}
 MEDIANS = "medians of interleaved rounds with quartiles"
 RATIOS = f"Ratios are throughputs against the reference, {MEDIANS}; 1 is parity."
+MEMORY = f"{RATIOS} Memory is the allocated peak, adaptive / reference."
+TIMES = f"Ratios are times against the reference, {MEDIANS}; below 1 is faster."
 WINOGRAD_UNTIL = "2026-11-17T02:02"  # d7ad81a
 
+# format strings for what was measured in a setting
+SETTING = "{title} | {words}"
+SPEED = "{reference[images_per_second]:,.0f} img/s | {ratios[0]:.3f} ({ratios[1]:.3f} to {ratios[2]:.3f})"
+LATENCY = "{reference[milliseconds]:.2f} ms | {times[0]:.3f} ({times[1]:.3f} to {times[2]:.3f})"
+ALLOCATED = "{allocated_mib:.3f}"
 Result = dict[str, Any]
 
 
@@ -43,15 +46,28 @@ COMPILED, EAGER, TF32, TRAINING, CPU = SUMMARY.values()
 
 
 def measured(pattern: str = "model_speed_*") -> list[Result]:
-    """All results, the latest first, with where they were measured and their rows by name."""
+    """All results, the latest first, with where they were measured, both networks, and adaptive / reference."""
     found = []
     for recorded in sorted(load_all(pattern), key=lambda each: each["date"], reverse=True):
         for result in recorded["result"]["results"]:
             where, by = machine(recorded, result["device"]), {row["name"]: row for row in result["rows"]}
             if result["device"] == "cpu" and recorded["date"] < WINOGRAD_UNTIL:
                 where += f" (at commit {recorded['commit'][:10]}, when merges on a CPU used Winograd's products)"
-            found.append({**result, "where": where, "by": by})
+            theirs, ours = by.get(REFERENCE, {}), by.get(ADAPTIVE, {})
+            both = {key: ours[key] / theirs[key] for key in ("allocated_mib", "reserved_mib") if key in ours}
+            if "ratio" in ours:
+                low, high = ours["quartiles"]
+                both |= {"ratios": (ours["ratio"], low, high), "times": (1 / ours["ratio"], 1 / high, 1 / low)}
+            if "error" in ours:
+                both["error"] = ours["error"]
+            found.append({**_named(result), "where": where, "reference": theirs, "adaptive": ours, **both})
     return found
+
+
+def _named(setting: Result) -> Result:
+    precision, mode = (WORDS.get(setting[key], setting[key]) for key in ("precision", "mode"))
+    words = f"{precision}, {mode}, batch {setting['batch']}"
+    return {**setting, "title": TITLES.get(setting.get("model", "")), "words": words}
 
 
 def find(results: Iterable[Result], **wanted: Any) -> Result | None:
@@ -59,154 +75,103 @@ def find(results: Iterable[Result], **wanted: Any) -> Result | None:
     return next((each for each in results if all(each[key] == value for key, value in wanted.items())), None)
 
 
-def _for_each_model(settings: Iterable[Result]) -> list[tuple[str, Result, Result | None]]:
-    """Model, setting, and what was measured in it."""
-    results, sizes = measured(), {family.name: family.size for family in FAMILIES.values()}
-    return [
-        (model, setting, find(results, model=model, size=sizes[model], **setting))
-        for setting in settings
-        for model in MODELS
-    ]
+def for_each_model(settings: Iterable[Result]) -> list[Result]:
+    """What was measured of each model in each setting, or the setting alone."""
+    results, found = measured(), []
+    for setting, family in product(settings, FAMILIES.values()):
+        wanted = {**setting, "model": family.name, "size": family.size}
+        found.append(find(results, **wanted) or _named(wanted))
+    return found
 
 
-def _noted(head: list[str], rows: list[list[str]], used: Iterable[Result | None], note: str) -> str:
-    """A table and where its results come from."""
-    places = "; ".join(dict.fromkeys(result["where"] for result in used if result))
-    return table(head, rows, note.format(f"On {places}." if places else "Not measured yet."))
+def _places(results: Iterable[Result]) -> str:
+    places = "; ".join(dict.fromkeys(result["where"] for result in results if "where" in result))
+    return f"On {places}." if places else f"{NOT_YET.capitalize()}."
 
 
-def ratio_cell(row: Result, inverse: bool = False) -> str:
-    """Median and quartiles; of times instead of throughputs where inverse."""
-    if "error" in row:
-        return f"failed: {row['error'][:60]}"
-    if row.get("ratio") is None:
-        return NOT_YET
-    middle, low, high = row["ratio"], *row["quartiles"]
-    if inverse:
-        middle, low, high = 1 / middle, 1 / high, 1 / low
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
-
-
-def speed_cell(row: Result) -> str:
-    return f"{row['images_per_second']:,.0f} img/s" if "images_per_second" in row else ratio_cell(row)
-
-
-def time_cell(row: Result) -> str:
-    return f"{row['milliseconds']:.2f} ms" if "milliseconds" in row else ratio_cell(row)
-
-
-def memory_ratio(result: Result, kind: str = "allocated_mib") -> str:
-    """Adaptive beside reference."""
-    ours, theirs = (result["by"][name].get(kind) for name in (ADAPTIVE, REFERENCE))
-    return f"{ours / theirs:.3f}" if ours and theirs else ""
-
-
-def setting_words(result: Result) -> str:
-    return f"{PRECISIONS[result['precision']]}, {MODES[result['mode']]}, batch {result['batch']}"
-
-
-Columns = dict[str, Callable[[Result], str]]
-SPEED: Columns = {
-    "reference": lambda result: speed_cell(result["by"][REFERENCE]),
-    "adaptive": lambda result: ratio_cell(result["by"][ADAPTIVE]),
-}
-SPEED_AND_MEMORY: Columns = {**SPEED, "memory": memory_ratio}
-LATENCY: Columns = {
-    "reference": lambda result: time_cell(result["by"][REFERENCE]),
-    "adaptive": lambda result: ratio_cell(result["by"][ADAPTIVE], inverse=True),
-}
-
-
-def by_setting(settings: list[Result], columns: Columns, note: str) -> str:
+def by_setting(settings: list[Result], head: str, form: str, note: str) -> str:
     """One line for each setting and model, those that are missing included."""
-    found = _for_each_model(settings)
-    rows = []
-    for model, setting, result in found:
-        cells = [show(result) for show in columns.values()] if result else [NOT_YET]
-        rows.append([MODELS[model], setting_words(setting), *cells])
-    return _noted(["model", "setting", *columns], rows, (result for *_, result in found), f"{{}} {note}")
+    found = for_each_model(settings)
+    return listing(f"model | setting | {head}", f"{SETTING} | {form}", found, f"{_places(found)} {note}")
 
 
-MEMORY = f"{RATIOS} Memory is the allocated peak, adaptive / reference."
-inference = partial(by_setting, [COMPILED, EAGER, TF32], SPEED_AND_MEMORY, MEMORY)
-training = partial(by_setting, [TRAINING], SPEED_AND_MEMORY, MEMORY)
-cpu = partial(by_setting, [CPU], SPEED, RATIOS)
-TIMES = f"Ratios are times against the reference, {MEDIANS}; below 1 is faster."
-latency = partial(by_setting, [_setting("inference", "bf16", "graph", 1)], LATENCY, TIMES)
+BOTH, ALL = "reference | adaptive", "reference | adaptive | memory"
+
+
+def adapted() -> str:
+    """Networks of other libraries, adapted, beside themselves."""
+    found = measured("adapted_speed")
+    return listing(
+        f"model | setting | {ALL}", f"{SETTING} | {SPEED} | {ALLOCATED}", found, f"{_places(found)} {MEMORY}"
+    )
+
+
+def segmentation() -> str:
+    """The decoder alone; what was measured first stands first."""
+    found = measured("segmentation_speed_*")
+    form = f"{{title}} | {{work}}, {{words}}, {{size}} x {{size}} | {LATENCY} | {ALLOCATED}"
+    return listing(f"decoder on | work | {ALL}", form, found, f"{_places(found)} 150 classes. {TIMES}")
+
+
+def resolution() -> str:
+    """The same number of pixels in larger images, after the model's own size in the same setting."""
+    results, used = [each for each in measured() if (each["work"], each["device"]) == ("inference", "cuda")], []
+    for family in FAMILIES.values():
+        larger = [result for result in results if result["model"] == family.name and result["size"] != family.size]
+        for precision, mode in dict.fromkeys((result["precision"], result["mode"]) for result in larger):
+            alike = {"model": family.name, "precision": precision, "mode": mode}
+            sizes = sorted({result["size"] for result in larger})
+            used += [find(results, size=family.size, batch=128, **alike)]
+            used += [find(larger, size=size, **alike) for size in sizes]
+    found = list(filter(None, used))
+    form = f"{{title}} | {{size}} x {{size}}, {{words}} | {SPEED}"
+    return listing(f"model | images | {BOTH}", form, found, f"{_places(found)} {RATIOS}")
 
 
 def memory() -> str:
-    paper, rows = load("paper_speed")["memory"], []
-    found = _for_each_model(_setting(work, "bf16", "eager", 64) for work in ("training", "inference"))
-    for model, setting, result in found:
-        default, adaptive = (paper[model][setting["work"]][name] for name in ("default", "adaptive"))
-        printed = [f"{adaptive[kind] / default[kind]:.3f}" for kind in ("allocated", "reserved")]
-        ours = [NOT_YET, "", ""]
-        if result:
-            ours = [f"{result['by'][REFERENCE]['allocated_mib']:,.0f} MiB"]
-            ours += [memory_ratio(result), memory_ratio(result, "reserved_mib")]
-        rows.append([MODELS[model], setting["work"], *ours, *printed])
-    head = ["model", "work", "reference", "allocated", "reserved", "the paper's allocated", "the paper's reserved"]
-    note = "bf16, eager, batch 64. The reference's allocated peak, and ratios of peaks, adaptive / reference. {}"
-    return _noted(head, rows, (result for *_, result in found), note)
+    found = for_each_model(_setting(work, "bf16", "eager", 64) for work in ("training", "inference"))
+    for result in found:
+        default, ours = (load("paper_speed")["memory"][result["model"]][result["work"]][key] for key in PAPERS)
+        result["paper"] = {kind: ours[kind] / default[kind] for kind in ("allocated", "reserved")}
+    form = f"{{title}} | {{work}} | {{reference[allocated_mib]:,.0f}} MiB | {ALLOCATED} | {{reserved_mib:.3f}}"
+    head = "model | work | reference | allocated | reserved | the paper's allocated | the paper's reserved"
+    note = "bf16, eager, batch 64. The reference's allocated peak, and ratios of peaks, adaptive / reference. "
+    form += " | {paper[allocated]:.3f} | {paper[reserved]:.3f}"
+    return listing(head, form, found, note + _places(found))
+
+
+PAPERS = ("default", "adaptive")
 
 
 def modules(device: str = "cuda") -> str:
     """One table for each mode."""
     paper, parts = load("paper_speed")["modules"], []
-    head = ["module", "ordinary", "ours, fixed", "ours, adaptive", "delta", "of one stage-1 block", "the paper's delta"]
+    head = "module | ordinary | ours, fixed | ours, adaptive | delta | of one stage-1 block | the paper's delta"
+    form = "{name} | {ordinary_ms:.3f} ms | {fixed_ms:.3f} ms | {adaptive_ms:.3f} ms | {delta_ms:+.3f} ms"
+    form += " | {adaptive_of_block:.2f} | +{printed:.2f} ms"
     for result in reversed(measured("modules_speed_*")):
         if result["device"] == device:
-            rows = sorted(result["rows"], key=lambda row: "error" in row)
-            size = f"{result['batch']} x 3 x {result['size']} x {result['size']}"
-            note = f"{PRECISIONS[result['precision']]}, {MODES[result['mode']]}, {size}. {{}}"
-            parts.append(_noted(head, [_module_row(row, paper) for row in rows], [result], note))
+            rows = sorted(({**row, "missing": ""} for row in result["rows"]), key=lambda row: "error" in row)
+            for row in rows:
+                if times := paper.get(row["name"].removeprefix("MViTv2: ").removesuffix(", stage 1")):
+                    row["printed"] = times["adaptive"] - (times["default"] or 0)
+            shape = f"{result['batch']} x 3 x {result['size']} x {result['size']}"
+            how = result["words"].rpartition(", ")[0]
+            parts.append(listing(head, form, rows, f"{how}, {shape}. {_places([result])}"))
     return "\n\n".join(parts) or f"{NOT_YET}."
-
-
-def _module_row(row: Result, paper: Result) -> list[str]:
-    if "error" in row:
-        return [row["name"], row["error"]]
-    printed = paper.get(row["name"].removeprefix("MViTv2: ").removesuffix(", stage 1")) or {}
-    theirs = f"+{printed['adaptive'] - (printed['default'] or 0):.2f} ms" if printed else ""
-    formats = {"ordinary_ms": ".3f", "fixed_ms": ".3f", "adaptive_ms": ".3f", "delta_ms": "+.3f"}
-    times = [f"{row[key]:{digits}} ms" if key in row else "" for key, digits in formats.items()]
-    return [row["name"], *times, f"{row['adaptive_of_block']:.2f}" if "adaptive_of_block" in row else "", theirs]
-
-
-def resolution() -> str:
-    """The same number of pixels in larger images, after the model's own size in the same setting."""
-    results = [result for result in measured() if result["work"] == "inference" and result["device"] == "cuda"]
-    rows, used = [], []
-    for family in FAMILIES.values():
-        larger = [result for result in results if result["model"] == family.name and result["size"] != family.size]
-        for precision, mode in dict.fromkeys((result["precision"], result["mode"]) for result in larger):
-            alike = {"model": family.name, "precision": precision, "mode": mode}
-            own = find(results, size=family.size, batch=128, **alike)
-            sizes = sorted({result["size"] for result in larger})
-            for result in filter(None, [own, *(find(larger, size=size, **alike) for size in sizes)]):
-                used.append(result)
-                setting = f"{result['size']} x {result['size']}, {setting_words(result)}"
-                rows.append([MODELS[family.name], setting, *(show(result) for show in SPEED.values())])
-    return _noted(["model", "images", *SPEED], rows, used, f"{{}} {RATIOS}")
 
 
 def summary() -> str:
     """The adaptive network's size, its throughput beside the reference's, and the paper's beside its own default."""
-    paper, rows = load("paper_speed")["throughput"], {}
-    for model, title in MODELS.items():
+    found, rows = for_each_model(SUMMARY.values()), []
+    for family in FAMILIES.values():
         with torch.device("meta"):
-            parameters = sum(weight.numel() for weight in create_model(f"a_{model}").parameters())
-        rows[model] = [title, f"{parameters / 1e6:.1f} M"]
-    found = _for_each_model(SUMMARY.values())
-    for model, _, result in found:
-        row = result["by"][ADAPTIVE] if result else {}
-        rows[model].append("failed" if "error" in row else f"{row['ratio']:.2f}" if row.get("ratio") else NOT_YET)
-    for model, row in rows.items():
-        row.append(f"{paper[model]['adaptive'] / paper[model]['default']:.2f}")
-    note = "{} Images per second; batch 128, training 256, CPU 8; 1 is parity."
-    head = ["adaptive / reference", "# Params", *SUMMARY, "the paper's"]
-    return _noted(head, list(rows.values()), (result for *_, result in found), note)
+            parameters = sum(weight.numel() for weight in create_model(f"a_{family.name}").parameters())
+        ratios = [cell("{ratios[0]:.2f}", result) for result in found if result["model"] == family.name]
+        default, adaptive = (load("paper_speed")["throughput"][family.name][key] for key in PAPERS)
+        rows.append([family.title, f"{parameters / 1e6:.1f} M", *ratios, f"{adaptive / default:.2f}"])
+    note = f"{_places(found)} Images per second; batch 128, training 256, CPU 8; 1 is parity."
+    return table(["adaptive / reference", "# Params", *SUMMARY, "the paper's"], rows, note)
 
 
 def trainer() -> str:
@@ -215,33 +180,18 @@ def trainer() -> str:
     for recorded in [load(f"training_speed_{name}") for name in ("swin_tiny", "a_swin_tiny")]:
         result = recorded["result"]
         for row in result["rows"]:
-            tests = [f"{100 * entry['model_top1']:.1f}" for entry in row["log"] if entry["kind"] == "test"]
-            circular = row["evaluation"]["circular"]
-            rates = [f"{100 * circular[key]['rate']:.2f} %" for key in ("consistency", "bit_exact")]
-            bare, speed = row["bare_median"], result["batch"] / seconds_per_step(row["log"])
-            speeds = [f"{bare:,.0f} img/s", f"{speed:,.0f} img/s", f"{100 * speed / bare:.0f} %"]
-            rows.append([f"`{row['model']}`", *speeds, f"{', '.join(tests)} %", *rates])
-    head = ["model", "bare", "training", "kept", "Top-1 after each epoch"]
-    head += ["C-Cons. of the final weights", "bit-identical"]
+            tests = ", ".join(f"{100 * entry['model_top1']:.1f}" for entry in row["log"] if entry["kind"] == "test")
+            speed = result["batch"] / seconds_per_step(row["log"])
+            rows.append({**row, "tests": tests, "speed": speed, "kept": speed / row["bare_median"]})
+    head = "model | bare | training | kept | Top-1 after each epoch | C-Cons. of the final weights | bit-identical"
+    form = "`{model}` | {bare_median:,.0f} img/s | {speed:,.0f} img/s | {kept:.0%} | {tests} %"
+    form += "".join(f" | {{evaluation[circular][{key}][rate]:.2%}}" for key in ("consistency", "bit_exact"))
     note = (
         f"{result['precision']}, compiled, batch {result['batch']}, on {machine(recorded)}; consistency in float32 on "
         "10,000 test images. Training's speed is the slope of time over steps in its log, since the clock of these "
         "runs did not wait for the last step of an interval. The logs are in `results/training_speed_*.json`."
     )
-    return table(head, rows, note)
-
-
-def graphed_steps() -> str:
-    """A training step as one CUDA graph beside the eager one."""
-    recorded, rows = load("graph_speed"), []
-    times = {(row["model"], row["batch"], row["compiled"], row["graph"]): row for row in recorded["result"]["rows"]}
-    for (model, batch, compiled, graph), row in times.items():
-        if graph:
-            before, now = times[model, batch, compiled, False]["milliseconds"], row["milliseconds"]
-            how = f"`{model}`, batch {batch}{', compiled' * compiled}"
-            rows.append([how, f"{before:.1f} ms", f"{now:.1f} ms", f"{before / now:.1f}"])
-    note = f"bf16, 32 pixels, on {machine(recorded)}."
-    return table(["network", "a step", "as one graph", "times as fast"], rows, note)
+    return listing(head, form, rows, note)
 
 
 def seconds_per_step(log: list[Result]) -> float:
@@ -251,37 +201,59 @@ def seconds_per_step(log: list[Result]) -> float:
     return linear_regression(steps, [entry["seconds"] for entry in entries[1:]]).slope
 
 
+def graphed_steps() -> str:
+    """A training step as one CUDA graph beside the eager one, which was measured just before."""
+    recorded = load("graph_speed")
+    found = recorded["result"]["rows"]
+    rows = [{**row, "before": found[number - 1]["milliseconds"]} for number, row in enumerate(found) if row["graph"]]
+    for row in rows:
+        row |= {"how": ", compiled" * row["compiled"], "times": row["before"] / row["milliseconds"]}
+    form = "`{model}`, batch {batch}{how} | {before:.1f} ms | {milliseconds:.1f} ms | {times:.1f}"
+    note = f"bf16, 32 pixels, on {machine(recorded)}."
+    return listing("network | a step | as one graph | times as fast", form, rows, note)
+
+
 def audit() -> str:
     rows = []
     for recorded in load_all("audit_overhead_*"):
-        result = recorded["result"]
-        where = f"{recorded['machine']['gpu'] or recorded['machine']['processor']}, {result['precision']}"
-        for row in result["rows"]:
+        for row in recorded["result"]["rows"]:
+            where = recorded["machine"]["gpu"] or recorded["machine"]["processor"]
             rounds = ", ".join(f"{ratio:.2f}" for ratio in row["ratios"])
-            cells = [f"{row[key]:.1f} s" for key in ("bare_seconds", "audit_seconds")]
-            cells += [f"{row['ratio']:.2f} ({rounds})", f"{row['extra_memory_mib']:.0f} MiB"]
-            rows.append([where, row["model"], f"{result['images']}, {result['batch']}", *cells])
-    head = ["where", "model", "images, batch", "forward passes", "audit", "ratio (each round)"]
-    return table([*head, "memory beyond the passes"], rows)
+            rows.append({**recorded["result"], **row, "where": where, "rounds": rounds})
+    head = "where | model | images, batch | forward passes | audit | ratio (each round) | memory beyond the passes"
+    form = "{where}, {precision} | {model} | {images}, {batch} | {bare_seconds:.1f} s | {audit_seconds:.1f} s"
+    return listing(head, f"{form} | {{ratio:.2f}} ({{rounds}}) | {{extra_memory_mib:.0f}} MiB", rows)
 
 
-def adapted() -> str:
-    """Networks of other libraries, adapted, beside themselves."""
-    results = measured("adapted_speed")
-    rows = [
-        [result["model"], setting_words(result), *(show(result) for show in SPEED_AND_MEMORY.values())]
-        for result in results
-    ]
-    return _noted(["model", "setting", *SPEED_AND_MEMORY], rows, results, f"{{}} {MEMORY}")
-
-
-def segmentation() -> str:
-    """The decoder alone; what was measured first stands first."""
-    results = measured("segmentation_speed_*")
-    columns = {**LATENCY, "memory": memory_ratio}
-    rows = []
-    for result in results:
-        size = f"{result['size']} x {result['size']}"
-        work = f"{result['work']}, {setting_words(result)}, {size}"
-        rows.append([MODELS[result["model"]], work, *(show(result) for show in columns.values())])
-    return _noted(["decoder on", "work", *columns], rows, results, f"{{}} 150 classes. {TIMES}")
+MODEL, MODULES = "speed/model_speed.py --name", "speed/modules_speed.py"
+OTHERS = "vit dinov2 torchvision_swin transformers_swin"
+LARGER = "model_speed_resolution --models swin --mode eager graph --size 224 448 896 --same-area"
+AT_ONCE = _setting("inference", "bf16", "graph", 1)
+TABLES = {
+    "speed_summary": Table(f"{MODEL} model_speed_compiled --mode compiled", summary),
+    "speed_inference": Table(
+        f"{MODEL} model_speed_eager --precision bf16 tf32",
+        partial(by_setting, [COMPILED, EAGER, TF32], ALL, f"{SPEED} | {ALLOCATED}", MEMORY),
+    ),
+    "speed_training": Table(
+        f"{MODEL} model_speed_training --work training --batch 256 --mode compiled",
+        partial(by_setting, [TRAINING], ALL, f"{SPEED} | {ALLOCATED}", MEMORY),
+    ),
+    "speed_latency": Table(
+        f"{MODEL} model_speed_latency --batch 1 --mode graph", partial(by_setting, [AT_ONCE], BOTH, LATENCY, TIMES)
+    ),
+    "speed_cpu": Table(f"{MODEL} model_speed_cpu --device cpu", partial(by_setting, [CPU], BOTH, SPEED, RATIOS)),
+    "speed_memory": Table(f"{MODEL} model_speed_memory --batch 64 --work inference training --rounds 0", memory),
+    "speed_modules": Table(f"{MODULES} --mode eager graph", modules),
+    "speed_modules_cpu": Table(f"{MODULES} --device cpu", partial(modules, "cpu")),
+    "speed_resolution": Table(f"{MODEL} {LARGER}", resolution),
+    "speed_adapted": Table(f"{MODEL} adapted_speed --models {OTHERS} --mode eager compiled", adapted),
+    "segmentation_speed": Table(
+        "speed/model_speed.py --part decoder --models swin swinv2 --batch 16 --work inference training", segmentation
+    ),
+    "training_speed": Table("speed/training_speed.py --data data/cifar10 --evaluate", trainer),
+    "graph_speed": Table(
+        "speed/training_speed.py --data data/cifar10 --graph --models swin_mini a_swin_mini", graphed_steps
+    ),
+    "audit_overhead": Table("speed/audit_overhead.py --device cuda", audit),
+}

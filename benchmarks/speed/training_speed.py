@@ -1,14 +1,14 @@
-"""Does training on real data keep the speed of the bare network, and does it learn?
-
-    python -m benchmarks.speed.training_speed --data data/cifar10 --models swin_tiny a_swin_tiny --batch 256 --epochs 3
+"""Does training on real data keep the speed of the bare network, and does it learn? What does a CUDA graph save?
 
 Training is `trueshift train` by the recipe for circular shifts: its own images per second, with resizing, cropping,
 flipping, clipping and logging; the first steps, which compile, are left out. Bare is the same compiled network and
-optimizer in the same process, on one random batch that lies on the device: forward, backward, update.
+optimizer in the same process, on one random batch that lies on the device: forward, backward, update. `--graph` is
+training by the recipe of the small networks (adaptive ones with random grids), without and with `--cuda_graph true`.
 """
 
 import argparse
 import tempfile
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,35 +18,42 @@ import torch
 from rich.console import Console
 
 from benchmarks.common import record, timing
-from benchmarks.common.package import Batch, StopRequest, Trainer, inference_device, parse_arguments
 from benchmarks.speed.tables import seconds_per_step
+from trueshift.eval.options import inference_device
+from trueshift.train import parse_arguments
+from trueshift.train.data.loader import Batch
+from trueshift.train.preemption import StopRequest
+from trueshift.train.trainer import Trainer
 
 STEPS_PER_ROUND = 20
+WARM_UP = 50  # steps before those that are counted with and without a graph
 
 
-def trained(words: list[str], folder: Path) -> tuple[Trainer, record.Recorded, list[record.Recorded]]:
+def trained(recipe: str, batch: int, given: argparse.Namespace, **options: object) -> tuple[Trainer, dict, list[dict]]:
     """A finished run, its summary and its log."""
-    config = parse_arguments([*words, "--output", str(folder)]).config
-    with StopRequest() as stop:
-        trainer = Trainer(config, torch.device(inference_device("auto")), Console(), stop)
+    options |= {"config": recipe, "data.path": given.data, "batch_size": batch, "seed": given.seed}
+    with tempfile.TemporaryDirectory() as folder, StopRequest() as stop:
+        options |= {"output": folder, "log.tensorboard": "false"}
+        words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+        trainer = Trainer(parse_arguments(words).config, torch.device(inference_device("auto")), Console(), stop)
         if trainer.run():
             raise SystemExit("training did not end well")
-    return trainer, *record.training_run(folder)
+        return trainer, *record.training_run(Path(folder))
 
 
-def train_and_measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        words = [
-            *("--config", f"cifar10/{name}_circular", "--data.path", given.data, "--batch_size", str(given.batch)),
-            *("--precision", given.precision, "--log.every_steps", str(STEPS_PER_ROUND)),
-            *("--log.tensorboard", "false", "--schedule.epochs", str(given.epochs), "--schedule.warmup_epochs", "0.5"),
-            *("--schedule.cooldown_epochs", "0", "--max_steps", str(given.max_steps), "--seed", str(given.seed)),
-            *([] if given.evaluate else ["--evaluate.protocols", "[]", "--evaluate.limit", "512"]),
-        ]
-        trainer, summary, log = trained(words, Path(folder))
-        bare = bare_rounds(trainer, given.rounds)
-    known = {"seconds": summary["seconds"], "evaluation": summary.get("evaluation"), "log": log}
-    return {"model": name, "bare": [round(speed, 1) for speed in bare], "bare_median": round(median(bare), 1), **known}
+def beside_the_bare_network(name: str, batch: int, given: argparse.Namespace) -> None:
+    options = {"precision": given.precision, "log.every_steps": STEPS_PER_ROUND, "max_steps": given.max_steps}
+    options |= {"schedule.epochs": given.epochs, "schedule.warmup_epochs": 0.5, "schedule.cooldown_epochs": 0}
+    options |= {} if given.evaluate else {"evaluate.protocols": "[]", "evaluate.limit": 512}
+    trainer, summary, log = trained(f"cifar10/{name}_circular", batch, given, **options)
+    bare = bare_rounds(trainer, given.rounds)
+    row = {"model": name, "bare": [round(speed, 1) for speed in bare], "bare_median": round(median(bare), 1)}
+    row |= {"seconds": summary["seconds"], "evaluation": summary.get("evaluation"), "log": log}
+    kept = batch / seconds_per_step(log) / median(bare)
+    print(f"{name}: bare {median(bare):.0f} images/s, training keeps {100 * kept:.0f} %", flush=True)
+    settings = {"batch": batch, "epochs": given.epochs, "precision": given.precision}
+    record.write(f"training_speed_{name}", {**settings, "rows": [row]}, given.seed)
+    torch.compiler.reset()
 
 
 def bare_rounds(trainer: Trainer, rounds: int) -> list[float]:
@@ -68,26 +75,42 @@ def bare_rounds(trainer: Trainer, rounds: int) -> list[float]:
     return [size / timing.seconds(step, STEPS_PER_ROUND, cuda) for _ in range(rounds)]
 
 
+def graphed(given: argparse.Namespace) -> None:
+    rows: list[dict[str, Any]] = []
+    steps = given.max_steps or 100
+    limits = {"max_steps": WARM_UP + steps, "log.every_steps": WARM_UP}
+    limits |= {"evaluate.protocols": "[]", "evaluate.limit": 100, "evaluate.every_epochs": 1000}
+    for model, batch, graph in product(given.models, given.batch or [96, 512], (False, True)):
+        recipe = f"cifar10_small/{model}{'_random_grids' * model.startswith('a_')}"
+        *_, log = trained(recipe, batch, given, compile=given.compile, cuda_graph=graph, **limits)
+        seconds = sum(entry["seconds"] for entry in log if entry["kind"] == "train" and entry["step"] > WARM_UP)
+        settings = {"model": model, "batch": batch, "compiled": given.compile, "graph": graph}
+        rows.append({**settings, "milliseconds": round(1e3 * seconds / steps, 3)})
+        print(rows[-1], flush=True)
+        record.write("graph_speed", {"rows": rows}, given.seed)
+        torch.compiler.reset()
+
+
 def main() -> None:
     given = record.options(
         __doc__,
         data={"required": True, "help": "CIFAR-10"},
         models=["swin_tiny", "a_swin_tiny"],
-        batch=256,
+        batch={"default": [], "type": int, "help": "256; for graphs 96 and 512"},
         epochs=3,
-        max_steps=0,
+        max_steps={"default": 0, "help": "of graphs 100"},
         rounds=8,
         precision="bf16",
         seed=0,
         evaluate={"default": False, "help": "the recipe's protocols on the final weights"},
+        graph={"default": False, "help": "of small networks, whose steps take the host longer than the GPU"},
+        compile={"default": False, "help": "those with and without a graph"},
     ).parse_args()
-    for name in given.models:
-        row = train_and_measure(name, given)
-        kept = given.batch / seconds_per_step(row["log"]) / row["bare_median"]
-        print(f"{name}: bare {row['bare_median']:.0f} images/s, training keeps {100 * kept:.0f} %", flush=True)
-        settings = {key: getattr(given, key) for key in ("batch", "epochs", "precision")}
-        record.write(f"training_speed_{name}", {**settings, "rows": [row]}, seed=given.seed)
-        torch.compiler.reset()
+    if given.graph:
+        graphed(given)
+        return
+    for name, batch in product(given.models, given.batch or [256]):
+        beside_the_bare_network(name, batch, given)
 
 
 if __name__ == "__main__":
