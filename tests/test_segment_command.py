@@ -12,7 +12,7 @@ from trueshift.data.masks import Labels, decode_mask
 from trueshift.data.transforms import ScenePreparation
 from trueshift.eval.models.eval_model import EvalOptions, make_eval_model
 from trueshift.report.images import class_colours, legend, mask_png, overlay, shares
-from trueshift.segment_command import PixelLabels, Sliding, find_images, usual_sliding
+from trueshift.segment_command import PixelLabels, find_images, segment_files, usual_sliding
 
 NAMES = ["red", "green", "blue"]
 
@@ -217,10 +217,10 @@ def test_a_model_of_whole_images_is_refused(tmp_path, monkeypatch, capsys):
 def test_the_default_window_is_the_crop_or_the_shortest_side():
     network = StrongestColour()
     subject = make_eval_model(network, "any", "none", EvalOptions(), dense=True)
-    assert usual_sliding(subject) == Sliding((24, 16), (16, 10))
-    assert usual_sliding(subject, (9, 30)) == Sliding((9, 30), (6, 20))
+    assert usual_sliding(subject) == ((24, 16), (16, 10))
+    assert usual_sliding(subject, (9, 30)) == ((9, 30), (6, 20))
     del network.pretrained_cfg["crop"]
-    assert usual_sliding(subject) == Sliding((32, 32), (21, 21))
+    assert usual_sliding(subject) == ((32, 32), (21, 21))
 
 
 def test_a_photograph_is_labelled_upright(tmp_path):
@@ -229,8 +229,6 @@ def test_a_photograph_is_labelled_upright(tmp_path):
     exif[0x0112] = 3  # held upside down
     with Image.open("a.png") as image:
         image.transpose(Image.Transpose.ROTATE_180).save("a.png", exif=exif)
-    from trueshift.segment_command import segment_files
-
     model = PixelLabels(make_eval_model(StrongestColour(), "any", "none", EvalOptions()))
     list(segment_files(find_images(["a.png"], tmp_path / "out"), model, tmp_path))
     assert np.array_equal(read(tmp_path / "a_mask.png"), labels)

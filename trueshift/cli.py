@@ -227,7 +227,7 @@ def segment(
         precision: float32, or bf16 for autocast.
     """
     from .eval.models.load import load_eval_model
-    from .segment_command import PixelLabels, Segmented, check_free, find_images, segment_files, usual_sliding
+    from .segment_command import PixelLabels, check_free, find_images, segment_files, usual_sliding
 
     console = Console()
     device = inference_device(device)
@@ -241,8 +241,8 @@ def segment(
     windows = usual_sliding(found, window, stride) if sliding else None
     unreadable = 0
     for done in segment_files(files, PixelLabels(found, device, windows), folder):
-        if isinstance(done, Segmented):
-            console.print(done.summary(), markup=False, highlight=False, soft_wrap=True)
+        if isinstance(done, str):
+            console.print(done, markup=False, highlight=False, soft_wrap=True)
         else:
             unreadable += 1
             print(f"trueshift: {done.name} could not be read: {done.reason}", file=sys.stderr)

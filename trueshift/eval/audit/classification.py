@@ -64,7 +64,7 @@ class ClassifierFindings:
         }
 
     def look_closer(self, index: int, plane: int, everyone: list[Any]) -> None:
-        """Add details of one image, ``plane`` shifts along each side; ``everyone`` are the findings about all models."""
+        """Add details of one image, ``plane`` shifts along a side; ``everyone`` are the findings about all models."""
         if plane:
             self.planes.append(self._answers_around(index, plane))
         if self.task.model.maps is not None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +105,8 @@ def result_header(task: Task, images: int, skipped: list[dict[str, str]]) -> dic
 
 def model_facts(model: EvalModel) -> dict[str, Any]:
     """What a result reports of a model, as plain data."""
-    preparation = asdict(model.preparation).items()
-    return {
-        **{key: getattr(model, key) for key in ("name", "weights", "random", "assumed", "num_classes")},
-        "preparation": {key: list(value) if isinstance(value, tuple) else value for key, value in preparation},
-    }
+    facts = {key: getattr(model, key) for key in ("name", "weights", "random", "assumed", "num_classes")}
+    return {**facts, "preparation": model.preparation.to_dict()}
 
 
 def _gathered(mine: list[dict[str, str]]) -> list[dict[str, str]]:

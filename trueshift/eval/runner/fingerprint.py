@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def identity_of(task: Task, total: int) -> dict[str, Any]:
     return {
         "model": model.name,
         **_model(model),
-        "preparation": json.loads(json.dumps(asdict(model.preparation))),
+        "preparation": model.preparation.to_dict(),
         "data": f"{task.source.title}, {total} images",
         "classes": _short(hashlib.sha256(json.dumps(task.source.classes).encode())),  # labels are kept as numbers
         "protocols": {protocol.name: repr(protocol) for protocol in task.protocols},
