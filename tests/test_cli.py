@@ -188,7 +188,7 @@ def test_too_little_memory_is_reported_in_a_line(monkeypatch, capsys):
     def full(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nMore.")
 
-    monkeypatch.setattr("trueshift.eval.audit.run.run_audit", full)
+    monkeypatch.setattr("trueshift.eval.run_audit", full)
     assert main(["audit", "swin_mini", "--random-weights"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error == "trueshift: CUDA out of memory. Tried to allocate 20 GiB.: needs a smaller batch size"

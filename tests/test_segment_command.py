@@ -42,7 +42,7 @@ def colours(monkeypatch):
     """The model that the command finds under any name."""
     network = StrongestColour()
     monkeypatch.setattr(
-        "trueshift.eval.models.load.load_eval_model",
+        "trueshift.eval.load_eval_model",
         lambda name, options: make_eval_model(network, name, "none", options),
     )
     return network
@@ -204,7 +204,7 @@ def test_a_model_of_whole_images_is_refused(tmp_path, monkeypatch, capsys):
             return images.mean((2, 3))
 
     monkeypatch.setattr(
-        "trueshift.eval.models.load.load_eval_model",
+        "trueshift.eval.load_eval_model",
         lambda name, options: make_eval_model(Classifier(), name, "none", options),
     )
     assert main(["segment", "a.png", "--model", "cats"]) == 2
