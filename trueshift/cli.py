@@ -53,7 +53,7 @@ def audit(
         output: folder for audit.json, images.csv, figures and report.html.
         split: test or train, where the data has both.
     """
-    from .eval.runner.fields import is_field_net
+    from .eval.fields import is_field_net
     from .eval.runner.tasks import bundled_data, open_source
     from .report.console import print_audit, progress_bars
     from .report.page import write_audit
@@ -116,7 +116,7 @@ def evaluate(
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
         split: test or train, where the data has both.
     """
-    from .eval.runner.fields import is_field_net
+    from .eval.fields import is_field_net
     from .eval.runner.tasks import open_source
     from .report.console import print_evaluation, progress_bars
     from .utils.distributed import joined_processes, sole_run
@@ -161,8 +161,7 @@ def _measure_fields(
     options: EvalOptions,
 ) -> int:
     """Evaluation and audit of networks for fields; an audit has figures and a page too."""
-    from .eval.fields import STEPS
-    from .eval.runner.fields import example_rollouts
+    from .eval.fields import STEPS, example_rollouts
     from .report.console import print_fields
     from .report.fields import write_field_audit
     from .utils.distributed import sole_run

@@ -10,7 +10,7 @@ from PIL import Image
 from trueshift import FieldNet
 from trueshift.data import ImageFolder
 from trueshift.eval import AuditOptions, EvalOptions, adapted_twin, make_eval_model, run_audit, run_field_evaluation
-from trueshift.eval.runner.fields import example_rollouts
+from trueshift.eval.fields import example_rollouts
 from trueshift.models import create_model
 from trueshift.report.fields import write_field_audit
 from trueshift.report.page import write_audit

@@ -12,7 +12,7 @@ from trueshift import FieldNet
 from trueshift.cli import main
 from trueshift.data import FieldStatistics, open_fields
 from trueshift.eval import EvalOptions, measure_fields, run_field_evaluation
-from trueshift.eval.runner.fields import example_rollouts, is_field_net
+from trueshift.eval.fields import example_rollouts, is_field_net
 
 MEAN, STD = [3.0, -1.0], [0.7, 2.0]
 SMALL = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "decoder_depth": 1, "kernel_size": 3, "residual": True}

@@ -13,10 +13,9 @@ from ..metrics.aggregate import LabelTally, PixelTally, Tally
 from ..models.eval_model import EvalModel
 from ..options import EvalOptions, on_gpu
 from ..protocols.registry import ShiftProtocol
-from .classify import measure
+from .classify import canvas_margins, measure
 from .records import LabelAnswers, Record
 from .segment import NOT_NUMBERS, check_dense, measure_segmentation, read_scenes
-from .view_batches import canvas_margins
 
 
 @dataclass
