@@ -11,8 +11,7 @@ from PIL import Image
 
 from .data import Unreadable
 from .data.images import EXTENSIONS, decoded, image_files, png_bytes
-from .eval.models.dense import PixelLogits
-from .eval.models.eval_model import EvalModel
+from .eval.models.eval_model import EvalModel, PixelLogits
 from .eval.runner.segment import labels_at
 from .ops.geometry.shift import Pair
 from .report.images import mask_png, overlay, shares

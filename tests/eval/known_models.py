@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from trueshift.data import EmbeddedSample, Preparation, Sample, ScenePreparation, read_ahead
 from trueshift.eval import EvalModel, EvalOptions, find_protocols, margin_of, measure
-from trueshift.eval.models.dense import PixelLogits
-from trueshift.eval.models.eval_model import pixel_forward
+from trueshift.eval.models.eval_model import PixelLogits, pixel_forward
 from trueshift.layers import CircularConv2d
 
 TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

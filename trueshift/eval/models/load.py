@@ -28,8 +28,7 @@ from ...tasks.upernet import ARCHITECTURE
 from ...utils.checks import first_line
 from ...utils.evaluation_mode import in_evaluation
 from ..options import EvalOptions
-from .dense import answer_to_blank, is_segmenter
-from .eval_model import EvalModel, imagenet_names, make_eval_model
+from .eval_model import EvalModel, answer_to_blank, imagenet_names, is_segmenter, make_eval_model
 from .foreign import from_onnx, from_transformers, only_float32, unavailable
 
 _WHERE = (
