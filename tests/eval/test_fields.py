@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from known_models import save_field_net
 from model_checks import narrow, perturb_norms
 from PIL import Image
 
@@ -25,7 +26,6 @@ from trueshift.eval.fields import example_rollouts, is_field_net
 
 PLAIN = FieldStatistics((0.0,), (1.0,))
 MEAN, STD = [3.0, -1.0], [0.7, 2.0]
-SMALL = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "decoder_depth": 1, "kernel_size": 3, "residual": True}
 
 
 @pytest.fixture
@@ -173,14 +173,6 @@ def test_what_is_refused(moving, tmp_path):
 # the commands
 
 
-def save(folder, name="a_swin_mini", in_chans=2, *more, known=(MEAN, STD), **changes):
-    torch.manual_seed(0)
-    net = perturb_norms(FieldNet(name, in_chans, *more, **{**SMALL, **changes}))
-    if known:
-        net.pretrained_cfg |= dict(zip(("mean", "std"), known, strict=True))
-    return str(net.save_pretrained(folder))
-
-
 def fields(trajectories=2, times=3, channels=2, size=(16, 32)):
     return np.random.default_rng(0).standard_normal((trajectories, times, channels, *size)).astype(np.float32)
 
@@ -190,7 +182,7 @@ def saved(tmp_path_factory):
     """Folders of an adaptive and an ordinary network, and of fields with 3 times."""
     folder = tmp_path_factory.mktemp("fields")
     np.save(folder / "test.npy", fields())
-    return save(folder / "adaptive"), save(folder / "ordinary", "swin_mini"), str(folder)
+    return save_field_net(folder / "adaptive"), save_field_net(folder / "ordinary", "swin_mini"), str(folder)
 
 
 def test_what_an_evaluation_writes(saved, tmp_path, capsys):
@@ -252,7 +244,7 @@ def test_maps_of_a_rollout(saved):
 
 
 def test_networks_that_know_their_rows_are_shifted_along_columns(saved, tmp_path):
-    folder, data = save(tmp_path, circular="width"), saved[2]
+    folder, data = save_field_net(tmp_path, circular="width"), saved[2]
     found = run_field_evaluation([folder], data)
     assert found["settings"]["circular"] == "width"
     assert found["models"][0]["measured"]["shift_error"] == {"1": 0}
@@ -334,7 +326,7 @@ def test_words_that_do_not_fit(saved, tmp_path, capsys, monkeypatch, words, mess
 )
 def test_networks_that_do_not_fit(saved, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
-        run_field_evaluation([saved[0], save(tmp_path, **changes)], saved[2])
+        run_field_evaluation([saved[0], save_field_net(tmp_path, **changes)], saved[2])
 
 
 def test_one_process_alone(saved, monkeypatch):
