@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -126,47 +127,45 @@ def measure_fields(
     wanted = reached_steps(steps, states.shape[1])
     if circular not in ("both", "width"):
         raise ValueError(f"circular {circular!r}: needs 'both' or 'width'")
-    errors: dict[int, list[Tensor]] = {count: [] for count in wanted}
-    apart = dict.fromkeys(wanted, 0.0)
-    waves: dict[int, list[Tensor]] = {count: [] for count in wanted}
-    single: dict[str, list[Tensor]] = {"one_step_l2": [], "persistence_l2": []}
-    shares: dict[str, dict[int, list[float]]] = {
-        key: {patch: [] for patch in patches} for key in ("error", "predicted_change", "true_change")
-    }
+    errors: dict[str, list[Tensor]] = defaultdict(list)  # by the number of steps, or by name
+    apart = dict.fromkeys(map(str, wanted), 0.0)
+    waves: dict[str, list[Tensor]] = defaultdict(list)
+    shares: dict[str, list[list[float]]] = defaultdict(list)  # of each patch
     for first in range(0, len(states), batch_size):
         known = torch.from_numpy(states[first : first + batch_size].astype("float32")).to(device)
         true = statistics.normalize(known)
         for now, following in zip(true.unbind(1), true.unbind(1)[1:], strict=False):
             said = step(now)
-            single["one_step_l2"].append(relative_l2(said, following))
-            single["persistence_l2"].append(relative_l2(now, following))
+            errors["one_step_l2"].append(relative_l2(said, following))
+            errors["persistence_l2"].append(relative_l2(now, following))
             found = {"error": said - following, "predicted_change": said - now, "true_change": following - now}
-            for key, by_patch in shares.items():
-                for patch, values in by_patch.items():
-                    values.append(harmonic_share(found[key], patch))
+            for key, field in found.items():
+                shares[key].append([harmonic_share(field, patch) for patch in patches])
         start, size = true[:, 0], torch.tensor([1 if circular == "width" else true.shape[-2], true.shape[-1]])
         offsets = [(torch.rand(len(true), 2, generator=generator) * size).long().to(true.device) for _ in range(shifts)]
         moving = [rollout(step, circular_shift(start, offset, IMAGE_DIMS), wanted[-1]) for offset in offsets]
         for count, (said, *moved) in enumerate(zip(rollout(step, start, wanted[-1]), *moving, strict=True), 1):
-            if count not in apart:
+            if count not in wanted:
                 continue
-            errors[count].append(relative_l2(said, true[:, count]))
-            waves[count].append(torch.stack([spectrum(said), spectrum(true[:, count])]) * len(true) / len(states))
+            after, truth = str(count), true[:, count]
+            errors[after].append(relative_l2(said, truth))
+            waves[after].append(torch.stack([spectrum(said), spectrum(truth)]) * len(true) / len(states))
             for offset, other in zip(offsets, moved, strict=True):
                 difference = (other - circular_shift(said, offset, IMAGE_DIMS)).abs().max()
-                apart[count] = max(apart[count], float(difference))
+                apart[after] = max(apart[after], float(difference))
+    means = {key: float(torch.cat(values).double().mean()) for key, values in errors.items()}
     return {
         "trajectories": len(states),
-        "relative_l2": {str(count): _mean(values) for count, values in errors.items()},
-        **{key: _mean(values) for key, values in single.items()},
-        "shift_error": {str(count): value for count, value in apart.items()},
+        "relative_l2": {after: means[after] for after in apart},
+        **{key: means[key] for key in ("one_step_l2", "persistence_l2")},
+        "shift_error": apart,
         "harmonics": {
-            key: {str(patch): sum(values) / len(values) for patch, values in by_patch.items()}
-            for key, by_patch in shares.items()
+            key: {str(patch): sum(row[at] for row in rows) / len(rows) for at, patch in enumerate(patches)}
+            for key, rows in shares.items()
         },
         "spectrum": {
-            str(count): dict(zip(("predicted", "true"), torch.stack(parts).sum(0).tolist(), strict=True))
-            for count, parts in waves.items()
+            after: dict(zip(("predicted", "true"), torch.stack(parts).sum(0).tolist(), strict=True))
+            for after, parts in waves.items()
         },
     }
 
@@ -174,10 +173,6 @@ def measure_fields(
 def bounded(net: Step) -> Step:
     """Its output in float32, finite; elementwise, so the shift law stays."""
     return lambda x: net(x).float().nan_to_num(_LARGEST).clamp(-_LARGEST, _LARGEST)
-
-
-def _mean(values: list[Tensor]) -> float:
-    return float(torch.cat(values).double().mean())
 
 
 def is_field_net(model: str) -> bool:

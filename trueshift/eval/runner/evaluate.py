@@ -70,7 +70,7 @@ def run_evaluation(
 def _answers(task: Task, journal: Journal | None, mine: range) -> Iterator[Any]:
     """Those on disk, then those to the other images, written as they come."""
     known, output = (journal.read(), journal.folder.parent) if journal else ({}, None)
-    if known and not is_identified(task.model):
+    if known and task.model.module is None and task.model.fingerprint is None:
         raise ValueError(
             f"{output} holds answers, and {task.model.name} is a function, which cannot be distinguished from "
             "another: needs another --output; only a torch module or a file can resume"
@@ -146,11 +146,6 @@ def identity_of(task: Task, total: int) -> dict[str, Any]:
         "device": device_name(options.device),
         "batch_size": task.batch_size,
     }
-
-
-def is_identified(model: EvalModel) -> bool:
-    """Whether it can be distinguished from any other model; a bare function cannot."""
-    return model.module is not None or model.fingerprint is not None
 
 
 def _model(model: EvalModel) -> dict[str, str | None]:
