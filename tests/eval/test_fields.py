@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from known_models import save_field_net
-from model_checks import narrow, perturb_norms
 from PIL import Image
 
 from trueshift import FieldNet
@@ -33,10 +32,6 @@ def moving():
     """Fields that move one column to the right in each step."""
     start = np.random.default_rng(0).standard_normal((3, 1, 32, 32)).astype(np.float32)
     return FieldPairs(np.stack([np.roll(start, time, 3) for time in range(6)], 1), "moving")
-
-
-def small(name):
-    return perturb_norms(FieldNet(name, 1, **narrow(name), decoder_depth=1, residual=True)).eval()
 
 
 def test_relative_error():
@@ -133,14 +128,6 @@ def test_errors_are_of_normalized_states(moving):
     assert known["one_step_l2"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("name", "exact"), [("a_swinv2_mini", True), ("swinv2_mini", False)])
-def test_rollouts_of_networks(moving, name, exact):
-    found = measure_fields(small(name), moving, PLAIN, (2, 8), steps=(1, 4), shifts=2, limit=2)
-    assert (max(found["shift_error"].values()) == 0) == exact
-    assert found["trajectories"] == 2
-    assert found["shift_error"]["4"] == 0 or found["shift_error"]["1"] > 1e-3
-
-
 def test_a_rollout_that_grows_without_end_has_an_error(moving):
     found = measure_fields(lambda x: 1e30 * x, moving, PLAIN, (4,), steps=(1, 5), shifts=1)
     assert 1e3 < found["relative_l2"]["5"] < 1e5
@@ -153,7 +140,8 @@ def test_shifts_of_columns_alone(moving):
     """For networks that know their rows."""
     rows = torch.linspace(-1, 1, 32)[:, None]
     for circular, exact in (("both", False), ("width", True)):
-        found = measure_fields(lambda x: x + rows, moving, PLAIN, (4,), steps=(1,), circular=circular)
+        found = measure_fields(lambda x: x + rows, moving, PLAIN, (4,), steps=(1,), limit=2, circular=circular)
+        assert found["trajectories"] == 2
         assert (found["shift_error"]["1"] == 0) == exact
 
 
@@ -165,9 +153,8 @@ def test_what_is_refused(moving, tmp_path):
         measure_fields(lambda x: x, moving, PLAIN, (4,), circular="height")
     with pytest.raises(ValueError, match="height 32: needs a multiple of 5"):
         measure_fields(lambda x: x, moving, PLAIN, (5,), steps=(1,))
-    folder = small("a_swinv2_mini").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="network for fields"):
-        load_eval_model(str(folder))
+        load_eval_model(save_field_net(tmp_path))
 
 
 # the commands

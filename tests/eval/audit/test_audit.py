@@ -209,7 +209,7 @@ def test_ctrl_c_leaves_a_valid_partial_report(tmp_path, monkeypatch, capsys):
     assert found["models"][0]["assumed"]
     assert "does not say how to prepare its images" in message
     assert 0 < found["data"]["images"] < 400
-    assert "Interrupted" in (tmp_path / "report" / "report.html").read_text()
+    assert f"Interrupted: {found['data']['images']} of 400" in (tmp_path / "report" / "report.html").read_text()
     assert "Interrupted" in message
 
 
