@@ -47,8 +47,7 @@ class PixelLabels:
         preparation, forward = self.model.preparation, self.model.forward
         with torch.inference_mode():
             images = preparation.normalise(preparation.canvas(image).to(self.device))[None]
-            whole = self.sliding is None
-            logits = forward(images) if whole else segment_sliding(PixelLogits(forward), images, *self.sliding)
+            logits = segment_sliding(PixelLogits(forward), images, *self.sliding) if self.sliding else forward(images)
             return labels_at(logits[0], (image.height, image.width)).cpu().numpy()
 
 
