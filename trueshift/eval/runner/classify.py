@@ -185,8 +185,10 @@ class ViewMaker:
 
     def _views(self, plan: Plan, images: list[Prepared]) -> Iterator[Float[Tensor, "some C H W"]]:
         """The views in the order of their rows, at most a batch at a time."""
-        size, current, extended = self.preparation.size, None, torch.empty(0)
-        pixels = self._pixels(images)
+        size, current, extended, pixels = self.preparation.size, None, torch.empty(0), {}
+        for margin in images[0].canvases:  # all images on the device
+            stack = [image.canvases[margin].to(self.device, non_blocking=True) for image in images]
+            pixels[margin] = self._normalise(torch.stack(stack))
         for protocol, shifts in plan.blocks:
             look = self._look(protocol, images)
             if look != current:  # blocks of a look come one after the other
@@ -195,14 +197,6 @@ class ViewMaker:
             where = torch.cat([numbers[:, None], protocol.motion.origin(shifts.flatten(0, 1), size)], 1)
             for part in where.split(self.batch_size):
                 yield windows(extended, part, size, protocol.motion.step)
-
-    def _pixels(self, images: list[Prepared]) -> dict[Pair, Tensor]:
-        """All images on the device, by their margin."""
-        found = {}
-        for margin in images[0].canvases:
-            stack = [image.canvases[margin].to(self.device, non_blocking=True) for image in images]
-            found[margin] = self._normalise(torch.stack(stack))
-        return found
 
     @cached_property
     def _normalise(self) -> Callable[[Tensor], Tensor]:
