@@ -7,19 +7,17 @@ from dataclasses import replace
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from . import __version__
+from . import eval as evaluation  # its names are imported when they are used
 from .commands import command_line
 from .eval.options import AuditOptions, EvalOptions, inference_device
 from .recipes import about, find_recipe, list_recipes
 from .utils.checks import first_line
 from .utils.files import json_text, writable_folder, write_whole
-
-if TYPE_CHECKING:
-    from .eval.models.eval_model import EvalModel
 
 # Commands import what they need themselves, so that help comes at once.
 
@@ -55,10 +53,7 @@ def audit(
         output: folder for audit.json, images.csv, figures and report.html.
         split: test or train, where the data has both.
     """
-    from .eval.audit.run import run_audit
-    from .eval.models.load import load_eval_model
-    from .eval.protocols.registry import find_protocols
-    from .eval.runner.fields import is_field_net
+    from .eval.fields import is_field_net
     from .eval.runner.tasks import bundled_data, open_source
     from .report.console import print_audit, progress_bars
     from .report.page import write_audit
@@ -71,14 +66,16 @@ def audit(
     console = Console()
     folder = writable_folder(output)
     options = replace(options, device=inference_device(options.device))
-    asked = find_protocols(protocols) if protocols else None
+    asked = evaluation.find_protocols(protocols) if protocols else None
     with sole_run(folder):
-        models = [load_eval_model(model, options)]
+        models = [evaluation.load_eval_model(model, options)]
         source = open_source(data or bundled_data(models[0]), split, models[0].dense)
-        if against:
-            models.append(_other(against, models[0], options))
+        if against in ("adapted", "canonical", "steady"):
+            models.append(getattr(evaluation, f"{against}_twin")(models[0], options))
+        elif against:
+            models.append(evaluation.load_eval_model(against, options))
         with progress_bars(console) as progress:
-            result = run_audit(models, source, options, asked, progress)
+            result = evaluation.run_audit(models, source, options, asked, progress)
         _refuse_nothing(result["data"], result["data"]["asked"])
         page = write_audit(result, source, folder)
     print_audit(console, result)
@@ -94,14 +91,6 @@ def _refuse_nothing(data: dict[str, Any], asked: int) -> None:
             f"none of the {asked} images of {data['title']} could be measured, e.g. {first['name']} "
             f"({first['reason']}): needs at least one"
         )
-
-
-def _other(against: str, first: "EvalModel", options: EvalOptions) -> "EvalModel":
-    from .eval.models.eval_model import adapted_twin, canonical_twin, steady_twin
-    from .eval.models.load import load_eval_model
-
-    twins = {"adapted": adapted_twin, "canonical": canonical_twin, "steady": steady_twin}
-    return twins[against](first, options) if against in twins else load_eval_model(against, options)
 
 
 def evaluate(
@@ -127,10 +116,7 @@ def evaluate(
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
         split: test or train, where the data has both.
     """
-    from .eval.models.load import load_eval_model
-    from .eval.protocols.registry import find_protocols
-    from .eval.runner.evaluate import run_evaluation
-    from .eval.runner.fields import is_field_net
+    from .eval.fields import is_field_net
     from .eval.runner.tasks import open_source
     from .report.console import print_evaluation, progress_bars
     from .utils.distributed import joined_processes, sole_run
@@ -141,15 +127,15 @@ def evaluate(
     if not protocols:
         raise ValueError("the following arguments are required: --protocols")
     folder = writable_folder(output)
-    asked = find_protocols(protocols)
+    asked = evaluation.find_protocols(protocols)
     with joined_processes(inference_device(options.device)) as (device, rank), sole_run(folder):
         console = Console(quiet=rank != 0)
         options = replace(options, device=device)
-        found = load_eval_model(model, options)
+        found = evaluation.load_eval_model(model, options)
         source = open_source(data, split, found.dense)
         try:
             with progress_bars(console) as progress:
-                result = run_evaluation(found, source, asked, options, folder, progress)
+                result = evaluation.run_evaluation(found, source, asked, options, folder, progress)
         except KeyboardInterrupt:
             console.print(f"Interrupted. The answers so far are in {folder}; the same command resumes.")
             return INTERRUPTED
@@ -175,8 +161,7 @@ def _measure_fields(
     options: EvalOptions,
 ) -> int:
     """Evaluation and audit of networks for fields; an audit has figures and a page too."""
-    from .eval.fields import STEPS
-    from .eval.runner.fields import example_rollouts, run_field_evaluation
+    from .eval.fields import STEPS, example_rollouts
     from .report.console import print_fields
     from .report.fields import write_field_audit
     from .utils.distributed import sole_run
@@ -188,7 +173,7 @@ def _measure_fields(
     console, folder = Console(), writable_folder(output)
     options = replace(options, device=inference_device(options.device))
     with sole_run(folder):
-        result = run_field_evaluation(models, data, split, options, steps or STEPS)
+        result = evaluation.run_field_evaluation(models, data, split, options, steps or STEPS)
         if isinstance(options, AuditOptions):
             page = write_field_audit(result, example_rollouts(result, models, data), folder)
         else:
@@ -226,8 +211,7 @@ def segment(
         device: cpu, cuda, cuda:1, or auto.
         precision: float32, or bf16 for autocast.
     """
-    from .eval.models.load import load_eval_model
-    from .segment_command import PixelLabels, Segmented, check_free, find_images, segment_files, usual_sliding
+    from .segment_command import PixelLabels, check_free, find_images, segment_files, usual_sliding
 
     console = Console()
     device = inference_device(device)
@@ -237,12 +221,12 @@ def segment(
         check_free(files, folder)
     if (window or stride) and not sliding:
         raise ValueError("--window and --stride are for windows that slide: needs --sliding as well")
-    found = load_eval_model(model, EvalOptions(device=device, precision=precision))
+    found = evaluation.load_eval_model(model, EvalOptions(device=device, precision=precision))
     windows = usual_sliding(found, window, stride) if sliding else None
     unreadable = 0
     for done in segment_files(files, PixelLabels(found, device, windows), folder):
-        if isinstance(done, Segmented):
-            console.print(done.summary(), markup=False, highlight=False, soft_wrap=True)
+        if isinstance(done, str):
+            console.print(done, markup=False, highlight=False, soft_wrap=True)
         else:
             unreadable += 1
             print(f"trueshift: {done.name} could not be read: {done.reason}", file=sys.stderr)
@@ -353,9 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
     except RuntimeError as error:
         from torch import OutOfMemoryError
 
-        from .eval.models.foreign import WeightsUnavailable
-
-        if not isinstance(error, (OutOfMemoryError, WeightsUnavailable)):
+        if not isinstance(error, (OutOfMemoryError, evaluation.WeightsUnavailable)):
             raise
         smaller = isinstance(error, OutOfMemoryError)
         print(f"trueshift: {f'{first_line(error)}: needs a smaller batch size' if smaller else error}", file=sys.stderr)

@@ -8,12 +8,10 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from PIL import Image
-from torch import Tensor
 
 from .data import Unreadable
 from .data.images import EXTENSIONS, decoded, image_files, png_bytes
-from .eval.models.dense import PixelLogits
-from .eval.models.eval_model import EvalModel
+from .eval.models.eval_model import EvalModel, PixelLogits
 from .eval.runner.segment import labels_at
 from .ops.geometry.shift import Pair
 from .report.images import mask_png, overlay, shares
@@ -25,35 +23,12 @@ _LISTED = 4  # classes in a line
 
 
 @dataclass(frozen=True)
-class Sliding:
-    """Windows that slide over an image, instead of the whole."""
-
-    window: Pair
-    stride: Pair
-
-
-@dataclass(frozen=True)
-class Segmented:
-    """The classes found in an image."""
-
-    name: str
-    size: Pair
-    shares: list[tuple[str, float]]  # names of classes with their part of the pixels, the largest first
-
-    def summary(self) -> str:
-        """The largest classes in a line."""
-        largest = ", ".join(f"{name} {share:.1%}" for name, share in self.shares[:_LISTED])
-        more = f" and {len(self.shares) - _LISTED} more" if len(self.shares) > _LISTED else ""
-        return f"{self.name} ({self.size[0]} x {self.size[1]}): {largest}{more}"
-
-
-@dataclass(frozen=True)
 class PixelLabels:
     """From an image to the class of each of its pixels."""
 
     model: EvalModel
     device: str = "cpu"
-    sliding: Sliding | None = None  # show the model windows instead of the whole image
+    sliding: tuple[Pair, Pair] | None = None  # window and stride: show the model windows instead of the whole image
 
     def __post_init__(self) -> None:
         if not self.model.dense:
@@ -69,21 +44,15 @@ class PixelLabels:
 
     def __call__(self, image: Image.Image) -> Int[np.ndarray, "H W"]:
         """The class with the largest logit, at the size of the image itself."""
-        preparation = self.model.preparation
-        pixels = preparation.canvas(image).to(self.device)
+        preparation, forward = self.model.preparation, self.model.forward
         with torch.inference_mode():
-            images = preparation.normaliser(self.device)(pixels)[None]
-            labels = labels_at(self._logits(images)[0], (image.height, image.width))
-        return labels.cpu().numpy()
-
-    def _logits(self, images: Tensor) -> Tensor:
-        if self.sliding is None:
-            return self.model.forward(images)
-        return segment_sliding(PixelLogits(self.model.forward), images, self.sliding.window, self.sliding.stride)
+            images = preparation.normalise(preparation.canvas(image).to(self.device))[None]
+            logits = segment_sliding(PixelLogits(forward), images, *self.sliding) if self.sliding else forward(images)
+            return labels_at(logits[0], (image.height, image.width)).cpu().numpy()
 
 
-def usual_sliding(model: EvalModel, window: Pair | None = None, stride: Pair | None = None) -> Sliding:
-    """Windows as asked for; by default the crop of the training, or a square of the shortest side, by two thirds."""
+def usual_sliding(model: EvalModel, window: Pair | None = None, stride: Pair | None = None) -> tuple[Pair, Pair]:
+    """Window and stride as asked for; by default the training's crop or a square of the shortest side, two thirds."""
     config = getattr(model.module, "pretrained_cfg", None) or {}
     side = model.preparation.scale[1]
     high, wide = window or config.get("crop") or (side, side)
@@ -92,7 +61,7 @@ def usual_sliding(model: EvalModel, window: Pair | None = None, stride: Pair | N
         raise ValueError(
             f"windows of {high} x {wide} every {down} x {across} pixels: needs strides from 1 to the window's size"
         )
-    return Sliding((high, wide), (down, across))
+    return (high, wide), (down, across)
 
 
 def find_images(given: Sequence[str | Path], output: Path) -> dict[str, Path]:
@@ -126,8 +95,12 @@ def check_free(names: Sequence[str] | Mapping[str, Path], output: Path) -> None:
                 raise FileExistsError(f"{path} is there already: needs --overwrite, or another --output")
 
 
-def segment_files(images: Mapping[str, Path], model: PixelLabels, output: Path) -> Iterator[Segmented | Unreadable]:
-    """Label images one after the other; those that cannot be read are reported, and the others done."""
+def segment_files(images: Mapping[str, Path], model: PixelLabels, output: Path) -> Iterator[str | Unreadable]:
+    """Label images one after the other, and name the largest classes of each in a line.
+
+    Those that cannot be read are reported, and the others done.
+    """
+    names = model.names
     for index, (name, path) in enumerate(images.items()):
         try:
             image = decoded(path.read_bytes(), str(path))
@@ -135,8 +108,8 @@ def segment_files(images: Mapping[str, Path], model: PixelLabels, output: Path) 
             yield Unreadable(index, str(path), str(error) or type(error).__name__)
             continue
         labels = model(image)
-        names = model.names
         write_whole(output / _MASK.format(name), mask_png(labels, len(names)))
         write_whole(output / _OVERLAY.format(name), png_bytes(overlay(image, labels, names)))
-        found = [(names[label], share) for label, share in shares(labels)]
-        yield Segmented(str(path), (image.height, image.width), found)
+        found = [f"{names[label]} {share:.1%}" for label, share in shares(labels)]
+        more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        yield f"{path} ({image.height} x {image.width}): {', '.join(found[:_LISTED])}{more}"

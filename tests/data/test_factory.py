@@ -60,12 +60,8 @@ def test_images_to_measure_on_may_have_no_classes(tmp_path):
 # names and paths
 
 
-def test_the_sample_is_opened_by_its_name():
+def test_what_comes_with_the_package_is_opened_by_its_name():
     assert isinstance(open_data(), EmbeddedSample)
-    assert isinstance(open_data("sample"), EmbeddedSample)
-
-
-def test_the_photographs_are_opened_by_their_name():
     source = open_data("sample-photos")
     assert (source.title, source.classes, len(source)) == ("6 photographs", None, 6)
     assert all(min(source[index].image.size) >= 224 for index in range(6))

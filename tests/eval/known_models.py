@@ -2,13 +2,14 @@
 
 import numpy as np
 import torch
+from model_checks import perturb_norms
 from PIL import Image
 from torch import Tensor, nn
 
+from trueshift import FieldNet
 from trueshift.data import EmbeddedSample, Preparation, Sample, ScenePreparation, read_ahead
 from trueshift.eval import EvalModel, EvalOptions, find_protocols, margin_of, measure
-from trueshift.eval.models.dense import PixelLogits
-from trueshift.eval.models.eval_model import pixel_forward
+from trueshift.eval.models.eval_model import PixelLogits, pixel_forward
 from trueshift.layers import CircularConv2d
 
 TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
@@ -145,3 +146,16 @@ def segmenter(module, name="model", scenes=SMALL, precision="float32"):
         module=module,
         dense=True,
     )
+
+
+# fields
+
+
+def save_field_net(folder, name="a_swin_mini", *, known=((3.0, -1.0), (0.7, 2.0)), **changes):
+    """A small network of two channels, with the mean and deviation that it knows."""
+    torch.manual_seed(0)
+    small = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "decoder_depth": 1, "kernel_size": 3}
+    net = perturb_norms(FieldNet(name, 2, **{**small, "residual": True, **changes}))
+    if known:
+        net.pretrained_cfg |= {key: list(values) for key, values in zip(("mean", "std"), known, strict=True)}
+    return str(net.save_pretrained(folder))

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from known_models import ByPixel, ByPlace, Scenes, noise, segmenter
-from model_checks import perturb_norms
+from known_models import ByPixel, ByPlace, Scenes, noise, save_field_net, segmenter
 from PIL import Image
 
-from trueshift import FieldNet
 from trueshift.data import ImageFolder
 from trueshift.eval import AuditOptions, EvalOptions, adapted_twin, make_eval_model, run_audit, run_field_evaluation
-from trueshift.eval.runner.fields import example_rollouts
+from trueshift.eval.fields import example_rollouts
 from trueshift.models import create_model
 from trueshift.report.fields import write_field_audit
 from trueshift.report.page import write_audit
@@ -60,13 +58,9 @@ def written_scenes(tmp_path_factory, scenes):
 def written_fields(tmp_path_factory):
     """The same of networks for fields of unequal sides, and too short for the longest rollouts."""
     folder, torn = tmp_path_factory.mktemp("fields"), "<img src=x onerror=alert(1)> torn <b> $_{x$"
-    sizes = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "decoder_depth": 1, "kernel_size": 3}
     names = {f"ordinary {torn}": "swin_mini", "adaptive <script>alert(1)": "a_swin_mini"}
     for name, model in names.items():
-        torch.manual_seed(0)
-        net = perturb_norms(FieldNet(model, 2, residual=True, **sizes))
-        net.pretrained_cfg |= {"mean": [0.0, 0.0], "std": [1.0, 1.0]}
-        net.save_pretrained(folder / name)
+        save_field_net(folder / name, model, known=((0.0, 0.0), (1.0, 1.0)))
     states = np.random.default_rng(0).standard_normal((1, 11, 2, 16, 32)).astype(np.float32)
     np.save(folder / "test.npy", states)
     with pytest.MonkeyPatch.context() as patch:

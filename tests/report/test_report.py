@@ -3,6 +3,7 @@
 import base64
 import csv
 import io
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -10,6 +11,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from browser import assert_readable, needs_browser, open_browser
 from known_models import SMALL, ByPixel, ByPlace, Constant, Scenes, noise, segmenter, subject
 from PIL import Image
 from rich.console import Console
@@ -177,12 +179,7 @@ def test_the_verdict_on_pixels(written_scenes):
     assert "onerror=alert(1)> changes the label of" in sentence
 
 
-def test_an_audit_that_was_interrupted_or_read_nothing_still_ends_in_a_report(tmp_path, scenes):
-    def interrupted(what, done, total):
-        raise KeyboardInterrupt
-
-    found = run_audit([segmenter(ByPlace())], scenes, AuditOptions(shifts=2), progress=interrupted)
-    assert "Interrupted: 1 of 4" in write_audit(found, scenes, tmp_path).read_text()
+def test_an_audit_that_read_nothing_still_ends_in_a_report(tmp_path):
     broken = Scenes([(OSError("torn"), None)])
     for model in (segmenter(ByPlace()), subject(Constant())):
         page = write_audit(run_audit([model], broken, AuditOptions(shifts=2)), broken, tmp_path).read_text()
@@ -223,3 +220,27 @@ def test_padded_inputs_have_an_iou_of_their_own():
     titles = [title for title, _, _ in table_rows(found)]
     assert titles[:3] == ["pixels, crops, 1 px", "pixels, crops, 8 px", "mIoU"]
     assert titles[-2:] == ["mIoU, input of mASSC", "mASSC"]
+
+
+# in a real browser, light and dark, wide and narrow: images arrive, nothing sticks out, all can be read
+
+NARROWEST = "Math.min(...[...document.querySelectorAll('dd, th')].map(e => e.getBoundingClientRect().width))"
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    "which", ["written", *(pytest.param(name, marks=pytest.mark.slow) for name in ("written_scenes", "written_fields"))]
+)
+def test_the_page_can_be_read(request, which):
+    problems = []
+    with open_browser() as page:
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda made: problems.append(made.url) if made.url.startswith("http") else None)
+        page.on("dialog", lambda dialog: (problems.append("dialog"), dialog.dismiss()))
+        page.goto(request.getfixturevalue(which)[1].as_uri())
+        for scheme, width in itertools.product(("light", "dark"), (1280, 390)):
+            assert_readable(page, scheme, width)
+            assert page.evaluate(NARROWEST) > 100  # long names leave room for words
+            page.wait_for_function("[...document.images].every(image => image.complete)")
+            assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+    assert problems == []

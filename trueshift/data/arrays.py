@@ -156,7 +156,9 @@ def _read_mosaics(files: list[Path], split: str) -> tuple[np.ndarray, np.ndarray
     for file in files:
         try:
             with zipfile.ZipFile(file) as archive:
-                members |= {name: archive.read(name) for name in archive.namelist() if _wanted(name, split)}
+                for name in archive.namelist():
+                    if name == "classes.txt" or PurePosixPath(name).name.startswith("test") == (split == "test"):
+                        members[name] = archive.read(name)
         except _DAMAGES as error:
             raise ValueError(f"{file} cannot be read as a zip of mosaics ({error}): copy it again") from error
     folder = files[0].parent
@@ -183,10 +185,6 @@ def _read_mosaics(files: list[Path], split: str) -> tuple[np.ndarray, np.ndarray
     if found.max() >= len(names):
         raise ValueError(f"{folder} has labels up to {found.max()}: needs 0 to {len(names) - 1}, as in classes.txt")
     return np.concatenate(pixels), found, names
-
-
-def _wanted(name: str, split: str) -> bool:
-    return name == "classes.txt" or PurePosixPath(name).name.startswith("test") == (split == "test")
 
 
 def _tiles(mosaic: np.ndarray, side: int) -> np.ndarray:

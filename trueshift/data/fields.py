@@ -1,7 +1,6 @@
 """Fields that change in time, such as simulations: pairs of states one step apart, from NumPy files or by xarray."""
 
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,9 +102,11 @@ class FieldPairs:
     def statistics(self) -> FieldStatistics:
         """Of each channel over all states; what is not finite is refused."""
         count, total, squares = 0, np.zeros(self.channels), np.zeros(self.channels)
-        for number, states in enumerate(self._trajectories()):
-            total += states.sum((0, 2, 3))
-            squares += np.square(states).sum((0, 2, 3))
+        for number, trajectory in enumerate(self.states):
+            with np.errstate(over="ignore", invalid="ignore"):
+                states = trajectory.astype(np.float64)
+                total += states.sum((0, 2, 3))
+                squares += np.square(states).sum((0, 2, 3))
             count += states.size // self.channels
             if not np.isfinite(squares).all():
                 raise ValueError(f"trajectory {number} of {self.title} holds NaN, infinite or huge values: remove it")
@@ -114,11 +115,6 @@ class FieldPairs:
         if (flat := np.flatnonzero(std <= 1e-7 * np.abs(mean))).size:
             raise ValueError(f"channel {flat[0]} of {self.title} is constant: leave it out")
         return FieldStatistics(tuple(mean.tolist()), tuple(std.tolist()))
-
-    def _trajectories(self) -> Iterator[np.ndarray]:
-        with np.errstate(over="ignore", invalid="ignore"):
-            for states in self.states:
-                yield states.astype(np.float64)
 
 
 def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
@@ -136,18 +132,16 @@ def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
     if not path.exists():
         raise FileNotFoundError(f"there are no fields at {path}: needs a file ({', '.join(ENDINGS)}) or a folder")
     if path.is_dir() and path.suffix != ".zarr":
-        path = _file_of_split(path, split)
+        names = [f"{word}{ending}" for word in SPLITS[split] for ending in ENDINGS]
+        found = [path / name for name in names if (path / name).exists()]
+        if not found:
+            raise FileNotFoundError(
+                f"{path} has no fields for {split}: needs {split}.npy, or {split} and another ending"
+            )
+        path = found[0]
     if path.suffix not in ENDINGS:
         raise ValueError(f"{path} is no file of fields: needs one of {', '.join(ENDINGS)}")
     return FieldPairs(_read(path, split), path.name)
-
-
-def _file_of_split(folder: Path, split: str) -> Path:
-    names = [f"{word}{ending}" for word in SPLITS[split] for ending in ENDINGS]
-    found = [folder / name for name in names if (folder / name).exists()]
-    if not found:
-        raise FileNotFoundError(f"{folder} has no fields for {split}: needs {split}.npy, or {split} and another ending")
-    return found[0]
 
 
 def _read(path: Path, split: str) -> np.ndarray:

@@ -32,7 +32,8 @@ class DatasetImages:
     def __init__(self, where: str | Path, split: str = "test") -> None:
         check_split(split)
         where = str(where)
-        files = _files(where)
+        listed = _library().load_dataset_builder(where.removeprefix(HUB)).config.data_files or {}
+        files = {str(each): list(map(str, names)) for each, names in listed.items()}  # of each split
         words = [word for word in SPLITS[split] if word in files]
         if not words:
             raise ValueError(
@@ -87,12 +88,6 @@ def _library() -> Any:
     except ImportError as error:
         raise ImportError("parquet files, shards and the Hub need datasets: pip install 'trueshift[data]'") from error
     return datasets
-
-
-def _files(where: str) -> dict[str, list[str]]:
-    """The files of each split."""
-    builder = _library().load_dataset_builder(where.removeprefix(HUB))
-    return {str(split): list(map(str, files)) for split, files in (builder.config.data_files or {}).items()}
 
 
 def _load(where: str, split: str, files: Sequence[str]) -> Any:

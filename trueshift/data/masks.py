@@ -55,8 +55,14 @@ def decode_mask(data: bytes, name: str, labels: Labels) -> Int32[np.ndarray, "H 
     """The class of each pixel of a label file, or ``IGNORED``, from its content; ``name`` is for error messages."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            _check_kind(image, name)
             stored = _stored_as(image)
+            if image.format in _LOSSY:
+                raise ValueError(f"{name} is a {image.format}, which blurs labels: needs a lossless file, best a PNG")
+            if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+                needed = "needs one integer per pixel, best 8-bit grey"
+                raise ValueError(f"{name} has pixels of the mode {image.mode}: {needed}")
+            if stored.endswith((";I", ";IR", "2I", "4I")):
+                raise ValueError(f"{name} stores white as 0, which inverts its values: needs black as 0, best a PNG")
             pixels = np.asarray(image)  # a palette's numbers, not its colours
     except UnidentifiedImageError:  # its message is an address in memory
         raise ValueError(f"{name} is not an image that Pillow knows: needs a label file, best a PNG") from None
@@ -71,16 +77,6 @@ def decode_mask(data: bytes, name: str, labels: Labels) -> Int32[np.ndarray, "H 
         listed = f"value{'s' * (len(values) > 1)} {', '.join(values[:_SHOWN])}{more}"
         raise ValueError(f"{name} has the {listed}, which no class has: needs {labels}")
     return found
-
-
-def _check_kind(image: Image.Image, name: str) -> None:
-    """Refuse a file whose pixels cannot be labels."""
-    if image.format in _LOSSY:
-        raise ValueError(f"{name} is a {image.format}, which blurs labels: needs a lossless file, best a PNG")
-    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
-        raise ValueError(f"{name} has pixels of the mode {image.mode}: needs one integer per pixel, best 8-bit grey")
-    if _stored_as(image).endswith((";I", ";IR", "2I", "4I")):
-        raise ValueError(f"{name} stores white as 0, which inverts its values: needs black as 0, best a PNG")
 
 
 def _stored_as(image: Image.Image) -> str:

@@ -1,7 +1,7 @@
 """Turn an image into the pixels a network takes: resize, crop, normalise."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any
 
@@ -52,6 +52,10 @@ class Colours:
     def normalise(self, canvas: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
         """Normalise pixels."""
         return self.normaliser(canvas.device)(canvas)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for a file."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -160,10 +164,6 @@ class ScenePreparation(Colours):
         if unknown := sorted(set(given) - set(known)):
             raise ValueError(f"a preparation with {', '.join(unknown)}: needs only {', '.join(known)}")
         return cls(**_given(given))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for a configuration file."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     def kept_ratio(self, height: int, width: int, factor: float = 1.0) -> Pair:
         """Height and width at ``factor`` times the scale, with the ratio kept up to whole pixels."""

@@ -1,5 +1,5 @@
 from .audit.run import run_audit
-from .fields import harmonic_share, measure_fields, relative_l2, rollout, spectrum
+from .fields import harmonic_share, measure_fields, relative_l2, rollout, run_field_evaluation, spectrum
 from .metrics.aggregate import LabelTally, PixelTally
 from .metrics.consistency import (
     BitExactFraction,
@@ -22,12 +22,10 @@ from .options import AuditOptions, EvalOptions
 from .protocols.real_motion import CropsApart, Jitter, Path, SubPixel
 from .protocols.registry import PROTOCOLS, SUITES, ShiftProtocol, find_protocols
 from .protocols.shifts import Circular, Cropped, ZeroPadded
-from .runner.classify import measure
+from .runner.classify import margin_of, measure
 from .runner.evaluate import run_evaluation
-from .runner.fields import run_field_evaluation
 from .runner.records import LabelAnswers, PixelAnswers, Record
 from .runner.segment import measure_segmentation, read_scenes
-from .runner.view_batches import margin_of
 
 __all__ = [
     "PROTOCOLS", "SUITES", "AuditOptions", "BitExactFraction", "Circular", "Cropped", "CropsApart", "EvalModel",

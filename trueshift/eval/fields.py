@@ -1,19 +1,32 @@
-"""How well a network follows fields in time: errors of rollouts, how they move, and the pattern of its patches."""
+"""How well networks follow fields in time: errors of rollouts, how they move, and the pattern of their patches."""
 
+import json
+import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data.fields import FieldPairs, FieldStatistics
+from ..data.fields import FieldPairs, FieldStatistics, open_fields
 from ..layers.tokenize import check_size
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
+from ..tasks.fields import ARCHITECTURE, FieldNet
+from ..utils.provenance import circumstances
+from .models.eval_model import in_precision
+from .options import EvalOptions
+from .runner.evaluate import SCHEMA
 
 Step = Callable[[Tensor], Tensor]
 STEPS = (1, 10, 50)  # of rollouts, where nothing else is asked for
 _LARGEST = 1e4  # deviations: a rollout that grows without end is cut there, so that its error is a number
+_BATCH_SIZE = 32  # trajectories
+_OPTIONS = ("shifts", "limit", "batch_size", "seed", "device", "precision")  # that apply to fields
 
 
 def relative_l2(predicted: Float[Tensor, "B C H W"], true: Float[Tensor, "B C H W"]) -> Float[Tensor, " B"]:
@@ -114,47 +127,45 @@ def measure_fields(
     wanted = reached_steps(steps, states.shape[1])
     if circular not in ("both", "width"):
         raise ValueError(f"circular {circular!r}: needs 'both' or 'width'")
-    errors: dict[int, list[Tensor]] = {count: [] for count in wanted}
-    apart = dict.fromkeys(wanted, 0.0)
-    waves: dict[int, list[Tensor]] = {count: [] for count in wanted}
-    single: dict[str, list[Tensor]] = {"one_step_l2": [], "persistence_l2": []}
-    shares: dict[str, dict[int, list[float]]] = {
-        key: {patch: [] for patch in patches} for key in ("error", "predicted_change", "true_change")
-    }
+    errors: dict[str, list[Tensor]] = defaultdict(list)  # by the number of steps, or by name
+    apart = dict.fromkeys(map(str, wanted), 0.0)
+    waves: dict[str, list[Tensor]] = defaultdict(list)
+    shares: dict[str, list[list[float]]] = defaultdict(list)  # of each patch
     for first in range(0, len(states), batch_size):
         known = torch.from_numpy(states[first : first + batch_size].astype("float32")).to(device)
         true = statistics.normalize(known)
         for now, following in zip(true.unbind(1), true.unbind(1)[1:], strict=False):
             said = step(now)
-            single["one_step_l2"].append(relative_l2(said, following))
-            single["persistence_l2"].append(relative_l2(now, following))
+            errors["one_step_l2"].append(relative_l2(said, following))
+            errors["persistence_l2"].append(relative_l2(now, following))
             found = {"error": said - following, "predicted_change": said - now, "true_change": following - now}
-            for key, by_patch in shares.items():
-                for patch, values in by_patch.items():
-                    values.append(harmonic_share(found[key], patch))
+            for key, field in found.items():
+                shares[key].append([harmonic_share(field, patch) for patch in patches])
         start, size = true[:, 0], torch.tensor([1 if circular == "width" else true.shape[-2], true.shape[-1]])
         offsets = [(torch.rand(len(true), 2, generator=generator) * size).long().to(true.device) for _ in range(shifts)]
         moving = [rollout(step, circular_shift(start, offset, IMAGE_DIMS), wanted[-1]) for offset in offsets]
         for count, (said, *moved) in enumerate(zip(rollout(step, start, wanted[-1]), *moving, strict=True), 1):
-            if count not in apart:
+            if count not in wanted:
                 continue
-            errors[count].append(relative_l2(said, true[:, count]))
-            waves[count].append(torch.stack([spectrum(said), spectrum(true[:, count])]) * len(true) / len(states))
+            after, truth = str(count), true[:, count]
+            errors[after].append(relative_l2(said, truth))
+            waves[after].append(torch.stack([spectrum(said), spectrum(truth)]) * len(true) / len(states))
             for offset, other in zip(offsets, moved, strict=True):
                 difference = (other - circular_shift(said, offset, IMAGE_DIMS)).abs().max()
-                apart[count] = max(apart[count], float(difference))
+                apart[after] = max(apart[after], float(difference))
+    means = {key: float(torch.cat(values).double().mean()) for key, values in errors.items()}
     return {
         "trajectories": len(states),
-        "relative_l2": {str(count): _mean(values) for count, values in errors.items()},
-        **{key: _mean(values) for key, values in single.items()},
-        "shift_error": {str(count): value for count, value in apart.items()},
+        "relative_l2": {after: means[after] for after in apart},
+        **{key: means[key] for key in ("one_step_l2", "persistence_l2")},
+        "shift_error": apart,
         "harmonics": {
-            key: {str(patch): sum(values) / len(values) for patch, values in by_patch.items()}
-            for key, by_patch in shares.items()
+            key: {str(patch): sum(row[at] for row in rows) / len(rows) for at, patch in enumerate(patches)}
+            for key, rows in shares.items()
         },
         "spectrum": {
-            str(count): dict(zip(("predicted", "true"), torch.stack(parts).sum(0).tolist(), strict=True))
-            for count, parts in waves.items()
+            after: dict(zip(("predicted", "true"), torch.stack(parts).sum(0).tolist(), strict=True))
+            for after, parts in waves.items()
         },
     }
 
@@ -164,5 +175,156 @@ def bounded(net: Step) -> Step:
     return lambda x: net(x).float().nan_to_num(_LARGEST).clamp(-_LARGEST, _LARGEST)
 
 
-def _mean(values: list[Tensor]) -> float:
-    return float(torch.cat(values).double().mean())
+def is_field_net(model: str) -> bool:
+    """Whether a name is a folder of ``FieldNet.save_pretrained``."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("architecture") == ARCHITECTURE
+
+
+@dataclass(frozen=True)
+class FieldModel:
+    """A network for fields, with the statistics of the split that it was trained on."""
+
+    name: str
+    net: FieldNet
+    statistics: FieldStatistics
+
+    @property
+    def patches(self) -> list[int]:
+        """Points along the sides of tokens, by stage."""
+        return [stage["reduction"] for stage in self.net.encoder.feature_info]
+
+
+def run_field_evaluation(
+    folders: Sequence[str],
+    data: str | Path,
+    split: str = "test",
+    options: EvalOptions | None = None,
+    steps: Sequence[int] = STEPS,
+) -> dict[str, Any]:
+    """Measure networks on the same fields and shifts, see :func:`~trueshift.eval.measure_fields`; as plain data.
+
+    Args:
+        folders: of ``FieldNet.save_pretrained``, with mean and deviation of the training split, as ``trueshift train``
+            writes them.
+        data: as for :func:`~trueshift.data.open_fields`.
+        steps: lengths of rollouts; those that the trajectories do not reach are left out, and named in the result.
+    """
+    options = options or EvalOptions()
+    _check(options)
+    models, pairs = [_load(folder) for folder in folders], open_fields(data, split)
+    _check_fit(models, pairs)
+    pairs = pairs.take(slice(options.limit)) if 0 < options.limit < len(pairs.states) else pairs
+    pairs.statistics()  # refuses what is not finite
+    count, times = pairs.states.shape[:2]
+    reached = reached_steps(steps, times)
+    asked = {key: value for key, value in asdict(options).items() if key in _OPTIONS}
+    asked |= {
+        "batch_size": options.batch_size or _BATCH_SIZE,
+        "circular": "width" if any(model.net.circular == "width" for model in models) else "both",
+    }
+    given = {key: asked[key] for key in ("shifts", "batch_size", "device", "seed", "circular")}
+    measured = []
+    for model in models:
+        step = in_precision(model.net.to(options.device), options)
+        measured.append(measure_fields(step, pairs, model.statistics, model.patches, reached, **given))
+    return {
+        "schema": SCHEMA,
+        **circumstances(options.seed),
+        "task": "fields",
+        "settings": asked,
+        "data": {
+            "title": pairs.title,
+            "split": split,
+            "trajectories": count,
+            "times": times,
+            "channels": pairs.channels,
+            "size": list(pairs.size),
+        },
+        "steps": reached,
+        "steps_left_out": sorted(set(steps) - set(reached)),  # longer than the trajectories
+        "models": [
+            {
+                "name": model.name,
+                "title": model.net.title,
+                "parameters": sum(weight.numel() for weight in model.net.parameters()),
+                "patches": model.patches,
+                **asdict(model.statistics),
+                "measured": found,
+            }
+            for model, found in zip(models, measured, strict=True)
+        ],
+    }
+
+
+@torch.no_grad()
+def example_rollouts(result: dict[str, Any], folders: Sequence[str], data: str | Path) -> dict[str, Any]:
+    """What the networks of a result make of the first trajectory, normalized: states ``[time, C, H, W]``.
+
+    Returns:
+        true: the trajectory.
+        models: for each, the rollout (``predicted``) and its difference (``apart``) from the rollout of the state that
+            was rolled by half its sides and one point more, rolled back.
+    """
+    asked, steps = result["settings"], result["steps"][-1]
+    options, models = EvalOptions(**{key: asked[key] for key in _OPTIONS}), [_load(folder) for folder in folders]
+    states = open_fields(data, result["data"]["split"]).states[0, : steps + 1]
+    true = models[0].statistics.normalize(torch.from_numpy(states.astype(np.float32)))
+    rows, columns = (side // 2 + 1 for side in true.shape[2:])
+    offset, made = torch.tensor([[rows * (asked["circular"] == "both"), columns]]), []
+    for model in models:
+        step = bounded(in_precision(model.net.to(options.device), options))
+        said, moved = (
+            torch.cat([start, *(state.cpu() for state in rollout(step, start.to(options.device), steps))])
+            for start in (true[:1], circular_shift(true[:1], offset, IMAGE_DIMS))
+        )
+        back = circular_shift(moved, -offset.expand(len(moved), 2), IMAGE_DIMS)
+        made.append({"predicted": said.numpy(), "apart": (back - said).numpy()})
+    return {"true": true.numpy(), "models": made}
+
+
+def _load(folder: str) -> FieldModel:
+    """A network whose output can be its next input, with what normalizes it."""
+    if not is_field_net(folder):
+        raise ValueError(f"{folder} holds no network for fields: needs a folder of FieldNet.save_pretrained")
+    net = FieldNet.from_pretrained(folder)
+    if net.in_chans != net.out_chans:
+        raise ValueError(f"{folder} has {net.in_chans} channels in and {net.out_chans} out: a rollout needs as many")
+    mean, std = (net.pretrained_cfg.get(key, ()) for key in ("mean", "std"))
+    if not len(mean) == len(std) == net.in_chans or min(std) <= 0:
+        raise ValueError(
+            f"{folder} does not say how to normalize its {net.in_chans} channels: needs mean and std of each over the "
+            "training split in pretrained_cfg, as `trueshift train` saves them"
+        )
+    return FieldModel(Path(folder).as_posix(), net, FieldStatistics(tuple(mean), tuple(std)))
+
+
+def _check(options: EvalOptions) -> None:
+    """Refuse what has no meaning for fields."""
+    given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+    if wrong := [f"--{name.replace('_', '-')}" for name in given if name not in _OPTIONS]:
+        raise ValueError(f"{', '.join(wrong)}: for images; a network for fields needs none of these")
+    if not options.shifts:
+        raise ValueError("0 shifts: rollouts are compared under random ones; needs at least 2")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("fields are measured in one process: needs no torchrun")
+
+
+def _check_fit(models: Sequence[FieldModel], pairs: FieldPairs) -> None:
+    """Refuse fields that a network does not take, and networks whose errors have different units."""
+    first = models[0].statistics
+    for model in models:
+        if pairs.channels != model.net.in_chans:
+            raise ValueError(
+                f"{pairs.title} has {pairs.channels} channels: needs the {model.net.in_chans} of {model.name}"
+            )
+        try:
+            check_size(pairs.size, model.net.size_multiple)
+        except ValueError as error:
+            raise ValueError(f"{pairs.title} does not fit {model.name}: {error}") from error
+        apart = np.subtract([model.statistics.mean, model.statistics.std], [first.mean, first.std]) / first.std
+        if np.abs(apart).max() > 1e-3:
+            raise ValueError(f"{model.name} is normalized unlike {models[0].name}: needs the same training split")

@@ -69,9 +69,7 @@ class AuditOptions(EvalOptions):
     """Options of an audit.
 
     Args:
-        shifts: random shifts of each image, at least 2; 0 for every shift.
         limit: images at most, evenly spread over the data; 0 for all.
-        workers: that read images, threads or for a GPU processes; 0 reads in the process itself.
         examples: images whose answers are shown at every shift of a plane, or pixel by pixel.
         plane: shifts along each side of that plane, one pixel apart.
         worst: images listed as the least consistent.

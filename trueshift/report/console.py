@@ -44,20 +44,39 @@ def progress_bars(console: Console) -> Iterator[Report]:
 
 def print_audit(console: Console, audit: dict[str, Any]) -> None:
     """The table of an audit, with everything that must be known to read it."""
-    data = audit["data"]
-    table = Table(
-        title=f"{data['images']} images of {escape(data['title'])}, {audit['settings']['shifts']} shifts each"
-    )
-    table.add_column("measure", overflow="fold")
-    for model in audit["models"]:
-        note = "\n[yellow]random weights[/]" if model["random"] else ""
-        table.add_column(escape(model["name"]) + note, justify="right", overflow="fold")
-    for title, meaning, cells in table_rows(audit):
-        shown = [f"{value}\n[dim]{between}[/]" if between else value for value, between in cells]
-        table.add_row(f"{escape(title)}\n[dim]{escape(meaning)}[/]", *shown)
-    console.print(table)
+    data, shifts = audit["data"], audit["settings"]["shifts"]
+    title = f"{data['images']} images of {escape(data['title'])}, {shifts} shifts each"
+    heads = [escape(each["name"]) + "\n[yellow]random weights[/]" * each["random"] for each in audit["models"]]
+    _print_table(console, title, heads, table_rows(audit))
     _print_remarks(console, audit_remarks(audit))
     console.print(escape(verdict(audit)), highlight=False)
+
+
+def print_fields(console: Console, result: dict[str, Any]) -> None:
+    """What was measured of rollouts, a column for each network, and which ones the data is too short for."""
+    data = result["data"]
+    shape = " x ".join(map(str, (data["channels"], *data["size"])))
+    heads = [f"{escape(each['name'])}\n[dim]{escape(each['title'])}[/]" for each in result["models"]]
+    title = f"{data['trajectories']} trajectories of {escape(data['title'])}, {shape}"
+    _print_table(console, title, heads, field_rows(result))
+    _print_remarks(console, field_remarks(result))
+    console.print(escape(field_verdict(result)), highlight=False)
+
+
+def _print_table(console: Console, title: str, heads: list[str], rows: list[Any]) -> None:
+    """A row for each measure, a column for each model."""
+    table = Table(title=title)
+    table.add_column("measure", overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right", overflow="fold")
+    for title, meaning, cells in rows:
+        table.add_row(_above(escape(title), escape(meaning)), *(_above(*cell) for cell in cells))
+    console.print(table)
+
+
+def _above(value: str, small: str) -> str:
+    """A cell of a table, with what stands below in small print."""
+    return f"{value}\n[dim]{small}[/]" if small else value
 
 
 def print_evaluation(console: Console, result: dict[str, Any]) -> None:
@@ -71,10 +90,8 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
         table.add_column(title, justify="right")
     for name, measured in result["measured"].items():
         cells = {key: cell(key, measured[key]) for key in columns}
-        shown = [
-            f"{value}\n[dim]{between}[/]" if key == "consistency" else value for key, (value, between) in cells.items()
-        ]
-        table.add_row(f"{escape(result['protocols'][name]['title'])}\n[dim]{name}[/]", *shown)
+        shown = [_above(*each) if key == "consistency" else each[0] for key, each in cells.items()]
+        table.add_row(_above(escape(result["protocols"][name]["title"]), name), *shown)
     console.print(table)
     for name, measured in result["measured"].items():
         if "flicker" in measured:
@@ -84,21 +101,6 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
         console.print(f"[dim]{name}: {escape(protocol['description'])}[/]", highlight=False)
     _print_classes(console, result)
     _print_remarks(console, remarks([model], data))
-
-
-def print_fields(console: Console, result: dict[str, Any]) -> None:
-    """What was measured of rollouts, a column for each network, and which ones the data is too short for."""
-    data, models = result["data"], result["models"]
-    shape = " x ".join(map(str, (data["channels"], *data["size"])))
-    table = Table(title=f"{data['trajectories']} trajectories of {escape(data['title'])}, {shape}")
-    table.add_column("measure", overflow="fold")
-    for model in models:
-        table.add_column(f"{escape(model['name'])}\n[dim]{escape(model['title'])}[/]", justify="right", overflow="fold")
-    for title, meaning, cells in field_rows(result):
-        table.add_row(f"{title}\n[dim]{meaning}[/]" if meaning else title, *(value for value, _ in cells))
-    console.print(table)
-    _print_remarks(console, field_remarks(result))
-    console.print(escape(field_verdict(result)), highlight=False)
 
 
 def _print_remarks(console: Console, remarks: list[str]) -> None:

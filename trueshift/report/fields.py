@@ -24,7 +24,7 @@ def write_field_audit(result: dict[str, Any], rollouts: dict[str, Any], folder: 
     """Write ``audit.json``, ``figures/`` and ``report.html``; returns the path of the page.
 
     Args:
-        rollouts: as :func:`~trueshift.eval.runner.fields.example_rollouts` gives them; of the first channel.
+        rollouts: as :func:`~trueshift.eval.fields.example_rollouts` gives them; of the first channel.
     """
     (folder / "figures").mkdir(exist_ok=True)
     animation, names = _animation(rollouts), [model["name"] for model in result["models"]]

@@ -117,34 +117,28 @@ def _consistency_by_class(audit: dict[str, Any]) -> list[dict[str, Any]]:
     for model in audit["models"]:
         for entry in model["by_class"]:
             found.setdefault(entry["label"], []).append(entry)
-    rows = [
+    return [
         {
             "name": _label_name(audit, label),
             "images": entries[0]["images"],
             "cells": [
                 (f"{_percent(each['consistency'])} same answer", _percent(each["top1"], " right")) for each in entries
             ],
-            "order": entries[0]["consistency"],
         }
-        for label, entries in sorted(found.items())
+        for label, entries in sorted(found.items(), key=lambda each: (each[1][0]["consistency"], each[0]))
         if len(entries) == len(audit["models"])
     ]
-    return sorted(rows, key=lambda row: row["order"])
 
 
 def _iou_by_class(audit: dict[str, Any]) -> list[dict[str, Any]]:
     """One row per class that occurs for any model, the worst of the first model first."""
     columns = [next(iter(model["measured"].values()))["iou_by_class"] or [] for model in audit["models"]]
-    rows = [
-        {
-            "name": answer_name(audit["models"][0], label),
-            "cells": [(_percent(share) or "n/a", "") for share in shares],
-            "order": 2.0 if shares[0] is None else shares[0],
-        }
-        for label, shares in enumerate(itertools.zip_longest(*columns))
-        if any(share is not None for share in shares)
+    found = [each for each in enumerate(itertools.zip_longest(*columns)) if any(share is not None for share in each[1])]
+    found.sort(key=lambda each: 2.0 if each[1][0] is None else each[1][0])
+    return [
+        {"name": answer_name(audit["models"][0], at), "cells": [(_percent(share) or "n/a", "") for share in shares]}
+        for at, shares in found
     ]
-    return sorted(rows, key=lambda row: row["order"])
 
 
 def _percent(share: float | None, meaning: str = "") -> str:

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from known_models import ReadsOnePixel, answers_to
 from PIL import Image
 
 from trueshift.data import Preparation, read_ahead
@@ -113,19 +114,12 @@ def test_longest_run():
     assert float(metric.compute()) == 0.5
 
 
-def brightness_of_the_corner(views: torch.Tensor) -> torch.Tensor:
-    value = views[:, :, 0, 0].sum(1)
-    return torch.stack([torch.zeros_like(value), value], 1)
-
-
 TINY = Preparation((16, 16), 0.5, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 def test_a_moving_crop_end_to_end():
     """A model that reads one pixel of its crop reads a line of the image."""
-    protocol = PROTOCOLS["path-8"]
-    images = read_ahead(EmbeddedSample(), [3], TINY, protocol.motion.margin(TINY.size))
-    (record,) = measure(brightness_of_the_corner, images, [protocol], TINY, {"path-8": 2})
+    (record,), (protocol,) = answers_to(ReadsOnePixel(), ["path-8"], 2, [3], TINY)
     answers = record.answers["path-8"]
     whole = TINY.normalise(TINY.canvas(EmbeddedSample()[3].image, (4, 4))).sum(0)
     expected = [int(whole[4 - down, 4 - right] > 0) for down, right in answers.shifts.tolist()]

@@ -12,8 +12,7 @@ from known_models import TINY, Constant, ReadsOnePixel, Watched, answers_to, sub
 from trueshift.data import EmbeddedSample, Prepared, Unreadable, read_ahead
 from trueshift.eval import EvalOptions, find_protocols, run_evaluation
 from trueshift.eval.protocols.registry import Circular, EraseSquare, ShiftProtocol, VerticalFlip, ZeroPadded
-from trueshift.eval.runner.classify import measure
-from trueshift.eval.runner.view_batches import canvas_margins
+from trueshift.eval.runner.classify import canvas_margins, measure
 
 PROTOCOLS = ("circular", "cifar-standard", "imagenet-standard", "magnitude-8", "erased-70", "flipped")
 ALL = find_protocols(PROTOCOLS)

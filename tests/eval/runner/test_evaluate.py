@@ -3,7 +3,9 @@
 import json
 import socket
 from dataclasses import replace
+from pathlib import Path
 
+import known_models
 import numpy as np
 import pytest
 from known_models import SMALL, ByPixel, ByPlace, Constant, ReadsOnePixel, Scenes, Watched, noise, segmenter, subject
@@ -169,27 +171,13 @@ def test_models_and_protocols_of_two_kinds_are_refused(model, names, message):
 
 # the command, in one process and in several
 
-FACTORIES = """
-import torch
-class Pixel(torch.nn.Module):
-    num_classes = 2
-    def forward(self, images):
-        value = images[:, :, 0, 0].sum(1)
-        return torch.stack([-value, value], 1)
-class Place(torch.nn.Module):
-    def forward(self, images):
-        logits = torch.zeros(len(images), 3, *images.shape[2:])
-        logits[:, 0, : images.shape[2] // 2] = logits[:, 1, images.shape[2] // 2 :] = 1
-        return logits
-"""
-PIXEL = ["by_hand:Pixel", "--data", "sample", "--limit", "25", "--img-size", "32", "--crop-pct", "1", "--device", "cpu"]
-PLACE = ["by_hand:Place", "--data", "scenes", "--protocols", "ade20k", "--img-size", "16", "--device", "cpu"]
+PIXEL = ["known_models:ReadsOnePixel", "--data=sample", "--limit=25", "--img-size=32", "--crop-pct=1", "--device=cpu"]
+PLACE = ["known_models:ByPlace", "--data", "scenes", "--protocols", "ade20k", "--img-size", "16", "--device", "cpu"]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Models of one's own, and scenes in one's own layout."""
-    (tmp_path / "by_hand.py").write_text(FACTORIES)
+    """Scenes in one's own layout."""
     for kind in ("images", "masks"):
         (tmp_path / "scenes" / kind).mkdir(parents=True)
     for number, (image, mask) in enumerate(noise(5)):
@@ -220,7 +208,7 @@ def test_the_command_prints_a_table_and_writes_everything(folder, capsys, monkey
     assert found["measured"]["ade20k-circular"]["consistency"]["images"] == 4
     assert main(["eval", *PLACE, "--output", "again", "--crop-pct", "1"]) == 2
     assert "shown whole images" in capsys.readouterr().err
-    assert main(["eval", *PLACE, "--output", "again", "--data", "by_hand.py"]) == 2
+    assert main(["eval", *PLACE, "--output", "again", "--data", "scenes/classes.txt"]) == 2
 
 
 TOGETHER = """
@@ -233,7 +221,7 @@ def work(rank, words):
     assert main(words) == 0
 
 os.chdir("{folder}")
-sys.path.insert(0, "{folder}")
+sys.path.insert(0, "{models}")
 os.environ |= {{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}", "OMP_NUM_THREADS": "1"}}
 start_processes(work, ({words},), nprocs={processes}, start_method="fork")
 """
@@ -244,7 +232,8 @@ def evaluated_by(processes, folder, output, *words):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = ["eval", *words, "--output", output]
-    run_unchecked(TOGETHER.format(processes=processes, folder=folder, port=port, words=words))
+    models = Path(known_models.__file__).parent
+    run_unchecked(TOGETHER.format(processes=processes, folder=folder, models=models, port=port, words=words))
     return json.loads((folder / output / "eval.json").read_text())
 
 

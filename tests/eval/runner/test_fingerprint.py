@@ -99,7 +99,7 @@ def test_answers_of_another_device_are_not_mixed(tmp_path, monkeypatch):
     """Kernels round by it: what eval.json says of it is to hold for all answers."""
     evaluated(subject(ReadsOnePixel()), tmp_path)
     evaluated(subject(ReadsOnePixel()), tmp_path, replace(SETTINGS, workers=2))
-    monkeypatch.setattr("trueshift.eval.runner.fingerprint.device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr("trueshift.eval.runner.evaluate.device_name", lambda device: "NVIDIA H200")
     with pytest.raises(ValueError, match=r"\(device was .*, is NVIDIA H200\): needs another --output"):
         evaluated(subject(ReadsOnePixel()), tmp_path)
 

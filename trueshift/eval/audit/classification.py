@@ -1,4 +1,4 @@
-"""Details of a classifier: its worst images, the answer at every shift of a plane, the change of tokens by stage."""
+"""What an audit finds about a classifier: worst images, the answer at every shift of a plane, changes of tokens."""
 
 from typing import Any
 
@@ -7,26 +7,41 @@ import numpy as np
 from ...data import read_ahead
 from ..metrics.aggregate import agreement, compared, model_label
 from ..models.feature_maps import token_errors
-from ..options import AuditOptions
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Neighbourhood
 from ..runner.classify import measure
+from ..runner.evaluate import model_facts
 from ..runner.records import Record
 from ..runner.tasks import Task, class_numbers
-from .findings import Findings
 
 
-class ClassifierFindings(Findings):
-    """What an audit finds about a classifier."""
+class ClassifierFindings:
+    """What is known about one model so far; see :class:`~.segmentation.SegmenterFindings` for labels of pixels."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.numbers = class_numbers(self.task.model, self.task.source)
+    def __init__(self, task: Task) -> None:
+        self.task, self.protocol = task, task.protocols[0]
+        self.tallies = [task.tally(protocol) for protocol in task.protocols]
+        self.consistency: dict[int, float] = {}  # of each image, under the first protocol
+        self.worst: list[dict[str, Any]] = []
+        self.planes: list[dict[str, Any]] = []
+        self.tokens: list[dict[str, Any]] = []
         self.by_class: dict[int, np.ndarray] = {}  # images, agreement, right
-        self.details = {"planes": [], "tokens": []}
+        self.numbers = class_numbers(task.model, task.source)
+
+    def count(self, record: Record, worst: int) -> None:
+        """Add one image; keep the ``worst`` least consistent ones."""
+        for tally in self.tallies:
+            tally.add(record)
+        agreed = self.consistency[record.index] = self.agreement(record)
+        if agreed == 1:
+            return
+        entry = {"index": record.index, "name": record.name, "consistency": agreed}
+        self.worst.append({**entry, **self.worst_entry(record)})
+        self.worst.sort(key=lambda entry: (entry["consistency"], -entry["largest_logit_change"], entry["index"]))
+        del self.worst[worst:]
 
     def agreement(self, record: Record) -> float:
-        """How far the answers to one image agree; it counts for its class, too."""
+        """How far the answers to one image agree, 0 to 1; it counts for its class, too."""
         answers = record.answers[self.protocol.name]
         agreed = agreement(answers, self.protocol)
         if record.label is not None:
@@ -48,16 +63,44 @@ class ClassifierFindings(Findings):
             "different_answers": len(labels),
         }
 
-    def look_closer(self, index: int, everyone: list[Any]) -> None:
-        """The plane of answers and the change of tokens for one image."""
-        assert isinstance(self.task.options, AuditOptions)
-        if self.task.options.plane:
-            self.details["planes"].append(plane_of_answers(self.task, index, self.task.options.plane))
+    def look_closer(self, index: int, plane: int, everyone: list[Any]) -> None:
+        """Add details of one image, ``plane`` shifts along a side; ``everyone`` are the findings about all models."""
+        if plane:
+            self.planes.append(self._answers_around(index, plane))
         if self.task.model.maps is not None:
-            self.details["tokens"].append(changes_of_tokens(self.task, index))
+            model, sample = self.task.model, self.task.source[index]
+            canvas = model.preparation.canvas(sample.image).to(self.task.options.device)
+            stages = [
+                {"error": np.round(stage.error, 6).tolist(), "scale": stage.scale, "largest": stage.largest}
+                for stage in token_errors(self.task.model.maps, model.preparation.normalise(canvas))
+            ]
+            self.tokens.append({"index": index, "name": sample.name, "shift": [1, 1], "stages": stages})
 
-    def to_dict(self) -> dict[str, Any]:
-        """The findings as plain data, with one row per class of the data that occurs."""
+    def _answers_around(self, index: int, side: int) -> dict[str, Any]:
+        """The answer under every shift of a square around zero, one pixel apart."""
+        protocol = ShiftProtocol("plane", "plane of shifts", Neighbourhood(side=side))
+        forward, preparation = self.task.model.forward, self.task.model.preparation
+        rows, columns = protocol.motion.steps(preparation.size)
+        images = read_ahead(self.task.source, [index], preparation)
+        how = ({"plane": None}, 0, self.task.batch_size, self.task.options.device)
+        (record,) = measure(forward, images, [protocol], preparation, *how)
+        assert isinstance(record, Record)
+        answers = record.answers["plane"]
+        labels = answers.labels[1:].reshape(len(rows), len(columns))
+        return {
+            "index": index,
+            "name": record.name,
+            "label": record.label,
+            "rows": [rows.start, rows.stop],
+            "columns": [columns.start, columns.stop],
+            "labels": labels.tolist(),
+            "largest_logit_change": float(answers.change.max()),
+            "bit_exact": float(answers.exact[1:].mean()),
+            "different_answers": len(np.unique(labels)),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Those of a few images, by kind, and one row per class of the data that occurs."""
         rows = [
             {
                 "label": label,
@@ -67,40 +110,17 @@ class ClassifierFindings(Findings):
             }
             for label, (images, agreed, right) in sorted(self.by_class.items())
         ]
-        return {**super().to_dict(), "by_class": rows}
+        return {"planes": self.planes, "tokens": self.tokens, "by_class": rows}
 
-
-def plane_of_answers(task: Task, index: int, side: int) -> dict[str, Any]:
-    """The answer under every shift of a square around zero, one pixel apart."""
-    protocol = ShiftProtocol("plane", "plane of shifts", Neighbourhood(side=side))
-    forward, preparation = task.model.forward, task.model.preparation
-    rows, columns = protocol.motion.steps(preparation.size)
-    images = read_ahead(task.source, [index], preparation)
-    how = ({"plane": None}, 0, task.batch_size, task.options.device)
-    (record,) = measure(forward, images, [protocol], preparation, *how)
-    assert isinstance(record, Record)
-    answers = record.answers["plane"]
-    labels = answers.labels[1:].reshape(len(rows), len(columns))
-    return {
-        "index": index,
-        "name": record.name,
-        "label": record.label,
-        "rows": [rows.start, rows.stop],
-        "columns": [columns.start, columns.stop],
-        "labels": labels.tolist(),
-        "largest_logit_change": float(answers.change.max()),
-        "bit_exact": float(answers.exact[1:].mean()),
-        "different_answers": len(np.unique(labels)),
-    }
-
-
-def changes_of_tokens(task: Task, index: int) -> dict[str, Any]:
-    """How each stage's tokens change under a shift by one row and one column."""
-    model, sample = task.model, task.source[index]
-    assert model.maps is not None
-    canvas = model.preparation.canvas(sample.image).to(task.options.device)
-    stages = [
-        {"error": np.round(stage.error, 6).tolist(), "scale": stage.scale, "largest": stage.largest}
-        for stage in token_errors(model.maps, model.preparation.normalise(canvas))
-    ]
-    return {"index": index, "name": sample.name, "shift": [1, 1], "stages": stages}
+    def to_dict(self) -> dict[str, Any]:
+        """The findings as plain data."""
+        task = self.task
+        return {
+            **model_facts(task.model),
+            "classes": task.model.classes or (task.source.classes if task.labelled else None),
+            "labelled": task.labelled,
+            "measured": {tally.protocol.name: tally.summary() for tally in self.tallies},
+            "consistency_of_images": [[index, agreed] for index, agreed in self.consistency.items()],
+            "worst_images": self.worst,
+            **self.details(),
+        }

@@ -13,7 +13,6 @@ from ..protocols.registry import ShiftProtocol, find_protocols
 from ..runner.evaluate import result_header
 from ..runner.tasks import Task, problem_of, task_of
 from .classification import ClassifierFindings
-from .findings import Findings
 from .segmentation import SegmenterFindings
 
 
@@ -45,13 +44,26 @@ def run_audit(
     protocols = protocols or usual_protocols(models[0], source)
     shifts = shifts_of(protocols, options.shifts)
     kind = SegmenterFindings if models[0].dense else ClassifierFindings
-    findings: list[Findings] = [kind(task_of(model, source, protocols, options, shifts)) for model in models]
+    findings: list[ClassifierFindings] = [kind(task_of(model, source, protocols, options, shifts)) for model in models]
     skipped: list[dict[str, str]] = []
     indices = spread(len(source), options.limit)
     partial = False
     try:
-        _measure(findings, indices, skipped, options.worst, progress)
-        _look_closer(findings, options, progress)
+        # all models side by side, an image at a time, so that an interrupt finds them equally far
+        for done, records in enumerate(zip(*_streams([each.task for each in findings], indices), strict=True)):
+            if problem := next(filter(None, map(problem_of, records)), None):
+                skipped.append({"name": records[0].name, "reason": problem})
+            else:
+                for finding, record in zip(findings, records, strict=True):
+                    finding.count(record, options.worst)
+            progress("shifting images", done + 1, len(indices))
+        # classifiers are compared with the first one's weak spots; pixels may flip anywhere, in any model
+        considered = findings if models[0].dense else findings[:1]
+        least = {index: min(each.consistency[index] for each in considered) for index in findings[0].consistency}
+        work = list(itertools.product(choose_examples(least, options.examples), findings))
+        for done, (index, finding) in enumerate(work):
+            finding.look_closer(index, options.plane, findings)
+            progress("looking at examples", done + 1, len(work))
     except KeyboardInterrupt:
         partial = True
     header = result_header(findings[0].task, findings[0].tallies[0].images, skipped)
@@ -63,20 +75,6 @@ def run_audit(
     }
 
 
-def _measure(
-    findings: list[Findings], indices: list[int], skipped: list[dict[str, str]], worst: int, progress: Progress
-) -> None:
-    """All models side by side, an image at a time, so that an interrupt finds them equally far."""
-    for done, records in enumerate(zip(*_streams([each.task for each in findings], indices), strict=True)):
-        problem = next(filter(None, map(problem_of, records)), None)
-        if problem:
-            skipped.append({"name": records[0].name, "reason": problem})
-        else:
-            for finding, record in zip(findings, records, strict=True):
-                finding.count(record, worst)
-        progress("shifting images", done + 1, len(indices))
-
-
 def _streams(tasks: list[Task], indices: list[int]) -> list[Iterator[Any]]:
     """The records of each model. Models that take their images alike share one reading of them."""
     alike: dict[Hashable, list[Task]] = {}
@@ -84,17 +82,6 @@ def _streams(tasks: list[Task], indices: list[int]) -> list[Iterator[Any]]:
         alike.setdefault(task.reading(), []).append(task)
     readings = {how: iter(itertools.tee(some[0].read(indices), len(some))) for how, some in alike.items()}
     return [task.measure(next(readings[task.reading()])) for task in tasks]
-
-
-def _look_closer(findings: list[Findings], options: AuditOptions, progress: Progress) -> None:
-    """Details of a few images."""
-    # classifiers are compared with the first one's weak spots; pixels may flip anywhere, in any model
-    considered = findings if findings[0].task.model.dense else findings[:1]
-    least = {index: min(each.consistency[index] for each in considered) for index in findings[0].consistency}
-    work = list(itertools.product(choose_examples(least, options.examples), findings))
-    for done, (index, finding) in enumerate(work):
-        finding.look_closer(index, findings)
-        progress("looking at examples", done + 1, len(work))
 
 
 def usual_protocols(model: EvalModel, source: Source) -> list[ShiftProtocol]:

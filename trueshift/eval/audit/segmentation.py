@@ -18,18 +18,19 @@ from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular
 from ..runner.records import PixelAnswers, Record
 from ..runner.segment import fit_for
-from .findings import Findings
+from ..runner.tasks import Task
+from .classification import ClassifierFindings
 
 NOT_SHOWN = -1  # a pixel that a shifted image does not show
 
 
-class SegmenterFindings(Findings):
+class SegmenterFindings(ClassifierFindings):
     """What an audit finds about a segmentation model."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
         self.answers: dict[int, PixelAnswers] = {}
-        self.details = {"flips": []}
+        self.flips: list[dict[str, Any]] = []
 
     def agreement(self, record: Record) -> float:
         """How far the labels of one image's pixels agree."""
@@ -45,7 +46,7 @@ class SegmenterFindings(Findings):
             "largest_logit_change": float(answers.change.max()),
         }
 
-    def look_closer(self, index: int, everyone: list[Any]) -> None:
+    def look_closer(self, index: int, plane: int, everyone: list[Any]) -> None:
         """The flip map of one image.
 
         The shift that changes most pixels in any model is shown for all models that see the image at that size.
@@ -53,8 +54,11 @@ class SegmenterFindings(Findings):
         worst = max((each.answers[index] for each in everyone), key=lambda answers: answers.flipped.max())
         mine, task = self.answers[index], self.task
         shift = _worst_shift(worst if worst.size == mine.size else mine)
-        found = flip_map(task.model, task.source, index, self.protocol, shift, task.options.device)
-        self.details["flips"].append(found)
+        self.flips.append(flip_map(task.model, task.source, index, self.protocol, shift, task.options.device))
+
+    def details(self) -> dict[str, Any]:
+        """The flip maps of a few images."""
+        return {"flips": self.flips}
 
 
 def _worst_shift(answers: PixelAnswers) -> list[int]:

@@ -81,12 +81,10 @@ class LabelTally(Tally):
     """
 
     def __init__(self, protocol: ShiftProtocol, labelled: bool, numbers: list[int] | None = None) -> None:
-        self.of_frames: dict[str, Any] = {}
-        if isinstance(protocol.motion, Path):
-            self.of_frames = {"flicker": metrics.FlickerRate(), "longest_run": metrics.LongestRun()}
+        path = isinstance(protocol.motion, Path)
         super().__init__(
             protocol,
-            **self.of_frames,
+            **({"flicker": metrics.FlickerRate(), "longest_run": metrics.LongestRun()} if path else {}),
             top1=metrics.TopOne(),
             worst_case=metrics.WorstCaseConsistency(),
             worst_case_accuracy=metrics.WorstCaseAccuracy(),
@@ -96,10 +94,8 @@ class LabelTally(Tally):
 
     def _count(self, answers: list[LabelAnswers], labels: list[int | None]) -> None:
         views = torch.cat([_labels(each, self.protocol) for each in answers])
-        self.rates["consistency"].update(views)
-        self.rates["worst_case"].update(views)
-        for metric in self.of_frames.values():
-            metric.update(views)
+        for name in {"consistency", "worst_case", "flicker", "longest_run"} & self.rates.keys():
+            self.rates[name].update(views)
         known = [at for at, label in enumerate(labels) if self.labelled and label is not None]
         if known:
             target = torch.tensor([model_label(labels[at], self.numbers) for at in known])

@@ -189,10 +189,7 @@ class LongestRun(_Rate):
     def update(self, predictions: Shaped[Tensor, "N T *classes"]) -> None:
         """Add clips of T frames."""
         labels = _labels(predictions, 2, least=2)
-        frames = torch.arange(labels.shape[1], device=labels.device)
-        changed = torch.cat([torch.ones_like(labels[:, :1], dtype=torch.bool), labels[:, 1:] != labels[:, :-1]], 1)
-        started = torch.where(changed, frames, 0).cummax(1).values
-        self._add((frames + 1 - started).amax(1).double() / labels.shape[1])
+        self._add((_place_in_run(labels).amax(1) + 1).double() / labels.shape[1])
 
 
 class MeanIoU(_Measure):
@@ -308,12 +305,15 @@ def pair_agreement(labels: Int[Tensor, "N K"]) -> Float[Tensor, "N"]:
     """The share of all pairs of views that got the same label, for each image."""
     count = labels.shape[1]
     # sorted, equal labels are runs, and a run of n holds n (n - 1) / 2 pairs: no K x K comparison, as K may be large
-    ordered = labels.sort(1).values
-    starts = torch.ones_like(ordered, dtype=torch.bool)
-    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    position = torch.arange(count, device=labels.device).expand_as(ordered)
-    run_start = torch.where(starts, position, 0).cummax(1).values
-    return (position - run_start).sum(1).double() / (count * (count - 1) / 2)  # equal ones before each
+    return _place_in_run(labels.sort(1).values).sum(1).double() / (count * (count - 1) / 2)
+
+
+def _place_in_run(labels: Int[Tensor, "N K"]) -> Int64[Tensor, "N K"]:
+    """How many labels directly before each are the same."""
+    starts = torch.ones_like(labels, dtype=torch.bool)
+    starts[:, 1:] = labels[:, 1:] != labels[:, :-1]
+    position = torch.arange(labels.shape[1], device=labels.device)
+    return position - torch.where(starts, position, 0).cummax(1).values
 
 
 def agreement_with_first(labels: Int[Tensor, "N K"]) -> Float[Tensor, "N"]:

@@ -1,27 +1,29 @@
 """The model under evaluation: a function from normalised images to logits, what is known of it, and its twins."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from timm.data import ImageNetInfo
 from torch import Tensor, nn
 
-from ...canonical import canonicalize
+from ...canonical import Canonicalize, canonicalize
 from ...data import Preparation
 from ...data.transforms import ScenePreparation
 from ...motion import steady
-from ...ops.geometry.shift import Pair
-from ...tasks import adapt
+from ...ops.geometry.shift import Pair, pair
+from ...tasks import UperNet, adapt
 from ...tasks.inference import segment_whole
 from ..options import EvalOptions
-from .dense import PixelLogits, is_segmenter, logits_in, size_multiple_of
 from .feature_maps import StageMaps, stage_maps
 
 Forward = Callable[[Tensor], Tensor]
+_TRIED = (64, 224)  # sides of the blank images that are tried
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,64 @@ class EvalModel:
     random: bool = False  # its weights were never trained
     assumed: bool = False  # it does not say how images are prepared, so the usual values stand in
     dense: bool = False  # it gives a label for each pixel
+
+
+class PixelLogits(nn.Module):
+    """A network's logits, wherever it puts them, brought to the size of its input.
+
+    Shift law: as the network's own where it answers at the size of its input; interpolation knows where the frame is.
+
+    Args:
+        model: gives ``[B, classes, h, w]``, or an object or mapping that has them as ``logits`` (transformers) or
+            ``out`` (torchvision).
+        size_multiple: of rows and columns, that it needs.
+    """
+
+    def __init__(self, model: Callable[[Tensor], Any], size_multiple: Pair = (1, 1)) -> None:
+        super().__init__()
+        self.model = model
+        self.size_multiple = size_multiple
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes H W"]:
+        """Logits of every pixel; smaller maps are interpolated bilinearly, in float32."""
+        logits = logits_in(self.model(images))
+        if logits.dim() == 4 and logits.shape[2:] != images.shape[2:]:
+            logits = F.interpolate(logits.float(), images.shape[2:], mode="bilinear", align_corners=False)
+        return logits
+
+
+def logits_in(answer: Any) -> Any:
+    """The logits of an answer, in whatever it wraps them."""
+    if isinstance(answer, Mapping):
+        return answer.get("logits", answer.get("out", answer))
+    return getattr(answer, "logits", answer)
+
+
+def size_multiple_of(model: Any) -> Pair:
+    """Of what the sides of an image must be multiples, where a model says."""
+    return pair(getattr(model, "size_multiple", 1))
+
+
+def is_segmenter(module: nn.Module) -> bool:
+    """Whether a network is known to give a label for each pixel, without trying it."""
+    if isinstance(module, Canonicalize):
+        return bool(module.dense)
+    return isinstance(module, UperNet) or getattr(module, "dense", False) is True
+
+
+def answer_to_blank(model: Any, device: torch.device | str, side: int | None = None) -> Tensor | None:
+    """A model's logits for a blank image; None if it takes none of the sizes tried.
+
+    Args:
+        side: of the image to try, where it is known.
+    """
+    sizes = [tuple(-(-tried // each) * each for each in size_multiple_of(model)) for tried in _TRIED]
+    for size in [(side, side)] if side else sizes:
+        # it may need another size; any other fault shows when it is measured
+        with suppress(Exception), torch.inference_mode():
+            answer = logits_in(model(torch.zeros(1, 3, *size, device=device)))
+            return answer if isinstance(answer, Tensor) else None
+    return None
 
 
 def make_eval_model(

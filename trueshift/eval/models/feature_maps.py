@@ -77,7 +77,7 @@ def token_errors(maps: StageMaps, image: Float[Tensor, "C H W"], shift: tuple[in
     with torch.inference_mode():
         # one batch of one size for both, as kernels may round differently at another
         pair = torch.stack([image, torch.roll(image, shift, (1, 2))])
-        return [_stage_error(stage[0].float(), stage[1].float()) for stage in maps(pair)]
+        return [_stage_error(*stage.float()) for stage in maps(pair)]
 
 
 def _stage_error(before: Tensor, after: Tensor) -> StageError:

@@ -28,8 +28,7 @@ from ...tasks.upernet import ARCHITECTURE
 from ...utils.checks import first_line
 from ...utils.evaluation_mode import in_evaluation
 from ..options import EvalOptions
-from .dense import answer_to_blank, is_segmenter
-from .eval_model import EvalModel, imagenet_names, make_eval_model
+from .eval_model import EvalModel, answer_to_blank, imagenet_names, is_segmenter, make_eval_model
 from .foreign import from_onnx, from_transformers, only_float32, unavailable
 
 _WHERE = (
@@ -43,13 +42,11 @@ def load_eval_model(model: str, options: EvalOptions | None = None) -> EvalModel
     options = options or EvalOptions()
     torch.manual_seed(options.seed)
     found = _loader(model)(model, options)
-    changes: dict[str, Any] = {"mean": options.mean, "std": options.std, "crop_pct": options.crop_pct}
     if found.dense and options.crop_pct is not None:
         raise ValueError("crop_pct: a segmentation model is shown whole images; needs img_size, mean and std alone")
-    if options.img_size and found.dense:  # the ratio of the paper's scales
-        changes["scale"] = (4 * options.img_size, options.img_size)
-    elif options.img_size:
-        changes["size"] = (options.img_size, options.img_size)
+    changes: dict[str, Any] = {"mean": options.mean, "std": options.std, "crop_pct": options.crop_pct}
+    if side := options.img_size:
+        changes |= {"scale": (4 * side, side)} if found.dense else {"size": (side, side)}  # the ratio of the paper's
     given = {key: value for key, value in changes.items() if value is not None}
     assumed = found.assumed and (options.mean is None or options.std is None)
     return replace(found, preparation=replace(found.preparation, **given), assumed=assumed)

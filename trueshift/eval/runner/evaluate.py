@@ -1,24 +1,30 @@
 """The paper's tables on a data set, in one process or many; an interrupted run resumes."""
 
+import hashlib
+import json
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from ...data import Source
-from ...utils.provenance import circumstances
+from ...utils.provenance import circumstances, device_name
 from ..models.eval_model import EvalModel
 from ..options import EvalOptions, Progress
 from ..protocols.real_motion import CropsApart, Jitter
 from ..protocols.registry import ShiftProtocol
-from .fingerprint import identity_of, is_identified
 from .records import Journal, Record
 from .tasks import Task, problem_of, task_of
 
 SCHEMA = 1
+# always off here; and where a network comes from, whose weights and preparation are compared themselves
+_NO_MATTER = {"training", "name_or_path", "pretrained_cfg", "default_cfg"}
 
 
 def run_evaluation(
@@ -64,7 +70,7 @@ def run_evaluation(
 def _answers(task: Task, journal: Journal | None, mine: range) -> Iterator[Any]:
     """Those on disk, then those to the other images, written as they come."""
     known, output = (journal.read(), journal.folder.parent) if journal else ({}, None)
-    if known and not is_identified(task.model):
+    if known and task.model.module is None and task.model.fingerprint is None:
         raise ValueError(
             f"{output} holds answers, and {task.model.name} is a function, which cannot be distinguished from "
             "another: needs another --output; only a torch module or a file can resume"
@@ -106,11 +112,8 @@ def result_header(task: Task, images: int, skipped: list[dict[str, str]]) -> dic
 
 def model_facts(model: EvalModel) -> dict[str, Any]:
     """What a result reports of a model, as plain data."""
-    preparation = asdict(model.preparation).items()
-    return {
-        **{key: getattr(model, key) for key in ("name", "weights", "random", "assumed", "num_classes")},
-        "preparation": {key: list(value) if isinstance(value, tuple) else value for key, value in preparation},
-    }
+    facts = {key: getattr(model, key) for key in ("name", "weights", "random", "assumed", "num_classes")}
+    return {**facts, "preparation": model.preparation.to_dict()}
 
 
 def _gathered(mine: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -119,3 +122,72 @@ def _gathered(mine: list[dict[str, str]]) -> list[dict[str, str]]:
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return [entry for part in everyone for entry in part]
+
+
+# what must be the same for a run to resume: the question, and the model that was asked
+
+
+def identity_of(task: Task, total: int) -> dict[str, Any]:
+    """The question and the model, as far as they can be identified, as plain data.
+
+    Device and batch size are part of it: kernels round by both.
+    """
+    model, options = task.model, task.options
+    return {
+        "model": model.name,
+        **_model(model),
+        "preparation": model.preparation.to_dict(),
+        "data": f"{task.source.title}, {total} images",
+        "classes": _short(hashlib.sha256(json.dumps(task.source.classes).encode())),  # labels are kept as numbers
+        "protocols": {protocol.name: repr(protocol) for protocol in task.protocols},
+        "shifts": options.shifts,
+        "seed": options.seed,
+        "precision": options.precision,
+        "device": device_name(options.device),
+        "batch_size": task.batch_size,
+    }
+
+
+def _model(model: EvalModel) -> dict[str, str | None]:
+    if model.module is None:
+        return {"weights": model.fingerprint}
+    weights = hashlib.sha256()
+    for name, value in sorted(model.module.state_dict().items()):
+        weights.update(name.encode())
+        weights.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return {"weights": _short(weights), "network": _network(model.module), "code": _code(model.module)}
+
+
+def _network(module: nn.Module) -> str:
+    """Everything but weights: a criterion or a padding may have none."""
+    parts = (f"{name} {type(part).__qualname__} {_text(vars(part))}" for name, part in module.named_modules())
+    return _short(hashlib.sha256("\n".join(parts).encode()))
+
+
+def _text(value: Any) -> str:
+    """A value as any process would write it: objects by their kind, since their addresses differ."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return _text({field.name: getattr(value, field.name) for field in fields(value)})
+    if isinstance(value, dict):
+        public = {str(key): each for key, each in value.items() if not str(key).startswith("_")}
+        return "{" + ", ".join(f"{key}: {_text(each)}" for key, each in public.items() if key not in _NO_MATTER) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def _code(module: nn.Module) -> str:
+    """The files of its classes: with the same parts, another ``forward`` is another model."""
+    modules = {type(part).__module__ for part in module.modules()}
+    digest = hashlib.sha256()
+    for name in sorted(modules):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and Path(file).is_file():
+            digest.update(name.encode() + Path(file).read_bytes())
+    return _short(digest)
+
+
+def _short(digest: Any) -> str:
+    return digest.hexdigest()[:16]

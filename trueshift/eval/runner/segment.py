@@ -105,8 +105,13 @@ def measure_segmentation(
                 drawn = [(protocol, protocol.shifts(scene.index, shifts, size, seed)) for protocol in together]
                 with torch.inference_mode():
                     logits = _shown(forward, image, size, drawn, batch_size, fixed_batch)
-                    # a mask is that of the whole image
-                    record.answers.update(_answers(logits, drawn, None if any(margin) else scene.target))
+                    unshifted = next(logits).clone()  # the batch it lies in need not be kept
+                    if bool(unshifted.isnan().any()):
+                        raise _NotMeasured(NOT_NUMBERS)
+                    masked = scene.target is not None and not any(margin)  # a mask is that of the whole image
+                    counts = _counts(unshifted, scene.target) if masked else None
+                    for protocol, moved in drawn:
+                        record.answers[protocol.name] = _compared(unshifted, logits, protocol, moved, counts)
             record.answers = {protocol.name: record.answers[protocol.name] for protocol in protocols}
         except _NotMeasured as error:
             yield Unreadable(scene.index, scene.name, str(error))
@@ -159,27 +164,12 @@ def _shown(
         yield from logits[: count - first]
 
 
-def _answers(
-    logits: Iterator[Float[Tensor, "classes H W"]],
-    drawn: list[tuple[ShiftProtocol, Shifts]],
-    mask: Int[np.ndarray, "_ _"] | None,
-) -> dict[str, PixelAnswers]:
-    """The answers under each protocol, from the logits of the views as they come."""
-    unshifted = next(logits).clone()  # the batch it lies in need not be kept
-    if bool(unshifted.isnan().any()):
-        raise _NotMeasured(NOT_NUMBERS)
-    counts = None if mask is None else _counts(unshifted, mask)
-    return {
-        protocol.name: replace(_compared(unshifted, logits, protocol, shifts), counts=counts)
-        for protocol, shifts in drawn
-    }
-
-
 def _compared(
     unshifted: Float[Tensor, "classes H W"],
     views: Iterator[Float[Tensor, "classes H W"]],
     protocol: ShiftProtocol,
     shifts: Shifts,
+    counts: Int[np.ndarray, "occurring 4"] | None,
 ) -> PixelAnswers:
     """Compare the views of one protocol with each other and with the unshifted image."""
     labels, covers, rows = [], [], []
@@ -197,8 +187,8 @@ def _compared(
     if numbers[:, 3].any():
         raise _NotMeasured(NOT_NUMBERS)
     size = (unshifted.shape[1], unshifted.shape[2])
-    bits = numbers[:, 2].astype(bool)
-    return PixelAnswers(size, shifts.numpy(), float(agreement), numbers[:, 0], numbers[:, 1], bits)
+    flipped, change, exact, _ = numbers.T
+    return PixelAnswers(size, shifts.numpy(), float(agreement), flipped, change, exact.astype(bool), counts)
 
 
 def _changes(

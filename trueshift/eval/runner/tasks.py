@@ -13,10 +13,9 @@ from ..metrics.aggregate import LabelTally, PixelTally, Tally
 from ..models.eval_model import EvalModel
 from ..options import EvalOptions, on_gpu
 from ..protocols.registry import ShiftProtocol
-from .classify import measure
+from .classify import canvas_margins, measure
 from .records import LabelAnswers, Record
 from .segment import NOT_NUMBERS, check_dense, measure_segmentation, read_scenes
-from .view_batches import canvas_margins
 
 
 @dataclass
@@ -51,18 +50,17 @@ class Task:
         return LabelTally(protocol, self.labelled, class_numbers(self.model, self.source))
 
     def describe(self, protocol: ShiftProtocol) -> str:
-        """A protocol in words."""
-        return protocol.describe(self.model.preparation.size)
+        """A protocol in words; without a size where it differs from image to image."""
+        return protocol.describe(None if self.model.dense else self.model.preparation.size)
 
     def reading(self) -> Hashable:
-        """Tasks with equal keys can share one reading of the images."""
-        return self.model.preparation
+        """Tasks with equal keys can share one reading of the images, with masks for all or for none."""
+        return self.model.preparation, self.model.dense and self.labelled
 
     def read(self, indices: Sequence[int]) -> Iterator[Prepared | Unreadable]:
         """The images, prepared."""
         preparation, options = self.model.preparation, self.options
-        margins = sorted(set(canvas_margins(self.protocols, preparation).values()))
-        prepare = partial(at_margins, preparation, margins)
+        prepare = partial(at_margins, preparation, sorted(set(canvas_margins(self.protocols, preparation).values())))
         return read_prepared(self.source, indices, prepare, options.workers, for_gpu=on_gpu(options.device))
 
     def measure(self, images: Iterable[Prepared | Unreadable]) -> Iterator[Record | Unreadable]:
@@ -98,14 +96,6 @@ class Segmentation(Task):
     def tally(self, protocol: ShiftProtocol) -> Tally:
         """The metrics of a protocol."""
         return PixelTally(protocol, self.model.num_classes or 0)
-
-    def describe(self, protocol: ShiftProtocol) -> str:
-        """A protocol in words; sizes differ from image to image."""
-        return protocol.describe(None)
-
-    def reading(self) -> Hashable:
-        """Images are read alike if masks are needed for both or neither."""
-        return self.model.preparation, self.labelled
 
     def read(self, indices: Sequence[int]) -> Iterator[Prepared | Unreadable]:
         """The images, each at its own size."""
