@@ -1,6 +1,7 @@
 """Tables of networks on CIFAR-10, and of segmentation on CamVid, beside the paper's; what was not run says so."""
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -50,10 +51,10 @@ def by_line(
     return table(head, rows, *notes, _options(recipes), _beside(source))
 
 
-def by_family(lines: list[Line], note: str = "") -> str:
+def by_family(lines: list[Line], note: str = "", families: Iterable[str] = FAMILIES) -> str:
     """Lines in whose titles and recipes names of a family stand for themselves, for each of them."""
     found = []
-    for family in FAMILIES:
+    for family in families:
         names = {"plain": title_of(family, False), "adaptive": title_of(family, True), "family": family}
         names |= {"ordinary": recipe_of(family, False), "twin": recipe_of(family, True)}
         found += [Line(line.title.format(**names), line.recipe.format(**names), "", line.part) for line in lines]
@@ -163,7 +164,7 @@ def exactness() -> str:
     head = "on | precision | networks | images | pairs of (image, shift)"
     head += " | images whose answer changes | pairs not bit-identical"
     form = "{on} | {precision} | {networks} | {images:,} | {pairs:,} | {worst_case:,} | {bit_exact:,}"
-    return listing(head, form, rows or [{}], "Parts `exactness_*` in `results/cifar10*.csv`.")
+    return listing(head, form, rows or [{}], "Parts `exactness_*` in `results/*.csv`.")
 
 
 def tried() -> str:
@@ -292,6 +293,16 @@ VIT = [
     Line("ViT-mini, crops and CutMix, adapted as it is", "shipped/vit_mini", part="canonical"),
     Line("ViT-mini, crops and CutMix, adapted, random grids", "shipped/a_vit_mini"),
 ]
+TINY = [
+    Line("{plain}", "tiny_imagenet/{family}_mini"),
+    Line("{plain}, trained on circular shifts (DA)", "tiny_imagenet/{family}_mini_da_circular"),
+    Line("{adaptive}, random grids", "tiny_imagenet/a_{family}_mini_random_grids"),
+    Line("{adaptive}, random grids, mean over 2", "tiny_imagenet/a_{family}_mini_random_grids", part="grids_2"),
+    Line("{plain}, crops and CutMix", "tiny_imagenet/{family}_mini_crops"),
+    Line("{plain}, crops and CutMix, `anchor=True`", "tiny_imagenet/{family}_mini_crops", part="canonical"),
+    Line("{adaptive}, crops and CutMix", "tiny_imagenet/a_{family}_mini_crops"),
+    Line("{adaptive}, crops and CutMix, random grids", "tiny_imagenet/a_{family}_mini_crops_random_grids"),
+]
 TRIED = "One seed. Frames of the finder while training were a change of one line, which is not in the repository."
 SEAM = "By the seam: measured before the [frame finder](exactness.md) took its place in `canonicalize`."
 ERASED = {f"max {side}": [(f"erased-{side}", key) for key in ("top1", "consistency")] for side in (0, 28, 42, 56, 70)}
@@ -354,6 +365,10 @@ TABLES = {
     **{f"small_{name}": Table(SMALL, render) for name, render in TRAINED.items()},
     **{f"small_{name}": Table(f"{SMALL} --measure-only", render) for name, render in MEASURED.items()},
     "paper_size": Table(f"{CIFAR} {PAPER_SIZE} evaluate.protocols=[circular,cifar-standard]", paper_size),
+    "tiny_imagenet": Table(
+        "accuracy/cifar.py --data data/tiny_imagenet --runs tiny_imagenet/* --seeds 0 --jobs 8",
+        partial(by_family, TINY, families=("swin", "swinv2")),
+    ),
     "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", tried),
     "camvid": Table("accuracy/camvid.py --data data/camvid", camvid),
     "motion_cifar10": Table("accuracy/motion.py --family swin --data data/cifar10", partial(motion, "cifar10")),
