@@ -13,15 +13,15 @@ from trueshift.data import EmbeddedSample, Preparation
 from trueshift.data.subset import Subset
 from trueshift.train.config import AugmentConfig
 from trueshift.train.data.augment import ClassificationTransform
-from trueshift.train.data.loader import AugmentedSamples, Batch, LoaderFeed, Share
-from trueshift.train.data.on_device import ResidentFeed, ResidentImages
+from trueshift.train.data.loader import AugmentedSamples, Batch, DirectFeed, LoaderFeed
+from trueshift.train.data.on_device import ResidentImages
 from trueshift.train.data.sampler import BatchOrder
 from trueshift.train.task import Classification, divergence
 from trueshift.utils.rng import hashed
 
 SMALL = Preparation((24, 24), 0.875)
 SAMPLE = Subset(EmbeddedSample(), np.arange(12))
-ORDER = BatchOrder(len(SAMPLE), 6, 1, seed=3)
+ORDER = BatchOrder(len(SAMPLE), 6, seed=3)
 PAD = {"pad_crop": 4, "erasing": 0.5, "vertical_flip": 0.5}
 WAYS = [PAD, {"crop_scale": (0.3, 1.0)}, {**PAD, "color_jitter": 0.4}]
 
@@ -31,7 +31,7 @@ def transform(consistency, seed=3, **augment):
 
 
 def batches(change, epoch):
-    return list(LoaderFeed(AugmentedSamples(SAMPLE, change), ORDER, Share(), "cpu", 0).epoch(epoch))
+    return list(LoaderFeed(AugmentedSamples(SAMPLE, change), ORDER, "cpu", 0).epoch(epoch))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way))
@@ -51,7 +51,7 @@ def test_two_views_are_those_of_two_seeds_and_the_first_is_the_one_without_a_los
 def test_pixels_that_views_share_are_read_once_and_may_lie_on_the_device():
     change = transform(0.5, **PAD)
     assert change(SAMPLE[0], 0, 0)[0].shape == (3, 24, 24)
-    resident = ResidentFeed(ResidentImages(SAMPLE, SMALL, "cpu"), change, ORDER, Share())
+    resident = DirectFeed(ResidentImages(SAMPLE, SMALL, "cpu").augmented(change), ORDER)
     for one, other in zip(resident.epoch(2), batches(change, 2), strict=True):
         assert torch.equal(one.images, other.images)
 

@@ -12,8 +12,8 @@ import trueshift
 from trueshift.cli import main
 from trueshift.data import open_fields
 from trueshift.train import dry_run, list_recipes, parse_arguments
-from trueshift.train.data.fields import FieldFeed, FieldReader
-from trueshift.train.data.loader import ALONE
+from trueshift.train.data.fields import FieldReader
+from trueshift.train.data.loader import DirectFeed
 from trueshift.train.data.sampler import BatchOrder
 
 FIELDS = {
@@ -121,13 +121,13 @@ def test_an_exact_network_learns_the_same_from_rolled_states(tmp_path, flows):
 @pytest.mark.parametrize("on_device", [True, False])
 def test_a_state_and_the_next_are_rolled_together(flows, on_device):
     pairs = open_fields(flows, "train")
-    reader = FieldReader(pairs, pairs.statistics(), torch.device("cpu"), on_device)
-    order = BatchOrder(len(pairs), 4)
-    plain, rolled, wide = (FieldFeed(reader, order, ALONE, rolls, seed=7) for rolls in (False, True, "width"))
+    how = pairs, pairs.statistics(), torch.device("cpu"), on_device
+    still, moving, wide = (FieldReader(*how, rolls, seed=7) for rolls in (False, True, "width"))
+    plain, rolled = (DirectFeed(reader.rolled, BatchOrder(len(pairs), 4)) for reader in (still, moving))
     seen = set()
     for epoch in (0, 1):
         for one, other in zip(plain.epoch(epoch), rolled.epoch(epoch), strict=True):
-            offsets = rolled.offsets(epoch, one.indices)
+            offsets = moving.offsets(epoch, one.indices)
             seen |= {tuple(offset) for offset in offsets.tolist()}
             for part in ("images", "labels"):
                 moved = trueshift.circular_shift(getattr(one, part), offsets, (2, 3))
@@ -136,7 +136,7 @@ def test_a_state_and_the_next_are_rolled_together(flows, on_device):
             torch.testing.assert_close(one.images, now)
     assert len(seen) > 16  # another offset for each, in each epoch
     at = np.arange(12)
-    assert torch.equal(wide.offsets(0, at), rolled.offsets(0, at) * torch.tensor([0, 1]))  # columns alone
+    assert torch.equal(wide.offsets(0, at), moving.offsets(0, at) * torch.tensor([0, 1]))  # columns alone
     resumed = next(iter(rolled.epoch(1, first_step=2)))
     assert torch.equal(resumed.images, list(rolled.epoch(1))[2].images)
 

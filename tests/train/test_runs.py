@@ -25,7 +25,6 @@ from trueshift.train import Diverged, checkpoint, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
 from trueshift.train.dry_run import write_images
-from trueshift.train.open_task import open_task
 from trueshift.train.preemption import PREEMPTED
 from trueshift.train.task import Classification, Segmentation
 from trueshift.utils.locks import sole_writer
@@ -88,7 +87,7 @@ def test_what_many_processes_measure_is_what_they_write(tmp_path):
     norms = {"model__name": "cvt_mini", "model__arguments": small, "batch_size": 8, "data__limit": 16}
     norms |= {"optimizer__lr": 2, "schedule__epochs": 4}  # far enough that the statistics matter
     assert set(Run(tmp_path, 2, ema_decay=0.5, **norms).ended()) == {0}
-    task = open_task(tiny(tmp_path, **norms))
+    task = Classification(tiny(tmp_path, **norms))
     task.build_network()
 
     def measured(folder):

@@ -10,29 +10,24 @@ from trueshift.data.subset import Subset
 from trueshift.train.config import AugmentConfig
 from trueshift.train.data import on_device as resident_module
 from trueshift.train.data.augment import ClassificationTransform
-from trueshift.train.data.loader import AugmentedSamples, LoaderFeed, Share
-from trueshift.train.data.on_device import ResidentFeed, ResidentImages, is_resident, needs_loader
-from trueshift.train.data.sampler import BatchOrder
+from trueshift.train.data.loader import AugmentedSamples, DirectFeed, LoaderFeed
+from trueshift.train.data.on_device import ResidentImages, is_resident, needs_loader
+from trueshift.train.data.sampler import ALONE, BatchOrder, Share
 
 COUNT = 26
 SAMPLE = Subset(EmbeddedSample(), np.arange(COUNT))
 SMALL = Preparation((24, 24), 0.875)
-ALONE = Share()
 EVERYTHING = AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=3, circular_shift=True, erasing=0.5)
 
 
-def order(processes=1, accumulate=1):
-    return BatchOrder(len(SAMPLE), 12, processes * accumulate, seed=3)
-
-
 def on_device(share=ALONE, accumulate=1, augment=EVERYTHING):
-    images, transform = ResidentImages(SAMPLE, SMALL, "cpu"), ClassificationTransform(SMALL, augment, 3)
-    return ResidentFeed(images, transform, order(share.processes, accumulate), share)
+    read = ResidentImages(SAMPLE, SMALL, "cpu").augmented(ClassificationTransform(SMALL, augment, 3))
+    return DirectFeed(read, BatchOrder(COUNT, 12, share, accumulate, seed=3))
 
 
 def by_loader(share=ALONE, accumulate=1, augment=EVERYTHING, workers=0, source=SAMPLE):
     images = AugmentedSamples(source, ClassificationTransform(SMALL, augment, 3))
-    return LoaderFeed(images, order(share.processes, accumulate), share, "cpu", workers)
+    return LoaderFeed(images, BatchOrder(COUNT, 12, share, accumulate, seed=3), "cpu", workers)
 
 
 @pytest.mark.parametrize(
