@@ -69,11 +69,6 @@ def test_what_cannot_be_captured_is_refused(changes, device, processes, message)
     check_capture(TrainConfig(cuda_graph=True, precision="bf16", compile=True), GPU, 1)
 
 
-def test_a_cpu_is_refused_before_anything_is_opened(tmp_path):
-    with pytest.raises(ValueError, match="works on GPUs only"):
-        run_here(tmp_path, cuda_graph="true", data__path=tmp_path / "absent")
-
-
 @pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "sgd", "lamb", "lion"])
 def test_an_optimizer_that_keeps_its_steps_on_the_host_is_refused(name):
     config = TrainConfig(cuda_graph=True, optimizer=OptimizerConfig(name=name))

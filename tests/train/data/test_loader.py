@@ -86,13 +86,6 @@ def test_each_change_is_made(left_out):
         assert not torch.equal(whole, without)
 
 
-def test_an_epoch_without_changes_is_what_is_measured_on():
-    for feed in (on_device, by_loader):
-        for batch in feed(augment=AugmentConfig(flip=0.0)).epoch(0):
-            wanted = torch.stack([SMALL.normalise(SMALL.canvas(SAMPLE[int(at)].image)) for at in batch.indices])
-            assert torch.equal(batch.images, wanted)
-
-
 both_feeds = pytest.mark.parametrize("feed", [on_device, by_loader])
 
 
