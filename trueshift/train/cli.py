@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser
@@ -29,7 +29,7 @@ class Arguments:
         return recipe_text(self.config.to_dict())
 
 
-def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Arguments:
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
     """Parse a command line; errors are one line each. Names may have dashes in place of underscores."""
     recipes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     recipes.add_argument("--config", action="append", default=[])
@@ -38,7 +38,7 @@ def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") 
     given, rest = recipes.parse_known_args(respelled(arguments, "-", "_"))
     recipe: dict[str, Any] = reduce(overlaid, map(read_recipe, given.config), {})
     _check(recipe, TrainConfig)
-    parser = _parser(program)
+    parser = _parser()
     try:
         values = parser.parse_args(rest, namespace=parser.parse_object(recipe))
     except argparse.ArgumentError as error:
@@ -73,22 +73,15 @@ def _check(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
 
 def _suggestion(name: str, dashes: str = "") -> str:
     """Known names that resemble an unknown one."""
-    names, last = _names(TrainConfig), name.rpartition(".")[2]
+    names, last = list(_parser().get_defaults().keys()), name.rpartition(".")[2]
     close = [each for each in names if each.rpartition(".")[2] == last] or get_close_matches(name, names)
     meant = f"did you mean {' or '.join(dashes + each for each in close)}? " if close else ""
     return f"{meant}`trueshift train --help` lists all"
 
 
-def _names(kind: Any, prefix: str = "") -> list[str]:
-    """All options."""
-    found: list[str] = []
-    for key, hint in get_type_hints(kind).items():
-        found += _names(hint, f"{prefix}{key}.") if is_dataclass(hint) else [prefix + key]
-    return found
-
-
-def _parser(program: str) -> Any:
-    parser = ArgumentParser(prog=program, exit_on_error=False, usage=_USAGE, description=_ABOUT, allow_abbrev=False)
+@cache  # making one takes longer than reading a recipe
+def _parser() -> Any:
+    parser = ArgumentParser("trueshift train", _USAGE, _ABOUT, exit_on_error=False, allow_abbrev=False)
     parser.add_class_arguments(TrainConfig)
     return parser
 

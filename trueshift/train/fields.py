@@ -1,7 +1,6 @@
 """The task ``fields``: the next state of a simulation from this one, by FieldNet."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..tasks.fields import FieldNet, FieldNetConfig
 from .config import TrainConfig
 from .data.fields import FieldData, FieldReader, open_field_data
 from .data.loader import Batch, DirectFeed
-from .network import backbone_arguments
+from .network import backbone_arguments, decoder_arguments
 from .task import Classification, Measurement, Segmentation, Task
 
 
@@ -79,10 +78,7 @@ class Fields(Task):
 
 def build_field_net(config: TrainConfig, data: FieldData) -> FieldNet:
     """FieldNet on the network of a configuration, at the size of the data."""
-    asked, decoder = config.model, config.fields.decoder
-    known = [field.name for field in fields(FieldNetConfig) if field.name != "out_chans"]
-    if unknown := sorted(decoder.keys() - set(known)):
-        raise ValueError(f"fields.decoder has {', '.join(unknown)}: needs some of {', '.join(known)}")
+    asked, decoder = config.model, decoder_arguments(config, FieldNetConfig)
     if not (is_ours(asked.name) or asked.name.startswith(LIBRARY)):
         resolve_name(asked.name)  # raises with a suggestion
     given: dict[str, Any] = {"img_size": data.train.size, **backbone_arguments(config), **decoder}
