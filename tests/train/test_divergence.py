@@ -18,20 +18,6 @@ def noted(*losses):
     return watch
 
 
-def test_losses_come_in_the_order_of_their_steps():
-    watch = noted(3.0, 2.0, 1.0)
-    assert watch.look() is None
-    assert watch.taken() == [
-        {"step": 0, "loss": 3.0, "grad_norm": 1.5},
-        {"step": 1, "loss": 2.0, "grad_norm": 1.0},
-        {"step": 2, "loss": 1.0, "grad_norm": 0.5},
-    ]
-    assert watch.taken() == []
-    watch.note(3, torch.tensor(0.5, dtype=torch.bfloat16), torch.tensor(0.25, dtype=torch.float64))
-    assert watch.look(wait=True) is None
-    assert watch.taken() == [{"step": 3, "loss": 0.5, "grad_norm": 0.25}]
-
-
 @pytest.mark.parametrize("value", [nan, inf, -inf])
 @pytest.mark.parametrize("step", [0, 2, 4])
 def test_the_first_loss_that_is_not_finite_is_named(value, step):

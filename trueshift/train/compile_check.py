@@ -41,7 +41,7 @@ def constants_moved(network: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for parameter in network.parameters():
                 if parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
-                    parameter += 0.1 * torch.randn_like(parameter)
+                    parameter.add_(0.1 * torch.randn_like(parameter))
         yield
     finally:
         with torch.no_grad():
