@@ -1,6 +1,7 @@
 """A loss between two crops: which crops, what the loss is, and that nothing changes without it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,34 +75,25 @@ class Constant(nn.Module):
         return torch.tensor([3.0, -1.0, *[0.5] * 8]).expand(len(images), 10)
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory):
-    return Classification(tiny(tmp_path_factory.mktemp("run"), augment__pad_crop=4))
+def task(**augment):
+    return Classification(tiny(Path("unused"), **{f"augment__{key}": value for key, value in augment.items()}))
 
 
-def with_augment(task, **values):
-    return Classification(replace(task.config, augment=replace(task.config.augment, **values)))
-
-
-def batch(channels):
+def network_and_batch(channels):
     torch.manual_seed(0)
-    return Batch(torch.randn(4, channels, 32, 32), torch.tensor([0, 3, 3, 9]), np.arange(4))
-
-
-def network():
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    return model, Batch(torch.randn(4, channels, 32, 32), torch.tensor([0, 3, 3, 9]), np.arange(4))
 
 
 @pytest.mark.parametrize(
     "mixed", [{}, {"mixup": 0.8, "cutmix": 1.0}, {"label_smoothing": 0.1}], ids=["plain", "mixed", "smooth"]
 )
-def test_the_loss_is_that_of_both_views_and_the_weighted_divergence(task, mixed):
-    model, given = network(), batch(6)
+def test_the_loss_is_that_of_both_views_and_the_weighted_divergence(mixed):
+    model, given = network_and_batch(6)
 
     def loss(weight, images=given.images, model=model):
         np.random.seed(5)  # noqa: NPY002 -- timm mixes by it
-        return with_augment(task, consistency=weight, **mixed).loss(model, replace(given, images=images))
+        return task(pad_crop=4, consistency=weight, **mixed).loss(model, replace(given, images=images))
 
     views = given.images.chunk(2, 1)
     apart = torch.stack([loss(0.0, view) for view in views]).mean()  # mixed in the same way
@@ -113,8 +105,7 @@ def test_the_loss_is_that_of_both_views_and_the_weighted_divergence(task, mixed)
     torch.testing.assert_close(loss(100.0, model=Constant()), loss(0.0, views[0], Constant()))
 
 
-def test_without_a_weight_there_is_one_view_and_cross_entropy_alone(task):
-    change, model, given = transform(0.0, **PAD), network(), batch(3)
+def test_without_a_weight_there_is_one_view_and_cross_entropy_alone():
+    change, (model, given) = transform(0.0, **PAD), network_and_batch(3)
     assert change.views == (change,)
-    assert task.config.augment.consistency == 0
-    assert torch.equal(task.loss(model, given), F.cross_entropy(model(given.images), given.labels))
+    assert torch.equal(task(pad_crop=4).loss(model, given), F.cross_entropy(model(given.images), given.labels))
