@@ -42,17 +42,12 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     try:
         values = parser.parse_args(rest, namespace=parser.parse_object(recipe))
     except argparse.ArgumentError as error:
-        raise ValueError(_message(error)) from error
+        text = re.sub(r"<class '(\w+)'>", lambda kind: _KINDS.get(kind[1], kind[0]), " ".join(str(error).split()))
+        unknown = re.match(r"unrecognized arguments: --([\w.]+)", text)
+        raise ValueError(f"{text}: {_suggestion(unknown[1], '--')}" if unknown else text) from error
     _check(values.as_dict(), TrainConfig)
     config = TrainConfig(**vars(parser.instantiate(values)))
     return Arguments(config, given.dry_run, given.print_config)
-
-
-def _message(error: argparse.ArgumentError) -> str:
-    """The parser's error in one line, with a suggestion."""
-    text = re.sub(r"<class '(\w+)'>", lambda kind: _KINDS.get(kind[1], kind[0]), " ".join(str(error).split()))
-    unknown = re.match(r"unrecognized arguments: --([\w.]+)", text)
-    return f"{text}: {_suggestion(unknown[1], '--')}" if unknown else text
 
 
 def _check(values: dict[str, Any], kind: Any, prefix: str = "") -> None:

@@ -14,7 +14,6 @@ from ..models import hub as saving
 from ..models.registry import is_ours, resolve_name
 from ..tasks.adapted import LIBRARY
 from ..tasks.fields import FieldNet, FieldNetConfig
-from .config import TrainConfig
 from .data.fields import FieldData, FieldReader, open_field_data
 from .data.loader import Batch, DirectFeed
 from .network import backbone_arguments, decoder_arguments
@@ -31,8 +30,16 @@ class Fields(Task):
         return open_field_data(self.config)
 
     def build_network(self) -> nn.Module:
-        network = build_field_net(self.config, self.data)
-        check_size(self.data.train.size, network.size_multiple)
+        """FieldNet on the network of a configuration, at the size of the data."""
+        asked, decoder = self.config.model, decoder_arguments(self.config, FieldNetConfig)
+        if not (is_ours(asked.name) or asked.name.startswith(LIBRARY)):
+            resolve_name(asked.name)  # raises with a suggestion
+        pairs = self.data.train
+        given: dict[str, Any] = {"img_size": pairs.size, **backbone_arguments(self.config), **decoder}
+        network = FieldNet(asked.name, pairs.channels, **given)
+        if asked.start_from:
+            saving.load_weights(network, saving.fetch(asked.start_from, saving.WEIGHTS))
+        check_size(pairs.size, network.size_multiple)
         return network.train()
 
     def feed(self) -> DirectFeed:
@@ -74,18 +81,6 @@ class Fields(Task):
         known = self.data.statistics
         model.pretrained_cfg |= {"mean": list(known.mean), "std": list(known.std), "size": list(self.data.train.size)}
         return model.save_pretrained(folder)
-
-
-def build_field_net(config: TrainConfig, data: FieldData) -> FieldNet:
-    """FieldNet on the network of a configuration, at the size of the data."""
-    asked, decoder = config.model, decoder_arguments(config, FieldNetConfig)
-    if not (is_ours(asked.name) or asked.name.startswith(LIBRARY)):
-        resolve_name(asked.name)  # raises with a suggestion
-    given: dict[str, Any] = {"img_size": data.train.size, **backbone_arguments(config), **decoder}
-    network = FieldNet(asked.name, data.train.channels, **given)
-    if asked.start_from:
-        saving.load_weights(network, saving.fetch(asked.start_from, saving.WEIGHTS))
-    return network
 
 
 TASKS: dict[str, type[Task]] = {"classification": Classification, "segmentation": Segmentation, "fields": Fields}

@@ -17,7 +17,7 @@ from rich.console import Console
 from timm.data import Mixup
 from torch import Tensor, nn
 
-from ..data import Preparation, Unreadable, read_ahead
+from ..data import Preparation, Prepared, Unreadable, read_ahead
 from ..data.source import IGNORED
 from ..data.transforms import ScenePreparation
 from ..eval.metrics.consistency import MeanIoU, class_counts
@@ -156,23 +156,22 @@ class Task(ABC):
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Any]]: ...
 
     def _batched(
-        self, samples: Iterable[Any], parts: Callable[[Any], tuple[Tensor, Any]], unreadable: set[str]
+        self, samples: Iterable[Prepared | Unreadable], unreadable: set[str]
     ) -> Iterator[tuple[Tensor, list[Any]]]:
         """Prepared samples in order, batched while their sizes are equal; those without a target are left out."""
         normalize = self.preparation.normaliser(self.device)
 
-        def readable() -> Iterator[tuple[Tensor, Any]]:
+        def readable() -> Iterator[Prepared]:
             for sample in samples:
-                found = None if isinstance(sample, Unreadable) else parts(sample)
-                if found is None or found[1] is None:
-                    unreadable.add(f"{sample.name}: {getattr(sample, 'reason', 'it has no label')}")
+                if isinstance(sample, Prepared) and sample.target is not None:
+                    yield sample
                 else:
-                    yield found
+                    unreadable.add(f"{sample.name}: {getattr(sample, 'reason', 'it has no label')}")
 
-        for _, alike in groupby(readable(), lambda pair: pair[0].shape):
+        for _, alike in groupby(readable(), lambda sample: sample.canvas.shape):
             while batch := list(islice(alike, self.config.evaluate.batch_size)):
-                canvases, targets = zip(*batch, strict=True)
-                yield normalize(torch.stack(canvases).to(self.device, non_blocking=True)), list(targets)
+                canvases = torch.stack([sample.canvas for sample in batch])
+                yield normalize(canvases.to(self.device, non_blocking=True)), [sample.target for sample in batch]
 
     def evaluate(self, folder: Path, step: int, console: Console) -> dict[str, Any]:
         """Results of the protocols on weights as they were written, in float32 as in the paper."""
@@ -276,7 +275,7 @@ class Classification(Task):
             return
         for_gpu, workers = self.device.type == "cuda", self.config.data.workers
         samples = read_ahead(self.data.test, own, self.preparation, workers=workers, for_gpu=for_gpu)
-        for images, labels in self._batched(samples, lambda sample: (sample.canvas, sample.label), unreadable):
+        for images, labels in self._batched(samples, unreadable):
             yield images, torch.tensor(labels).to(self.device)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
@@ -353,7 +352,7 @@ class Segmentation(Task):
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, list[Any]]]:
         own, fits = self.own_test_indices, [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
         samples = read_scenes(self.data.test, own, self.preparation, fits, workers=self.config.data.workers)
-        return self._batched(samples, lambda sample: (sample.canvas, sample.target), unreadable)
+        return self._batched(samples, unreadable)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
         assert isinstance(model, UperNet)
