@@ -61,9 +61,7 @@ def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
 def disagreement(found: Gradients, plain: Gradients, precise: Gradients) -> str | None:
     """What is wrong with a compiled network's gradients, each parameter by itself; None if nothing is.
 
-    Args:
-        plain: the eager gradients, with the same random numbers.
-        precise: the same in float32. In bf16 on a CPU, torch's norms err by as much as a gradient is large.
+    Those in float32 show the error of the eager ones: in bf16 on a CPU, torch's norms err by as much as a gradient is.
     """
     own = _size(plain.values())
     if not isfinite(own):
@@ -86,10 +84,7 @@ def fault_of_compiler(
 ) -> str | None:
     """What is wrong with a compiled network, in words, the same in all processes; the network is left unchanged.
 
-    Args:
-        by_compiler: computes the loss by the compiled network.
-        own: computes it by the network, with the same random numbers.
-        in_float32: the same in float32.
+    Each function computes the loss, with the same random numbers.
     """
     with constants_moved(network):
         try:

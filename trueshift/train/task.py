@@ -118,8 +118,7 @@ class Task(ABC):
     ) -> Measurement | None:
         """Metrics on the test images over all processes; None if asked to stop on the way.
 
-        Args:
-            unreadable: receives the images that could not be read, with the reason.
+        Images that could not be read are added to ``unreadable``, with the reason.
         """
         sums, images, stopped = torch.zeros(self.tallied, dtype=torch.float64, device=self.device), 0, False
         with in_evaluation(model):
