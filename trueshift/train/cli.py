@@ -29,7 +29,7 @@ class Arguments:
         return recipe_text(self.config.to_dict())
 
 
-def parse_arguments(arguments: Sequence[str]) -> Arguments:
+def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Arguments:
     """Parse a command line; errors are one line each. Names may have dashes in place of underscores."""
     recipes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     recipes.add_argument("--config", action="append", default=[])
@@ -38,7 +38,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     given, rest = recipes.parse_known_args(respelled(arguments, "-", "_"))
     recipe: dict[str, Any] = reduce(overlaid, map(read_recipe, given.config), {})
     _check(recipe, TrainConfig)
-    parser = _parser()
+    parser = _parser(program)
     try:
         values = parser.parse_args(rest, namespace=parser.parse_object(recipe))
     except argparse.ArgumentError as error:
@@ -75,8 +75,8 @@ def _suggestion(name: str, dashes: str = "") -> str:
 
 
 @cache  # making one takes longer than reading a recipe
-def _parser() -> Any:
-    parser = ArgumentParser("trueshift train", _USAGE, _ABOUT, exit_on_error=False, allow_abbrev=False)
+def _parser(program: str = "trueshift train") -> Any:
+    parser = ArgumentParser(program, _USAGE, _ABOUT, exit_on_error=False, allow_abbrev=False)
     parser.add_class_arguments(TrainConfig)
     return parser
 
