@@ -1,5 +1,7 @@
 """The playground in a real browser, from a file: dragged, moved by keys, with images of one's own, wide and narrow."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from browser import assert_readable, needs_browser, needs_firefox, open_browser, open_firefox
@@ -12,6 +14,7 @@ from trueshift.playground import EVERY, FAMILIES, FIRST, PHOTO_SIDE, network_nam
 from trueshift.testing.images import PHOTOS, square_pixels
 
 READY = "ready && networks.every(network => network.answers?.size > 0)"
+PLACES = [(step % 9, step // 9) for step in range(1, 65)]  # to drag the image to, in pixels
 SEEN = "networks.map(({changes, largest, patterns}) => ({changes, largest, patterns: patterns.size}))"
 
 
@@ -27,14 +30,28 @@ def assert_golden(page, family):
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
 
 
-def drag(page, steps):
-    """Move the image with a pointer that is held down, over as many shifts, each of which is looked at."""
-    box = page.locator("#stage").bounding_box()
-    pixel, x, y = box["width"] / 32, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+@contextmanager
+def opened(folder):
+    """The page in one file, once it is ready; it asks for nothing else and raises nothing."""
+    written, requests, problems = write_playground(folder / "page.html"), [], []
+    with open_browser() as page:
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda made: requests.append(made.url))
+        page.goto(written.as_uri())
+        page.wait_for_function(READY)
+        yield page
+    assert problems == []
+    assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [written.as_uri()]
+
+
+def drag(page, selector, side, places):
+    """Move the image with a pointer that is held down, to places that are each looked at."""
+    box = page.locator(selector).bounding_box()
+    pixel, x, y = box["width"] / side, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()
-    for step in range(1, steps + 1):
-        page.mouse.move(x + step % 9 * pixel, y + step // 9 * pixel)
+    for step, (across, down) in enumerate(places, 1):
+        page.mouse.move(x + across * pixel, y + down * pixel)
         page.wait_for_function(f"moves === {step}")
     page.mouse.up()
 
@@ -46,16 +63,11 @@ def test_drag_keys_own_images_and_small_screens(tmp_path):
     image = Image.new("RGB", (96, 64), "red")
     image.paste((10, 200, 30), (16, 0, 80, 64))  # the square in its middle
     image.save(own)
-    written, requests, problems = write_playground(tmp_path / "page.html"), [], []
-    with open_browser() as page:
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda made: requests.append(made.url))
-        page.goto(written.as_uri())
-        page.wait_for_function(READY)
+    with opened(tmp_path) as page:
         page.evaluate("allShifts = () => rest = []")  # the slow test fills the map
         assert_golden(page, "swin")
 
-        drag(page, 64)
+        drag(page, "#stage", 32, PLACES)
         ordinary, adaptive = page.evaluate(SEEN)
         assert adaptive == {"changes": 0, "largest": 0, "patterns": 1}
         assert ordinary["changes"] > 0
@@ -95,8 +107,6 @@ def test_drag_keys_own_images_and_small_screens(tmp_path):
         page.click("summary")
         page.click("#show-notices")
         page.wait_for_function("$('notices').textContent.includes('MIT License')")
-    assert problems == []
-    assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [written.as_uri()]
 
 
 @needs_browser
@@ -104,15 +114,10 @@ def test_drag_keys_own_images_and_small_screens(tmp_path):
 def test_a_camera_moves_over_a_photograph(tmp_path):
     own = tmp_path / "own.png"
     Image.new("RGB", (300, 200), (10, 200, 30)).save(own)
-    written, requests, problems = write_playground(tmp_path / "page.html"), [], []
     models = [create_model(name, pretrained=True).eval() for name in network_names("swin")]
     pixels = square_pixels(PHOTOS / "rocket.jpg", PHOTO_SIDE)
     photo = Preparation.from_config(models[0].pretrained_cfg).normalise(pixels)[None]
-    with open_browser() as page:
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda made: requests.append(made.url))
-        page.goto(written.as_uri())
-        page.wait_for_function(READY)
+    with opened(tmp_path) as page:
         page.evaluate("rest = []")
         page.focus("#tab-circle")
         page.keyboard.press("ArrowRight")
@@ -133,14 +138,7 @@ def test_a_camera_moves_over_a_photograph(tmp_path):
             chosen = ours.choose(photo[..., dy : dy + 48, dx : dx + 48]).offset
             assert chosen.tolist() == [[crop["dy"] - dy, crop["dx"] - dx]]
 
-        box = page.locator("#photo").bounding_box()
-        pixel, x, y = box["width"] / PHOTO_SIDE, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        page.mouse.move(x, y)
-        page.mouse.down()
-        for step in range(1, 25):
-            page.mouse.move(x + step * pixel, y)
-            page.wait_for_function(f"moves === {step}")
-        page.mouse.up()
+        drag(page, "#photo", PHOTO_SIDE, [(step, 0) for step in range(1, 25)])
         assert page.evaluate("at") == {"dy": 32, "dx": 56}
         ordinary, adaptive = page.evaluate(SEEN)
         assert ordinary["patterns"] == adaptive["patterns"] == 25  # no guarantee
@@ -170,8 +168,6 @@ def test_a_camera_moves_over_a_photograph(tmp_path):
         page.click("#tab-circle")
         page.wait_for_function(READY)
         assert page.evaluate("image.label !== null && image.pixels.length === 3 * 32 * 32")
-    assert problems == []
-    assert [url for url in requests if not url.startswith(("blob:", "data:"))] == [written.as_uri()]
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +186,8 @@ def test_drag_in_firefox(tmp_path):
         box = firefox.evaluate("$('stage').getBoundingClientRect().toJSON()")
         pixel, x, y = box["width"] / 32, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
         firefox.pointer({"type": "pointerMove", "x": round(x), "y": round(y)}, {"type": "pointerDown", "button": 0})
-        for step in range(1, 65):
-            across, down = round(x + step % 9 * pixel), round(y + step // 9 * pixel)
-            firefox.pointer({"type": "pointerMove", "x": across, "y": down})
+        for step, (across, down) in enumerate(PLACES, 1):
+            firefox.pointer({"type": "pointerMove", "x": round(x + across * pixel), "y": round(y + down * pixel)})
             firefox.wait(f"moves === {step}")
         firefox.pointer({"type": "pointerUp", "button": 0})
         ordinary, adaptive = firefox.evaluate(SEEN)

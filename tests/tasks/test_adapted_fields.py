@@ -7,7 +7,7 @@ import torch
 import transformers as hf
 from foreign_models import SWIN
 from model_checks import perturb_norms
-from test_fields import moved_wrongly, some_fields
+from test_dense import moved_wrongly, some_fields
 from timm.models import group_parameters
 
 import trueshift as ts

@@ -103,11 +103,6 @@ def test_an_image_smaller_than_the_window_is_padded_to_it():
     assert sum(map(len, network.shown)) == 2 * 4  # columns from 0, 4, 8 and 12
 
 
-def test_a_window_as_large_as_the_image_is_the_whole():
-    network, images = Pointwise((4, 4)), torch.randn(2, 3, 10, 14)
-    assert torch.equal(segment_sliding(network, images, (10, 14), (7, 7)), segment_whole(network, images))
-
-
 def network_of(forward, multiple=(1, 1)):
     return type("Network", (nn.Module,), {"size_multiple": multiple, "forward": lambda self, images: forward(images)})()
 
@@ -117,15 +112,6 @@ def test_windows_are_summed_in_full_precision():
     found = segment_sliding(network_of(lambda images: images.to(torch.bfloat16)), images, (6, 6), (1, 1))
     assert found.dtype == torch.float32
     assert torch.allclose(found, images, atol=1e-6)
-
-
-def test_an_image_does_not_depend_on_its_neighbours():
-    network, images = nn.Conv2d(3, 4, 3, padding=1), torch.randn(3, 3, 21, 17)
-    network.size_multiple = (2, 2)
-    together = segment_sliding(network, images, (8, 8), (5, 5), 4)
-    for number in range(3):
-        alone = segment_sliding(network, images[number : number + 1], (8, 8), (5, 5), 4)
-        assert torch.allclose(alone[0], together[number], atol=1e-6)
 
 
 def test_the_law_holds_for_sizes_as_they_are_and_is_lost_by_padding_and_by_windows():

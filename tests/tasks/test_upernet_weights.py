@@ -8,7 +8,8 @@ import pytest
 import torch
 from model_checks import perturb_norms
 from safetensors.torch import save_file
-from test_upernet import moved_wrongly, small
+from test_dense import moved_wrongly
+from test_dense import segmenter as small
 
 import trueshift as ts
 from trueshift.tasks import convert, from_smp

@@ -1,21 +1,38 @@
 """What tests of training share."""
 
-from functools import cache
-
 import pytest
-from training_runs import write_scenes
-
-from trueshift.train import cli as arguments
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_parser():
-    """Making a parser takes longer than reading a recipe, and as long as a step or two of a small run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arguments, "_parser", cache(arguments._parser))
-        yield
+from training_runs import run_here, write_flows, write_scenes
 
 
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory):
     return write_scenes(tmp_path_factory.mktemp("scenes"))
+
+
+@pytest.fixture(scope="session")
+def flows(tmp_path_factory):
+    return write_flows(tmp_path_factory.mktemp("flows"))
+
+
+@pytest.fixture(scope="session")
+def data(scenes, flows):
+    """Options for the data of each task."""
+    paths = {"classification": "sample", "segmentation": scenes, "fields": flows}
+    return {task: {"task": task, "data__path": path} for task, path in paths.items()}
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """A run that nothing happened to."""
+    output = tmp_path_factory.mktemp("whole")
+    assert run_here(output) == 0
+    return output
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory, data):
+    """One that learns the class of every pixel, with all that it can leave behind; others are compared with it."""
+    output = tmp_path_factory.mktemp("learned")
+    more = {"evaluate__protocols": "[ade20k-circular]", "ema_decay": 0.9, "model__drop_path_rate": 0.3}
+    assert run_here(output, **data["segmentation"], **more) == 0
+    return output

@@ -4,7 +4,9 @@ import errno
 import os
 import shutil
 from functools import cache
+from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -108,25 +110,6 @@ class Killed(BaseException):
     """Nothing catches it, nor is anything put in order behind it."""
 
 
-@pytest.fixture
-def killed_at(monkeypatch):
-    """The process ends at the n-th call of a function of os or shutil: nothing is removed any more."""
-
-    def arrange(module, name, number):
-        real, calls = getattr(module, name), [0]
-
-        def once(*arguments, **options):
-            calls[0] += 1
-            if calls[0] == number:
-                monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-                raise Killed
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(module, name, once)
-
-    return arrange
-
-
 @pytest.mark.parametrize(
     ("step", "name", "number"),
     [
@@ -136,10 +119,19 @@ def killed_at(monkeypatch):
         (10, "fsync", 6),
     ],
 )
-def test_killed_at_any_moment_there_is_a_whole_checkpoint(tmp_path, killed_at, monkeypatch, step, name, number):
+def test_killed_at_any_moment_there_is_a_whole_checkpoint(tmp_path, monkeypatch, step, name, number):
+    """At the n-th call of a function of os; nothing is removed any more."""
+    real, calls = getattr(os, name), count(1)
+
+    def once(*arguments):
+        if next(calls) == number:
+            monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+            raise Killed
+        return real(*arguments)
+
     folder = CheckpointFolder(tmp_path, keep=1)
     folder.save(snapshot(10))
-    killed_at(os, name, number)
+    monkeypatch.setattr(os, name, once)
     with pytest.raises(Killed):
         folder.save(snapshot(step))
     found, damaged = folder.newest()
@@ -176,16 +168,10 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(folder, nam
     assert "step_00000020 is not a whole checkpoint" in message
     if name != "about.json":
         assert name in message
+    truncate(folder.all()[0] / name)
+    assert (folder.newest()[0], len(folder.newest()[1])) == (None, 2)  # all are damaged, and reported
     folder.save(snapshot(20))  # the run comes by again
     assert folder.newest()[0].step == 20
-
-
-def test_if_all_are_damaged_all_are_reported(folder):
-    for step in (10, 20):
-        truncate(folder.save(snapshot(step)) / "training.pt")
-    found, messages = folder.newest()
-    assert found is None
-    assert ["step_00000020" in messages[0], "step_00000010" in messages[1]] == [True, True]
 
 
 class Bomb:
@@ -202,13 +188,6 @@ def test_a_checkpoint_from_elsewhere_cannot_run_code(folder, capsys):
     with pytest.raises(ValueError, match="not a whole checkpoint"):
         read_checkpoint(path)
     assert not capsys.readouterr().out
-
-
-def fails(error):
-    def fail(*_, **__):
-        raise error
-
-    return fail
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -229,7 +208,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 def test_a_full_disk_leaves_what_was_there_and_says_how_much_to_free(folder, monkeypatch, where, error, step):
     before = snapshot(10)
     folder.save(before)
-    monkeypatch.setattr(where, fails(error))
+    monkeypatch.setattr(where, Mock(side_effect=error))
     big = snapshot(step)
     big.weights["big"] = torch.zeros(5 << 18)  # 5 MiB, and as much for the average and each of two moments
     with pytest.raises(OSError, match="No space left on device") as caught:
@@ -242,7 +221,7 @@ def test_a_full_disk_leaves_what_was_there_and_says_how_much_to_free(folder, mon
 
 
 def test_a_full_disk_is_known_by_its_free_bytes_too(folder, monkeypatch):
-    monkeypatch.setattr("torch.save", fails(RuntimeError("PytorchStreamWriter failed writing file data/1")))
+    monkeypatch.setattr("torch.save", Mock(side_effect=RuntimeError("PytorchStreamWriter failed writing file data/1")))
     with pytest.raises(OSError, match=r"Input/output error.*there is none yet") as caught:
         folder.save(snapshot())
     assert caught.value.errno == errno.EIO
@@ -259,7 +238,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(folder, monkeypatch, first)
     if not first:
         folder.save(snapshot(10))
     # a mounted folder that is read only, for root too
-    monkeypatch.setattr("pathlib.Path.mkdir", fails(OSError(errno.EROFS, "Read-only file system")))
+    monkeypatch.setattr("pathlib.Path.mkdir", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
     last = "there is none yet" if first else "the last whole one is step_00000010"
     with pytest.raises(OSError, match=f"Read-only file system.*{last}: make the folder writable") as caught:
         folder.save(snapshot(20))

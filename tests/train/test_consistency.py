@@ -1,6 +1,7 @@
 """A loss between two crops: which crops, what the loss is, and that nothing changes without it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,15 +14,15 @@ from trueshift.data import EmbeddedSample, Preparation
 from trueshift.data.subset import Subset
 from trueshift.train.config import AugmentConfig
 from trueshift.train.data.augment import ClassificationTransform
-from trueshift.train.data.loader import AugmentedSamples, Batch, LoaderFeed, Share
-from trueshift.train.data.on_device import ResidentFeed, ResidentImages
+from trueshift.train.data.loader import AugmentedSamples, Batch, DirectFeed, LoaderFeed
+from trueshift.train.data.on_device import ResidentImages
 from trueshift.train.data.sampler import BatchOrder
 from trueshift.train.task import Classification, divergence
 from trueshift.utils.rng import hashed
 
 SMALL = Preparation((24, 24), 0.875)
 SAMPLE = Subset(EmbeddedSample(), np.arange(12))
-ORDER = BatchOrder(len(SAMPLE), 6, 1, seed=3)
+ORDER = BatchOrder(len(SAMPLE), 6, seed=3)
 PAD = {"pad_crop": 4, "erasing": 0.5, "vertical_flip": 0.5}
 WAYS = [PAD, {"crop_scale": (0.3, 1.0)}, {**PAD, "color_jitter": 0.4}]
 
@@ -31,7 +32,7 @@ def transform(consistency, seed=3, **augment):
 
 
 def batches(change, epoch):
-    return list(LoaderFeed(AugmentedSamples(SAMPLE, change), ORDER, Share(), "cpu", 0).epoch(epoch))
+    return list(LoaderFeed(AugmentedSamples(SAMPLE, change), ORDER, "cpu", 0).epoch(epoch))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way))
@@ -51,7 +52,7 @@ def test_two_views_are_those_of_two_seeds_and_the_first_is_the_one_without_a_los
 def test_pixels_that_views_share_are_read_once_and_may_lie_on_the_device():
     change = transform(0.5, **PAD)
     assert change(SAMPLE[0], 0, 0)[0].shape == (3, 24, 24)
-    resident = ResidentFeed(ResidentImages(SAMPLE, SMALL, "cpu"), change, ORDER, Share())
+    resident = DirectFeed(ResidentImages(SAMPLE, SMALL, "cpu").augmented(change), ORDER)
     for one, other in zip(resident.epoch(2), batches(change, 2), strict=True):
         assert torch.equal(one.images, other.images)
 
@@ -74,34 +75,25 @@ class Constant(nn.Module):
         return torch.tensor([3.0, -1.0, *[0.5] * 8]).expand(len(images), 10)
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory):
-    return Classification(tiny(tmp_path_factory.mktemp("run"), augment__pad_crop=4))
+def task(**augment):
+    return Classification(tiny(Path("unused"), **{f"augment__{key}": value for key, value in augment.items()}))
 
 
-def with_augment(task, **values):
-    return Classification(replace(task.config, augment=replace(task.config.augment, **values)))
-
-
-def batch(channels):
+def network_and_batch(channels):
     torch.manual_seed(0)
-    return Batch(torch.randn(4, channels, 32, 32), torch.tensor([0, 3, 3, 9]), np.arange(4))
-
-
-def network():
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    return model, Batch(torch.randn(4, channels, 32, 32), torch.tensor([0, 3, 3, 9]), np.arange(4))
 
 
 @pytest.mark.parametrize(
     "mixed", [{}, {"mixup": 0.8, "cutmix": 1.0}, {"label_smoothing": 0.1}], ids=["plain", "mixed", "smooth"]
 )
-def test_the_loss_is_that_of_both_views_and_the_weighted_divergence(task, mixed):
-    model, given = network(), batch(6)
+def test_the_loss_is_that_of_both_views_and_the_weighted_divergence(mixed):
+    model, given = network_and_batch(6)
 
     def loss(weight, images=given.images, model=model):
         np.random.seed(5)  # noqa: NPY002 -- timm mixes by it
-        return with_augment(task, consistency=weight, **mixed).loss(model, replace(given, images=images))
+        return task(pad_crop=4, consistency=weight, **mixed).loss(model, replace(given, images=images))
 
     views = given.images.chunk(2, 1)
     apart = torch.stack([loss(0.0, view) for view in views]).mean()  # mixed in the same way
@@ -113,8 +105,7 @@ def test_the_loss_is_that_of_both_views_and_the_weighted_divergence(task, mixed)
     torch.testing.assert_close(loss(100.0, model=Constant()), loss(0.0, views[0], Constant()))
 
 
-def test_without_a_weight_there_is_one_view_and_cross_entropy_alone(task):
-    change, model, given = transform(0.0, **PAD), network(), batch(3)
+def test_without_a_weight_there_is_one_view_and_cross_entropy_alone():
+    change, (model, given) = transform(0.0, **PAD), network_and_batch(3)
     assert change.views == (change,)
-    assert task.config.augment.consistency == 0
-    assert torch.equal(task.loss(model, given), F.cross_entropy(model(given.images), given.labels))
+    assert torch.equal(task(pad_crop=4).loss(model, given), F.cross_entropy(model(given.images), given.labels))

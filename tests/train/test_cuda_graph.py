@@ -1,7 +1,7 @@
 """A step as one CUDA graph learns what eager steps learn. Without a GPU, all but the capture itself is tested."""
 
 import warnings
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest import mock
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from training_runs import log, losses, run_here, same, weights, write_scenes
+from training_runs import log, losses, run_here, same, weights
 
 from trueshift import FieldNet, MaxNorm, create_model
 from trueshift.eval.fields import relative_l2
@@ -37,11 +37,9 @@ LIVELY = {
 SMALL = {"model__arguments": "{embed_dim: 8, depths: [2], num_heads: [1]}", "model__grid_drop_rate": 0.5}
 
 
-def close(found, expected, relative):
+def near(expected, relative):
     """The same steps, with values alike."""
-    assert found.keys() == expected.keys()
-    worst = max(abs(found[step] - value) / abs(value) for step, value in expected.items())
-    assert worst <= relative, f"worst {worst}: {found}, {expected}"
+    return pytest.approx(expected, rel=relative, abs=0)
 
 
 def rates(output):
@@ -126,22 +124,13 @@ def test_rates_on_the_device_teach_the_same_in_parts_too(tmp_path, uncaptured):
     expected = losses(tmp_path / "eager")
     for steps, graph in ((5, "true"), (7, "false"), (0, "true")):
         assert run_here(tmp_path / "graph", max_steps=steps, cuda_graph=graph, **LIVELY, **SMALL) == 0
-    close(losses(tmp_path / "graph"), expected, 1e-5)
+    assert losses(tmp_path / "graph") == near(expected, 1e-5)
     assert rates(tmp_path / "graph") == rates(tmp_path / "eager")  # numbers, as in the log
     assert len(set(rates(tmp_path / "graph"))) > 6
     uncaptured(Stuck)
     run_here(tmp_path / "stuck", max_steps=4, cuda_graph="true", **LIVELY, **SMALL)
-    with pytest.raises(AssertionError, match="worst"):
-        close(losses(tmp_path / "stuck"), {step: expected[step] for step in range(1, 5)}, 1e-3)
-
-
-def test_rates_are_numbers_again_whatever_happens():
-    optimizer = torch.optim.AdamW([{"params": nn.Linear(2, 2).parameters(), "lr": 0.25}, {"params": [], "lr": 0.5}])
-    tensors = [torch.tensor(1.0), torch.tensor(2.0)]
-    with suppress(KeyError), rates_from(tensors, optimizer):
-        assert [group["lr"] for group in optimizer.param_groups] == tensors
-        raise KeyError
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.5]
+    stuck = losses(tmp_path / "stuck")
+    assert stuck != near({step: expected[step] for step in stuck}, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +276,7 @@ def test_a_graph_learns_the_same(tmp_path, name):
     assert Watched.replays == 0
     found = gpu_run(tmp_path / "graph", True, name, **CASES[name])
     assert Watched.replays == 30 - WARM_UP - 1  # one more by the call that captures
-    close(found, expected, 1e-3)
+    assert found == near(expected, 1e-3)
     assert rates(tmp_path / "graph") == rates(tmp_path / "eager")
 
 
@@ -295,24 +284,23 @@ def test_a_graph_learns_the_same(tmp_path, name):
 def test_a_graph_takes_bf16_and_a_loader(tmp_path):
     given = {"precision": "bf16", "data__on_device": "no", "data__workers": 2}
     expected = gpu_run(tmp_path / "eager", False, **given)
-    close(gpu_run(tmp_path / "graph", True, **given), expected, 0.02)
+    assert gpu_run(tmp_path / "graph", True, **given) == near(expected, 0.02)
 
 
 @needs_gpu
-def test_a_graph_learns_to_segment(tmp_path, monkeypatch):
+def test_a_graph_learns_to_segment(tmp_path, scenes, monkeypatch):
     """What the same steps learn uncaptured. An optimizer that is not capturable rounds otherwise, by 1e-5 of the loss
     after its first step, and 12 steps at this rate make more than a percent of that.
     """
-    scenes = write_scenes(tmp_path / "scenes")
     given = {"task": "segmentation", "data__path": scenes, "schedule__steps": 12, "device": "cuda"}
     run_here(tmp_path / "eager", **given)
     run_here(tmp_path / "graph", cuda_graph="true", **given)
     monkeypatch.setattr(cuda_graph, "WARM_UP", 10**6)
     run_here(tmp_path / "uncaptured", cuda_graph="true", **given)
     found, expected = losses(tmp_path / "graph"), losses(tmp_path / "eager")
-    close(found, losses(tmp_path / "uncaptured"), 1e-6)
+    assert found == near(losses(tmp_path / "uncaptured"), 1e-6)
     assert found[1] == expected[1] > 1.2 * expected[2]
-    close({2: found[2]}, {2: expected[2]}, 1e-4)
+    assert found[2] == near(expected[2], 1e-4)
 
 
 @needs_gpu
@@ -325,16 +313,12 @@ def test_a_graph_learns_fields(tmp_path, circular):
     sizes = "embed_dim: 16, depths: [2, 2], num_heads: [1, 2], pretrained_window_sizes: [0, 0]"
     given = {
         "task": "fields",
-        "model__name": "a_swinv2_mini",
         "model__arguments": f"{{{sizes}, circular: {circular}}}",
         "model__grid_drop_rate": 0.5,
         "fields__random_rolls": "width",
         "fields__decoder": "{residual: true}",
-        "optimizer__lr": 0.01,
         "optimizer__lr_batch_size": 8,
         "data__path": tmp_path,
-        "data__holdout": 0,
-        "data__limit": 0,
         "batch_size": 8,
         "schedule__epochs": 4,
         "device": "cuda",
@@ -343,7 +327,7 @@ def test_a_graph_learns_fields(tmp_path, circular):
     run_here(tmp_path / "graph", cuda_graph="true", **given)
     expected = losses(tmp_path / "eager")
     assert expected[16] < 0.7 * expected[1]
-    close(losses(tmp_path / "graph"), expected, 1e-2)
+    assert losses(tmp_path / "graph") == near(expected, 1e-2)
 
 
 @needs_gpu
@@ -362,7 +346,7 @@ def test_a_run_changes_to_a_graph_and_back_on_a_gpu(tmp_path):
     whole = gpu_run(tmp_path / "whole", False)
     for steps, graph in ((9, True), (20, False), (30, True)):
         found = gpu_run(tmp_path / "parts", graph, max_steps=steps)
-    close(found, whole, 1e-3)
+    assert found == near(whole, 1e-3)
 
 
 @needs_gpu

@@ -1,10 +1,15 @@
-"""The precision of a run, where its recipe asks for one that a CPU does not have."""
+"""The precision of a run, where a CPU does not have what its recipe asks for; and deterministic algorithms."""
+
+import os
+from contextlib import contextmanager
 
 import pytest
+import torch
 from training_runs import losses, run_here, same, weights
 
 from trueshift.train import trainer as loop
 from trueshift.utils.provenance import has_bf16
+from trueshift.utils.rng import WORKSPACE
 
 
 def test_bf16_is_float32_on_a_cpu_without_it(tmp_path, monkeypatch):
@@ -29,3 +34,28 @@ def test_what_linux_says_of_a_cpu(tmp_path, flags, able):
     assert not has_bf16(file)  # another system
     file.write_text(f"processor\t: 0\n{flags}\n")
     assert has_bf16(file) is able
+
+
+class Joining(Exception):
+    """The first thing of a run that may use a GPU."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "now"), [("true", None, ":4096:8"), ("true", ":16:8", ":16:8"), ("false", None, None)]
+)
+def test_cublas_is_reported_before_a_gpu_is_used(tmp_path, monkeypatch, asked, before, now):
+    seen = []
+
+    def joined_processes(device):
+        seen.append((os.environ.get(WORKSPACE), torch.are_deterministic_algorithms_enabled()))
+        raise Joining
+        yield
+
+    monkeypatch.setattr(loop, "joined_processes", contextmanager(joined_processes))
+    monkeypatch.setenv(WORKSPACE, before or "")
+    if before is None:
+        monkeypatch.delenv(WORKSPACE)
+    with pytest.raises(Joining):
+        run_here(tmp_path, deterministic=asked)
+    assert seen == [(now, asked == "true")]
+    assert not torch.are_deterministic_algorithms_enabled()

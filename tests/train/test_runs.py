@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
-from training_runs import RANDOM, Run, log, losses, run_here, same, tiny, tiny_words, weights
+from training_runs import RANDOM, TRANSFORMERS, Run, log, losses, run_here, same, tiny, tiny_words, weights
 
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
@@ -25,21 +25,12 @@ from trueshift.train import Diverged, checkpoint, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
 from trueshift.train.dry_run import write_images
-from trueshift.train.open_task import open_task
 from trueshift.train.preemption import PREEMPTED
 from trueshift.train.task import Classification, Segmentation
 from trueshift.utils.locks import sole_writer
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
-IMAGES, PIXELS = "classification", "segmentation"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A run that nothing happened to."""
-    output = tmp_path_factory.mktemp("whole")
-    assert run_here(output) == 0
-    return output
+IMAGES, PIXELS, FIELDS = "classification", "segmentation", "fields"
 
 
 slow = pytest.mark.slow
@@ -88,7 +79,7 @@ def test_what_many_processes_measure_is_what_they_write(tmp_path):
     norms = {"model__name": "cvt_mini", "model__arguments": small, "batch_size": 8, "data__limit": 16}
     norms |= {"optimizer__lr": 2, "schedule__epochs": 4}  # far enough that the statistics matter
     assert set(Run(tmp_path, 2, ema_decay=0.5, **norms).ended()) == {0}
-    task = open_task(tiny(tmp_path, **norms))
+    task = Classification(tiny(tmp_path, **norms))
     task.build_network()
 
     def measured(folder):
@@ -136,20 +127,47 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert losses(tmp_path) == before[1]
 
 
-def test_a_run_told_to_stop_while_it_measures_goes_on_from_there(tmp_path, whole, monkeypatch):
-    read = task.read_ahead
+# within a run for pixels also at its end, which is within an epoch
+@pytest.mark.parametrize(("kind", "which"), [(IMAGES, 1), (PIXELS, 1), (PIXELS, 2)])
+def test_told_to_stop_while_it_measures_a_run_goes_on(tmp_path, data, whole, learned, monkeypatch, kind, which):
+    reader = "read_ahead" if kind == IMAGES else "read_scenes"
+    read, calls, expected = getattr(task, reader), [], whole if kind == IMAGES else learned
+    given = data[kind] | ({"model__drop_path_rate": 0.3} if kind == PIXELS else {})
 
     def interrupted(*arguments, **more):
-        signal.raise_signal(signal.SIGTERM)
+        calls.append(1)
+        if len(calls) == which:
+            signal.raise_signal(signal.SIGTERM)
         yield from read(*arguments, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(task, "read_ahead", interrupted)
-        assert run_here(tmp_path) == PREEMPTED
-    assert not log(tmp_path, "test")
-    assert run_here(tmp_path) == 0
-    assert same(weights(whole), weights(tmp_path))
-    assert [entry["epoch"] for entry in log(tmp_path, "test")] == [0, 1]
+        patched.setattr(task, reader, interrupted)
+        assert run_here(tmp_path, **given) == PREEMPTED
+    assert len(log(tmp_path, "test")) == which - 1
+    assert run_here(tmp_path, **given) == 0
+    assert same(weights(tmp_path), weights(expected))
+    assert losses(tmp_path) == losses(expected)
+    found, wanted = log(tmp_path, "test"), log(expected, "test")
+    assert [(entry["step"], entry["epoch"]) for entry in found] == [(entry["step"], entry["epoch"]) for entry in wanted]
+    key = "model_top1" if kind == IMAGES else "model_mean_iou"
+    assert found[-1][key] == wanted[-1][key]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        pytest.param(PIXELS, {"model__drop_path_rate": 0.3}, marks=slow),
+        (FIELDS, {"fields__random_rolls": True, "model__grid_drop_rate": 0.5}),
+        (FIELDS, TRANSFORMERS),
+    ],
+)
+def test_a_trial_that_goes_on_is_the_whole_run(tmp_path, data, kind, changes):
+    """Stopped within the second epoch."""
+    assert run_here(tmp_path / "whole", **data[kind], **changes) == 0
+    for steps in (3 if kind == PIXELS else 4, 0):
+        assert run_here(tmp_path / "parts", max_steps=steps, **data[kind], **changes) == 0
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_a_full_disk_and_a_damaged_checkpoint_cost_nothing_but_time(tmp_path, whole, monkeypatch, capsys):
@@ -257,52 +275,6 @@ def test_a_loss_that_is_no_number_stops_the_run_before_weights_are_lost(tmp_path
 def test_a_run_that_diverges_has_an_exit_code_of_its_own(tmp_path, capsys):
     assert main(["train", *tiny_words(tmp_path, optimizer__lr=1e30)]) == DIVERGED
     assert "is not finite" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("task", "changes", "message"),
-    [
-        (IMAGES, {"data__holdout": 0}, "the same images to learn from and to measure on: .*holdout"),
-        (IMAGES, {"data__path": "nowhere"}, "there is no data at nowhere"),
-        (IMAGES, {"data__path": "nowhere", "data__kind": "cifar10"}, "trueshift download cifar10 --folder nowhere"),
-        (IMAGES, {"data__kind": "imagenet"}, "has 10 classes: this recipe is for imagenet, which has 1000"),
-        (IMAGES, {"batch_size": 97}, "fewer than a batch of 97"),
-        (IMAGES, {"batch_size": 16, "accumulate": 3}, "does not divide into 3 equal parts.*15 or 18"),
-        (IMAGES, {"batch_size": 15, "augment__mixup": 0.8}, "need an even number of images in each, e.g. 14"),
-        (IMAGES, {"model__name": "a_swin_tiy"}, "did you mean"),
-        (IMAGES, {"evaluate__protocols": "[circulr]"}, "circular"),
-        (IMAGES, {"evaluate__protocols": "[ade20k-circular]"}, "classification needs those for whole images"),
-        (IMAGES, {"model__name": "resnet10t", "model__padding": "circular"}, "cannot be padded circularly"),
-        (IMAGES, {"sync_batchnorm": "true"}, "works on GPUs only"),
-        (IMAGES, {"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
-        (IMAGES, {"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single images"),
-        (IMAGES, {"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),
-        (IMAGES, {"data__img_size": 33}, r"height 33: needs a multiple of \d+"),
-        (IMAGES, {"resume": "somewhere"}, "somewhere is not a whole checkpoint.*: needs auto, never or the folder"),
-        (PIXELS, {"data__path": "nowhere"}, "there is no data at nowhere: name where it is with --data.path"),
-        (PIXELS, {"data__train_split": "training"}, "split 'training': needs one of train, val, test"),
-        (PIXELS, {"data__train_split": "val"}, "the same images to learn from and to measure on"),
-        (PIXELS, {"data__kind": "camvid"}, "has 3 classes: this recipe is for camvid, which has 11"),
-        (PIXELS, {"batch_size": 4, "accumulate": 4}, "4 in 4 parts: .* 2 images in each, e.g. --batch_size 8"),
-        (
-            PIXELS,
-            {"segmentation__augment__crop": "[42, 32]"},
-            "augment.crop, height 42: .*multiple of 4.*or .*fit pad",
-        ),
-        (PIXELS, {"segmentation__multiple": "6"}, "segmentation.multiple, height 6: needs a multiple of 4"),
-        (PIXELS, {"segmentation__scale": "[32, 64]"}, r"scale \(32, 64\).*needs the longest side first"),
-        (PIXELS, {"segmentation__decoder": "{channel: 8}"}, "decoder has channel: needs some of channels, bins"),
-        (PIXELS, {"segmentation__decoder": "{num_classes: 8}"}, "segmentation.decoder has num_classes: needs"),
-        (PIXELS, {"model__name": "resnet10t"}, "resnet10t is timm's own: UperNet needs a network of ours"),
-        (PIXELS, {"model__name": "a_swin_minni"}, "no model is called 'a_swin_minni': did you mean"),
-        (PIXELS, {"evaluate__protocols": "[ade20k, circular]"}, "circular: segmentation needs those for pixels"),
-    ],
-)
-def test_what_cannot_work_is_reported_before_the_first_step(tmp_path, scenes, task, changes, message):
-    data = {"data__path": scenes} if task == PIXELS else {}
-    with pytest.raises((ValueError, OSError), match=message):
-        run_here(tmp_path / "new" / "run", task=task, **data | changes)
-    assert not (tmp_path / "new").exists()
 
 
 def test_an_unwritable_output_is_reported(tmp_path, capsys):

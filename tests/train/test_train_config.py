@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import get_args, get_type_hints
 
 import pytest
@@ -343,10 +343,3 @@ def test_every_value_that_is_not_free_counts():
             changed = {**plain, name: {**value, inner: "other"} if inner else "other"}
             without_effect = name in free or f"{name}.{inner}" in free
             assert bool(differences(plain, changed)) is not without_effect, (name, inner)
-
-
-def test_plain_values_are_those_of_the_configuration():
-    asked = parsed("--config", "imagenet/a_mvitv2_tiny_standard", "--augment.crop_scale", "[0.5, 1]")
-    plain = asked.to_dict()
-    assert (plain["augment"]["crop_scale"], plain["evaluate"]["protocols"]) == ([0.5, 1.0], ["imagenet-standard"])
-    assert plain["optimizer"] == asdict(asked.optimizer)

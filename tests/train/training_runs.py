@@ -54,6 +54,27 @@ TINY_SCENES = {
     "optimizer.lr": "0.01",
     "optimizer.lr_batch_size": "4",
 }
+# FieldNet on two stages, on fields of write_flows
+TINY_FIELDS = {
+    **{key: value for key, value in TINY.items() if key not in ("data.path", "data.holdout", "data.limit")},
+    "task": "fields",
+    "model.name": "a_swinv2_mini",
+    "model.arguments": "{embed_dim: 8, depths: [1, 1], num_heads: [1, 1], pretrained_window_sizes: [0, 0]}",
+    "fields.decoder": "{residual: true, decoder_depth: 1, kernel_size: 3}",
+    "batch_size": "4",
+    "evaluate.limit": "0",
+    "optimizer.lr": "0.01",
+    "optimizer.lr_batch_size": "4",
+}
+TRANSFORMERS = {  # a network of another library, for fields
+    "model__name": "transformers/swinv2",
+    "model__arguments": "{patch_size: 2, embed_dim: 8, depths: [1, 1], num_heads: [1, 2], window_size: 4, "
+    "criterion: max_norm}",
+    "model__grid_drop_rate": 0.5,
+    "model__padding": "circular",
+    "model__drop_path_rate": 0.1,
+}
+USUAL = {"classification": TINY, "segmentation": TINY_SCENES, "fields": TINY_FIELDS}
 RANDOM = {  # all that makes a run random; the first of the blocks is never dropped
     "model.arguments": "{embed_dim: 8, depths: [2], num_heads: [1]}",
     "model.drop_path_rate": "0.3",
@@ -79,8 +100,7 @@ def _parsed(*words: str) -> TrainConfig:
 
 def tiny_words(output: Path, **changes: Any) -> list[str]:
     given = {key.replace("__", "."): str(value) for key, value in changes.items()}
-    usual = TINY_SCENES if given.get("task") == "segmentation" else TINY
-    values = {**usual, "output": str(output), **given}
+    values = {**USUAL[given.get("task", "classification")], "output": str(output), **given}
     return [word for key, value in values.items() for word in (f"--{key}", value)]
 
 
@@ -106,6 +126,16 @@ def write_scenes(folder: Path, train: int = 8, test: int = 3, flat: bool = False
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(values).save(path)
     (folder / "classes.txt").write_text("ground\ndisc\nsquare\n")
+    return folder
+
+
+def write_flows(folder: Path) -> Path:
+    """Smooth fields of two channels that drift to the right, off their mean."""
+    random, columns = np.random.default_rng(0), np.arange(32) * 2 * np.pi / 32
+    for split, count in (("train", 4), ("val", 2)):
+        phase = random.uniform(0, 2 * np.pi, (count, 1, 2, 1, 1)) + 0.4 * np.arange(4)[:, None, None, None]
+        states = 3 + np.sin(columns + phase).repeat(32, 3)
+        np.save(folder / f"{split}.npy", states.astype(np.float32))
     return folder
 
 

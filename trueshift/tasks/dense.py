@@ -1,17 +1,18 @@
 """What networks for every pixel share: a backbone of ours without its classifier, and what goes with it."""
 
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..models.backbone import Backbone
-from ..models.hub import HubModel
+from ..models.hub import HubModel, saved_cfg
 from ..models.registry import create_model
 from ..ops.geometry.grid import TokenGrid
-from ..ops.geometry.periodic import repeat_one_period
+from ..ops.geometry.periodic import may_repeat, repeat_one_period
 from ..ops.geometry.shift import Pair
+from ..ops.selection.exact import within_graph
 from ..utils.async_copy import AsyncCopy
 
 
@@ -19,7 +20,10 @@ class DenseModel(HubModel):
     """A backbone, ``encoder``, and parts behind it that know nothing of its layers."""
 
     architecture_name: ClassVar[str]  # in config.json
+    count: ClassVar[str]  # its argument that must be given beside the backbone
+    config: Any  # of the parts behind the backbone
     encoder: Any  # a Backbone, or what gives features as one does
+    framed: bool  # its maps stand in a frame that the content chooses
 
     @property
     def size_multiple(self) -> Pair:
@@ -54,7 +58,7 @@ class DenseModel(HubModel):
 
     def own_arguments(self) -> dict[str, Any]:
         """How the parts behind the backbone were made, to make the same again."""
-        raise NotImplementedError
+        return {key: value for key, value in asdict(self.config).items() if key != self.count}
 
     def hub_config(self) -> dict[str, Any]:
         """Arguments of the backbone and of what is behind it."""
@@ -64,21 +68,38 @@ class DenseModel(HubModel):
             "backbone": self.encoder.architecture,
             "backbone_args": {key: value for key, value in arguments.items() if key not in of_classifier},
             "model_args": self.own_arguments(),
+            self.count: getattr(self, self.count),
             "pretrained_cfg": self.pretrained_cfg,
         }
 
+    @classmethod
+    def build(cls, config: dict[str, Any], **changes: Any) -> "DenseModel":
+        """A network as its ``config.json`` describes it."""
+        missing = [key for key in ("backbone", cls.count, "backbone_args", "model_args") if key not in config]
+        if missing:
+            raise ValueError(f"the configuration of a {cls.__name__} has no {', '.join(missing)}: save the model again")
+        arguments = {**config["backbone_args"], cls.count: config[cls.count], **config["model_args"], **changes}
+        if "align" in arguments:  # written before the field was renamed
+            arguments["feature_frame"] = arguments.pop("align")
+        model = cls(config["backbone"], **arguments)
+        known = saved_cfg(config, model.num_classes) if model.num_classes else config.get("pretrained_cfg", {})
+        model.pretrained_cfg = {**model.pretrained_cfg, **known}
+        return model
 
-def check_saved(config: dict[str, Any], kind: str, *more: str) -> None:
-    """Refuse a ``config.json`` that does not say how the network was made."""
-    missing = [key for key in ("backbone", *more, "backbone_args", "model_args") if key not in config]
-    if missing:
-        raise ValueError(f"the configuration of a {kind} has no {', '.join(missing)}: save the model again")
+    def whether_repeating(self, images: Tensor) -> AsyncCopy | None:
+        """Copied from the device while the network runs; not within a graph, which cannot wait for it."""
+        return AsyncCopy(may_repeat(images)) if self.framed and not within_graph(images) else None
 
 
-def repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy) -> Tensor:
+def own_config(kind: type, count: int, arguments: dict[str, Any]) -> Any:
+    """The configuration of the parts behind a backbone, with its fields taken out of all arguments."""
+    own = {field.name for field in fields(kind)} & arguments.keys()
+    return kind(count, **{key: arguments.pop(key) for key in own})
+
+
+def repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy | None) -> Tensor:
     """Maps of images that repeat, made to repeat as well."""
-    which = repeats.numpy().nonzero()[0]
-    if not len(which):
+    if repeats is None or not len(which := repeats.numpy().nonzero()[0]):
         return moved
     at = torch.from_numpy(which).to(moved.device)
     repeated = repeat_one_period(moved[at], images[at], grid.origin[at], grid.fixed_rows)

@@ -1,7 +1,7 @@
 """Fields in, fields out: a U-shaped network on any backbone of ours; truly shift-equivariant on an adaptive one."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +15,11 @@ from ..models.foreign import library_of, unwrapped
 from ..models.hub import BUILDERS
 from ..models.stage import Mlp, init_linear
 from ..ops.geometry.grid import Tokens
-from ..ops.geometry.periodic import may_repeat
 from ..ops.geometry.resample import start_at
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from ..ops.nn.conv import conv_tokens
-from ..ops.selection.exact import within_graph
-from ..utils.async_copy import AsyncCopy
 from .adapted import LIBRARY, AdaptedEncoder
-from .dense import DenseModel, check_saved, repeated, without_classifier
+from .dense import DenseModel, own_config, repeated, without_classifier
 
 ARCHITECTURE = "fieldnet"  # in config.json
 
@@ -155,39 +152,33 @@ class FieldNet(DenseModel):
     """
 
     num_classes = 0
-    architecture_name = ARCHITECTURE
+    architecture_name, count = ARCHITECTURE, "in_chans"
 
     def __init__(
         self, backbone: str | nn.Module, in_chans: int = 1, out_chans: int | None = None, **arguments: Any
     ) -> None:
         super().__init__()
-        own = {field.name for field in fields(FieldNetConfig)} & arguments.keys()
         out_chans = in_chans if out_chans is None else out_chans
-        self.config = FieldNetConfig(out_chans, **{key: arguments.pop(key) for key in own})
+        self.config = own_config(FieldNetConfig, out_chans, arguments)
         if self.config.residual and out_chans != in_chans:
             raise ValueError(f"residual with {in_chans} channels in and {out_chans} out: needs as many out as in")
         self.in_chans, self.out_chans = in_chans, out_chans
         self.encoder = _encoder(backbone, in_chans, arguments)
         choices, stages = self.encoder.config.choices, self.encoder.feature_info
-        self.adaptive = choices.adaptive(*PLACES) or choices.anchored
+        self.adaptive = self.framed = choices.adaptive(*PLACES) or choices.anchored
         dims, strides = [stage["num_chs"] for stage in stages], [stage["reduction"] for stage in stages]
         self.decoder = FieldDecoder(dims, strides, self.config, choices.padding_mode, self.adaptive)
         self.decoder.apply(init_linear)
         self.pretrained_cfg: dict[str, Any] = {}
 
-    # -- forward --------------------------------------------------------------------------------------------------
-
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
         """The fields that follow from ``x``, in the frame of ``x``."""
-        # copied from the device while the network runs; not in training, nor within a graph, which cannot wait for it
-        exact = self.adaptive and not self.training and not within_graph(x)
-        repeats = AsyncCopy(may_repeat(x)) if exact else None
+        repeats = None if self.training else self.whether_repeating(x)
         features = self.encoder.features(x)
         out = self.decoder(features).permute(0, 3, 1, 2)
         if self.adaptive:
             grid = features[-1].grid
-            out = circular_shift(out, -grid.origin, IMAGE_DIMS)
-            out = out if repeats is None else repeated(out, x, grid, repeats)
+            out = repeated(circular_shift(out, -grid.origin, IMAGE_DIMS), x, grid, repeats)
         return x + out if self.config.residual else out
 
     @property
@@ -195,16 +186,6 @@ class FieldNet(DenseModel):
         """Along which axes fields go around: ``"both"``, or ``"width"`` where rows do not."""
         choices = self.encoder.config.choices
         return "width" if choices.fixed_rows or choices.padding_mode == "circular_width" else "both"
-
-    # -- housekeeping ---------------------------------------------------------------------------------------------
-
-    def own_arguments(self) -> dict[str, Any]:
-        """How the decoder was made, to make the same again."""
-        return asdict(self.config)
-
-    def hub_config(self) -> dict[str, Any]:
-        """Arguments of the backbone and of the decoder."""
-        return {**super().hub_config(), "in_chans": self.in_chans}
 
 
 def _encoder(backbone: Any, in_chans: int, arguments: dict[str, Any]) -> Backbone | AdaptedEncoder:
@@ -222,13 +203,4 @@ def _encoder(backbone: Any, in_chans: int, arguments: dict[str, Any]) -> Backbon
     return without_classifier(backbone, False, arguments)
 
 
-def _build(config: dict[str, Any], **changes: Any) -> FieldNet:
-    """A network as its ``config.json`` describes it."""
-    check_saved(config, "FieldNet", "in_chans")
-    arguments = {**config["backbone_args"], "in_chans": config["in_chans"], **config["model_args"], **changes}
-    model = FieldNet(config["backbone"], **arguments)
-    model.pretrained_cfg = dict(config.get("pretrained_cfg", {}))
-    return model
-
-
-BUILDERS[ARCHITECTURE] = _build
+BUILDERS[ARCHITECTURE] = FieldNet.build

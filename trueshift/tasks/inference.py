@@ -17,11 +17,9 @@ class Segmenter(Protocol):
     @property
     def size_multiple(self) -> Pair:
         """Of rows and of columns."""
-        ...
 
     def __call__(self, images: Tensor, /) -> Tensor:
         """Logits ``[B, classes, H, W]`` of images ``[B, 3, H, W]``."""
-        ...
 
 
 def segment_whole(model: Segmenter, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes H W"]:

@@ -1,6 +1,7 @@
 """UperNet: a label for every pixel, on any backbone of ours; truly shift-equivariant on an adaptive one."""
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,14 +11,11 @@ from torch import Tensor, nn
 
 from ..models.backbone import Backbone
 from ..models.config import PLACES
-from ..models.hub import BUILDERS, saved_cfg
+from ..models.hub import BUILDERS
 from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.interpolate import enlarge, enlarge_from
-from ..ops.geometry.periodic import may_repeat
 from ..ops.geometry.shift import IMAGE_DIMS, circular_shift
-from ..ops.selection.exact import within_graph
-from ..utils.async_copy import AsyncCopy
-from .dense import DenseModel, check_saved, repeated, without_classifier
+from .dense import DenseModel, own_config, repeated, without_classifier
 from .pyramid import BINS, ConvNormRelu, UperNetDecoder
 
 ARCHITECTURE = "upernet"  # in config.json
@@ -42,7 +40,7 @@ class UperNetConfig:
 
     num_classes: int
     channels: int = 512
-    bins: tuple[int, ...] = BINS
+    bins: Sequence[int] = BINS
     auxiliary: bool = True
     auxiliary_channels: int = 256
     auxiliary_weight: float = 0.4
@@ -50,6 +48,7 @@ class UperNetConfig:
     head_align_corners: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bins", tuple(self.bins))  # a configuration file has lists
         for name in ("num_classes", "channels", "auxiliary_channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: needs at least 1")
@@ -79,20 +78,16 @@ class UperNet(DenseModel):
     True
     """
 
-    architecture_name = ARCHITECTURE
+    architecture_name, count = ARCHITECTURE, "num_classes"
     pipeline_tag = "image-segmentation"
 
     def __init__(self, backbone: str | Backbone, num_classes: int, pretrained: bool = False, **arguments: Any) -> None:
         super().__init__()
-        own = {field.name for field in fields(UperNetConfig)} & arguments.keys()
-        if "bins" in own:
-            arguments["bins"] = tuple(arguments["bins"])  # a configuration file has lists
-        self.config = UperNetConfig(num_classes, **{key: arguments.pop(key) for key in own})
-        self.num_classes = num_classes
+        self.config, self.num_classes = own_config(UperNetConfig, num_classes, arguments), num_classes
         self.encoder = without_classifier(backbone, pretrained, arguments)
         choices = self.encoder.config.choices
         self.adaptive = choices.adaptive(*PLACES)
-        self.framed = self.adaptive or choices.anchored  # its logits stand in a frame that the content chooses
+        self.framed = self.adaptive or choices.anchored
         if self.adaptive and self.config.head_align_corners:
             raise ValueError("head_align_corners: a circle has no corners; needs an ordinary backbone, or False")
         stages = [info["num_chs"] for info in self.encoder.feature_info]
@@ -111,12 +106,6 @@ class UperNet(DenseModel):
             part.apply(_initialise)
         known = self.encoder.pretrained_cfg
         self.pretrained_cfg: dict[str, Any] = {key: known[key] for key in ("mean", "std") if key in known}
-
-    def own_arguments(self) -> dict[str, Any]:
-        """How the decoder was made, to make the same again."""
-        return {key: value for key, value in asdict(self.config).items() if key != "num_classes"}
-
-    # -- forward --------------------------------------------------------------------------------------------------
 
     def in_own_frame(self, images: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None, TokenGrid]:
         """Logits ``[B, classes, h, w]`` on the finest grid of the backbone, and that grid; in between, while training,
@@ -139,11 +128,10 @@ class UperNet(DenseModel):
             masks: labels of all pixels, -100 for those that do not count. The loss is the mean cross-entropy, plus
                 the auxiliary head's while training. Labels are rolled to the network's frame, not logits to theirs.
         """
-        repeats = self._whether_repeating(images) if masks is None else None
+        repeats = self.whether_repeating(images) if masks is None else None
         logits, auxiliary, grid = self.in_own_frame(images)
         if masks is None:
-            moved = self._in_image_frame(logits, grid)
-            return moved if repeats is None else repeated(moved, images, grid, repeats)
+            return repeated(self._in_image_frame(logits, grid), images, grid, repeats)
         if masks.shape != (images.shape[0], *images.shape[2:]):
             given = f"masks of shape {tuple(masks.shape)} for images of {tuple(images.shape)}"
             raise ValueError(f"{given}: needs one label per pixel")
@@ -153,10 +141,6 @@ class UperNet(DenseModel):
         if auxiliary is not None:
             loss = loss + self.config.auxiliary_weight * _cross_entropy(self._on_pixels(auxiliary, grid), masks)
         return loss
-
-    def _whether_repeating(self, images: Tensor) -> AsyncCopy | None:
-        """Copied from the device while the network runs; not within a graph, which cannot wait for it."""
-        return AsyncCopy(may_repeat(images)) if self.framed and not within_graph(images) else None
 
     def _on_pixels(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
         """Interpolated to every pixel, still starting at the grid's own origin."""
@@ -179,25 +163,8 @@ class UperNet(DenseModel):
             there.copy_(circular_shift(self._on_pixels(part, grid), -grid.origin, IMAGE_DIMS))
         return moved
 
-    # -- housekeeping ---------------------------------------------------------------------------------------------
 
-    def hub_config(self) -> dict[str, Any]:
-        """Arguments of the backbone and of the decoder."""
-        return {**super().hub_config(), "num_classes": self.num_classes}
-
-
-def _build(config: dict[str, Any], **changes: Any) -> UperNet:
-    """A network as its ``config.json`` describes it."""
-    check_saved(config, "UperNet", "num_classes")
-    arguments = {**config["backbone_args"], **config["model_args"], **changes}
-    if "align" in arguments:  # written before the field was renamed
-        arguments["feature_frame"] = arguments.pop("align")
-    model = UperNet(config["backbone"], config["num_classes"], **arguments)
-    model.pretrained_cfg = {**model.pretrained_cfg, **saved_cfg(config, model.num_classes)}
-    return model
-
-
-BUILDERS[ARCHITECTURE] = _build
+BUILDERS[ARCHITECTURE] = UperNet.build
 
 
 def _cross_entropy(logits: Float[Tensor, "B classes H W"], masks: Int[Tensor, "B H W"]) -> Float[Tensor, ""]:

@@ -169,7 +169,12 @@ def find_snapshot(
     snapshot, damaged = checkpoints.newest()
     notes = [f"{each}; another is used" for each in damaged]
     if config.resume != "auto":
-        named = _named_snapshot(config, snapshot)
+        try:
+            named = read_checkpoint(Path(config.resume))
+        except ValueError as error:
+            if snapshot is None or snapshot.config.get("resume") != config.resume:
+                raise ValueError(f"--resume: {error}: needs auto, never or the folder of one") from error
+            named = snapshot  # the same command got this far, and removed the one it started from
         if snapshot is not None and snapshot.step > named.step:
             notes.append(
                 f"{checkpoints.path} has a newer checkpoint than --resume {config.resume}: resuming from step "
@@ -192,16 +197,6 @@ def find_snapshot(
             f"{'; '.join(changes)}. Give the same values, or another --output"
         )
     return snapshot, notes
-
-
-def _named_snapshot(config: TrainConfig, newest: Snapshot | None) -> Snapshot:
-    """The checkpoint that ``--resume`` names."""
-    try:
-        return read_checkpoint(Path(config.resume))
-    except ValueError as error:
-        if newest is not None and newest.config.get("resume") == config.resume:
-            return newest  # the same command got this far, and removed the one it started from
-        raise ValueError(f"--resume: {error}: needs auto, never or the folder of one") from error
 
 
 # neither the weights nor their measurements depend on these: they may change when a run is resumed

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser
@@ -42,17 +42,12 @@ def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") 
     try:
         values = parser.parse_args(rest, namespace=parser.parse_object(recipe))
     except argparse.ArgumentError as error:
-        raise ValueError(_message(error)) from error
+        text = re.sub(r"<class '(\w+)'>", lambda kind: _KINDS.get(kind[1], kind[0]), " ".join(str(error).split()))
+        unknown = re.match(r"unrecognized arguments: --([\w.]+)", text)
+        raise ValueError(f"{text}: {_suggestion(unknown[1], '--')}" if unknown else text) from error
     _check(values.as_dict(), TrainConfig)
     config = TrainConfig(**vars(parser.instantiate(values)))
     return Arguments(config, given.dry_run, given.print_config)
-
-
-def _message(error: argparse.ArgumentError) -> str:
-    """The parser's error in one line, with a suggestion."""
-    text = re.sub(r"<class '(\w+)'>", lambda kind: _KINDS.get(kind[1], kind[0]), " ".join(str(error).split()))
-    unknown = re.match(r"unrecognized arguments: --([\w.]+)", text)
-    return f"{text}: {_suggestion(unknown[1], '--')}" if unknown else text
 
 
 def _check(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
@@ -73,22 +68,15 @@ def _check(values: dict[str, Any], kind: Any, prefix: str = "") -> None:
 
 def _suggestion(name: str, dashes: str = "") -> str:
     """Known names that resemble an unknown one."""
-    names, last = _names(TrainConfig), name.rpartition(".")[2]
+    names, last = list(_parser().get_defaults().keys()), name.rpartition(".")[2]
     close = [each for each in names if each.rpartition(".")[2] == last] or get_close_matches(name, names)
     meant = f"did you mean {' or '.join(dashes + each for each in close)}? " if close else ""
     return f"{meant}`trueshift train --help` lists all"
 
 
-def _names(kind: Any, prefix: str = "") -> list[str]:
-    """All options."""
-    found: list[str] = []
-    for key, hint in get_type_hints(kind).items():
-        found += _names(hint, f"{prefix}{key}.") if is_dataclass(hint) else [prefix + key]
-    return found
-
-
-def _parser(program: str) -> Any:
-    parser = ArgumentParser(prog=program, exit_on_error=False, usage=_USAGE, description=_ABOUT, allow_abbrev=False)
+@cache  # making one takes longer than reading a recipe
+def _parser(program: str = "trueshift train") -> Any:
+    parser = ArgumentParser(program, _USAGE, _ABOUT, exit_on_error=False, allow_abbrev=False)
     parser.add_class_arguments(TrainConfig)
     return parser
 

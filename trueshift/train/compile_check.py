@@ -31,25 +31,22 @@ def compiled(network: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def weights_moved(network: nn.Module, move: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Replace parameters for a while, where ``move`` returns a value; these and all buffers are restored exactly."""
+def constants_moved(network: nn.Module) -> Iterator[None]:
+    """Add noise to constant parameters for a while; all parameters and buffers are restored exactly.
+
+    Zeros, as in a fresh SwinV2's norms, would hide wrong gradients behind them.
+    """
     before = [tensor.detach().clone() for tensor in (*network.parameters(), *network.buffers())]
     try:
         with torch.no_grad():
             for parameter in network.parameters():
-                if (moved := move(parameter)) is not None:
-                    parameter.copy_(moved)
+                if parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
+                    parameter.add_(0.1 * torch.randn_like(parameter))
         yield
     finally:
         with torch.no_grad():
             for tensor, value in zip((*network.parameters(), *network.buffers()), before, strict=True):
                 tensor.copy_(value)
-
-
-def otherwise_if_constant(parameter: Tensor) -> Tensor | None:
-    """Noise for a constant parameter: zeros, as in a fresh SwinV2's norms, would hide wrong gradients behind them."""
-    constant = parameter.numel() > 0 and bool((parameter == parameter.flatten()[0]).all())
-    return parameter + 0.1 * torch.randn_like(parameter) if constant else None
 
 
 def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
@@ -64,9 +61,7 @@ def gradients(network: nn.Module, loss: Callable[[], Tensor]) -> Gradients:
 def disagreement(found: Gradients, plain: Gradients, precise: Gradients) -> str | None:
     """What is wrong with a compiled network's gradients, each parameter by itself; None if nothing is.
 
-    Args:
-        plain: the eager gradients, with the same random numbers.
-        precise: the same in float32. In bf16 on a CPU, torch's norms err by as much as a gradient is large.
+    Those in float32 show the error of the eager ones: in bf16 on a CPU, torch's norms err by as much as a gradient is.
     """
     own = _size(plain.values())
     if not isfinite(own):
@@ -89,12 +84,9 @@ def fault_of_compiler(
 ) -> str | None:
     """What is wrong with a compiled network, in words, the same in all processes; the network is left unchanged.
 
-    Args:
-        by_compiler: computes the loss by the compiled network.
-        own: computes it by the network, with the same random numbers.
-        in_float32: the same in float32.
+    Each function computes the loss, with the same random numbers.
     """
-    with weights_moved(network, otherwise_if_constant):
+    with constants_moved(network):
         try:
             found = gradients(network, by_compiler)
             plain = precise = gradients(network, own)

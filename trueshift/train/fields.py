@@ -1,13 +1,10 @@
 """The task ``fields``: the next state of a simulation from this one, by FieldNet."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -17,61 +14,44 @@ from ..models import hub as saving
 from ..models.registry import is_ours, resolve_name
 from ..tasks.adapted import LIBRARY
 from ..tasks.fields import FieldNet, FieldNetConfig
-from .config import TrainConfig
-from .data.fields import FieldData, FieldFeed, FieldReader, kept_on_device, open_field_data
-from .data.loader import Batch
-from .data.sampler import BatchOrder
-from .network import backbone_arguments
-from .task import Measurement, Task
-
-
-class _RelativeError:
-    """The mean relative L2 error."""
-
-    def __init__(self) -> None:
-        self.total = torch.zeros((), dtype=torch.float64)
-
-    def update(self, predicted: Tensor, targets: Tensor) -> None:
-        self.total += relative_l2(predicted, targets).double().sum().cpu()
-
-    def compute(self, images: int) -> Measurement:
-        if dist.is_initialized():
-            dist.all_reduce(self.total)
-        error = float(self.total / images)
-        values = {"relative_l2": error, "images": images}
-        return Measurement(max(0.0, 1 - error), values, f"relative L2 {error:.4f}")
+from .data.fields import FieldData, FieldReader, open_field_data
+from .data.loader import Batch, DirectFeed
+from .network import backbone_arguments, decoder_arguments
+from .task import Classification, Measurement, Segmentation, Task
 
 
 class Fields(Task):
     """The next state from this one, both normalized; weights are ranked by 1 - relative L2, at least 0."""
 
-    score_name, protocols_needed = "skill", "none"
+    score_name, protocols_needed, tallied = "skill", "none", ()
     data: FieldData
 
     def open_data(self) -> FieldData:
         return open_field_data(self.config)
 
-    def check_order(self, order: BatchOrder) -> None:
-        """Any batch will do."""
-
     def build_network(self) -> nn.Module:
-        network = build_field_net(self.config, self.data)
-        check_size(self.data.train.size, network.size_multiple)
-        self.on_device = kept_on_device(self.config, self.data, self.device)
+        """FieldNet on the network of a configuration, at the size of the data."""
+        asked, decoder = self.config.model, decoder_arguments(self.config, FieldNetConfig)
+        if not (is_ours(asked.name) or asked.name.startswith(LIBRARY)):
+            resolve_name(asked.name)  # raises with a suggestion
+        pairs = self.data.train
+        given: dict[str, Any] = {"img_size": pairs.size, **backbone_arguments(self.config), **decoder}
+        network = FieldNet(asked.name, pairs.channels, **given)
+        if asked.start_from:
+            saving.load_weights(network, saving.fetch(asked.start_from, saving.WEIGHTS))
+        check_size(pairs.size, network.size_multiple)
         return network.train()
 
-    def _reader(self, name: str) -> FieldReader:
-        return FieldReader(getattr(self.data, name), self.data.statistics, self.device, self.on_device)
-
-    def feed(self, order: BatchOrder) -> FieldFeed:
-        self.test_reader = self._reader("test")
-        return FieldFeed(self._reader("train"), order, self.share, self.config.fields.random_rolls, self.config.seed)
+    def feed(self) -> DirectFeed:
+        how = self.data.statistics, self.device, self.on_device(self.data.small)
+        self.test_reader = FieldReader(self.data.test, *how)
+        reader = FieldReader(self.data.train, *how, self.config.fields.random_rolls, self.config.seed)
+        return DirectFeed(reader.rolled, self.order)
 
     def describe_input(self) -> str:
         rows, columns = self.data.train.size
-        return (
-            f"{self.data.train.channels} x {rows} x {columns} ({'on the device' if self.on_device else 'from files'})"
-        )
+        where = "on the device" if self.on_device(self.data.small) else "from files"
+        return f"{self.data.train.channels} x {rows} x {columns} ({where})"
 
     def describe_data(self) -> str:
         return f"{len(self.data.train):,} pairs of states of {self.describe_input()}"
@@ -83,11 +63,13 @@ class Fields(Task):
         """The mean relative L2 error over a batch."""
         return relative_l2(model(batch.images).float(), batch.labels).mean()
 
-    def _metric(self) -> _RelativeError:
-        return _RelativeError()
+    def _tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return relative_l2(outputs, targets).double().sum()
 
-    def _predict(self, model: nn.Module, images: Tensor) -> Tensor:
-        return model(images)
+    def _measurement(self, sums: Tensor, images: int) -> Measurement:
+        error = float(sums / images)
+        values = {"relative_l2": error, "images": images}
+        return Measurement(max(0.0, 1 - error), values, f"relative L2 {error:.4f}")
 
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Tensor]]:
         own, size = np.array(self.own_test_indices), self.config.evaluate.batch_size
@@ -101,16 +83,4 @@ class Fields(Task):
         return model.save_pretrained(folder)
 
 
-def build_field_net(config: TrainConfig, data: FieldData) -> FieldNet:
-    """FieldNet on the network of a configuration, at the size of the data."""
-    asked, decoder = config.model, config.fields.decoder
-    known = [field.name for field in fields(FieldNetConfig) if field.name != "out_chans"]
-    if unknown := sorted(decoder.keys() - set(known)):
-        raise ValueError(f"fields.decoder has {', '.join(unknown)}: needs some of {', '.join(known)}")
-    if not (is_ours(asked.name) or asked.name.startswith(LIBRARY)):
-        resolve_name(asked.name)  # raises with a suggestion
-    given: dict[str, Any] = {"img_size": data.train.size, **backbone_arguments(config), **decoder}
-    network = FieldNet(asked.name, data.train.channels, **given)
-    if asked.start_from:
-        saving.load_weights(network, saving.fetch(asked.start_from, saving.WEIGHTS))
-    return network
+TASKS: dict[str, type[Task]] = {"classification": Classification, "segmentation": Segmentation, "fields": Fields}

@@ -19,12 +19,9 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class RunLog:
-    """Appends to ``log.jsonl``, and passes numbers on to accelerate's trackers.
+    """Appends to ``log.jsonl``, and passes numbers on to accelerate's trackers; entries after ``step`` are dropped.
 
     accelerate has no tracker for JSON lines, nor one that drops the entries of steps that are made again.
-
-    Args:
-        step: that the run resumes from; later entries are dropped.
     """
 
     def __init__(self, folder: Path, config: LogConfig, settings: dict[str, Any], step: int = 0) -> None:
@@ -74,13 +71,7 @@ def _step_of(line: str) -> float:
 
 
 class RunReport:
-    """A bar on a terminal, a line every ten seconds elsewhere; and the log.
-
-    Args:
-        log: of the first process; None in the others, which report to stderr.
-        total: steps of the whole run.
-        done: steps made before.
-    """
+    """A bar on a terminal, a line every ten seconds elsewhere; and the log, which only the first process has."""
 
     def __init__(self, console: Console, log: RunLog | None, total: int, done: int = 0) -> None:
         self.console, self.log, self.total = console, log, total

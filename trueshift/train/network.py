@@ -62,12 +62,18 @@ def backbone_arguments(config: TrainConfig) -> dict[str, Any]:
     return {key: value for key, value in arguments.items() if value is not None}
 
 
+def decoder_arguments(config: TrainConfig, kind: type) -> dict[str, Any]:
+    """Arguments of what is behind the backbone of a dense network; its first is not the user's."""
+    given: dict[str, Any] = getattr(config, config.task).decoder
+    _, *known = (field.name for field in fields(kind))
+    if unknown := sorted(given.keys() - set(known)):
+        raise ValueError(f"{config.task}.decoder has {', '.join(unknown)}: needs some of {', '.join(known)}")
+    return given
+
+
 def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
     """UperNet on the network of a configuration; either may start from a folder."""
-    asked, decoder = config.model, config.segmentation.decoder
-    known = [field.name for field in fields(UperNetConfig) if field.name != "num_classes"]
-    if unknown := sorted(decoder.keys() - set(known)):
-        raise ValueError(f"segmentation.decoder has {', '.join(unknown)}: needs some of {', '.join(known)}")
+    asked, decoder = config.model, decoder_arguments(config, UperNetConfig)
     if not is_ours(asked.name):
         if _is_timms(asked.name):
             raise ValueError(f"{asked.name} is timm's own: UperNet needs a network of ours, e.g. a_swin_tiny")

@@ -17,10 +17,10 @@ from rich.console import Console
 from timm.data import Mixup
 from torch import Tensor, nn
 
-from ..data import Preparation, Unreadable, read_ahead
+from ..data import Preparation, Prepared, Unreadable, read_ahead
 from ..data.source import IGNORED
 from ..data.transforms import ScenePreparation
-from ..eval.metrics.consistency import MeanIoU
+from ..eval.metrics.consistency import MeanIoU, class_counts
 from ..eval.models.load import load_eval_model
 from ..eval.options import EvalOptions
 from ..eval.protocols.registry import PROTOCOLS, find_protocols
@@ -34,9 +34,9 @@ from ..tasks.inference import segment_whole
 from ..utils.evaluation_mode import in_evaluation
 from .config import TrainConfig
 from .data.augment import ClassificationTransform, SegmentationTransform
-from .data.loader import ALONE, AugmentedSamples, Batch, LoaderFeed, Share
-from .data.on_device import ResidentFeed, ResidentImages, is_resident, needs_loader
-from .data.sampler import BatchOrder
+from .data.loader import AugmentedSamples, Batch, DirectFeed, LoaderFeed
+from .data.on_device import ResidentImages, is_resident, needs_loader
+from .data.sampler import ALONE, BatchOrder, Share
 from .data.splits import open_training_data
 from .network import build_network, build_segmenter, preparation_for, save_network
 
@@ -55,6 +55,7 @@ class Task(ABC):
 
     score_name: ClassVar[str]
     protocols_needed: ClassVar[str]
+    tallied: tuple[int, ...]  # shape of what is summed over the test images
     preparation: Preparation | ScenePreparation  # once the network is built
 
     def __init__(self, config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> None:
@@ -64,22 +65,24 @@ class Task(ABC):
         if wrong := [each.name for each in self.protocols if each.dense != (config.task == "segmentation")]:
             raise ValueError(f"evaluate.protocols {', '.join(wrong)}: {config.task} needs {self.protocols_needed}")
         self.own_test_indices = range(share.rank, len(self.data.test), share.processes)
+        self.order = BatchOrder(len(self.data.train), config.batch_size, share, config.accumulate, config.seed)
 
     def open_data(self) -> Any:
         """What to learn from and to measure on."""
         return open_training_data(self.config, fetch=self.share.rank == 0)
 
     @abstractmethod
-    def check_order(self, order: BatchOrder) -> None:
-        """Refuse batches that cannot be trained on."""
-
-    @abstractmethod
     def build_network(self) -> nn.Module:
         """The network to train; random numbers are seeded before."""
 
     @abstractmethod
-    def feed(self, order: BatchOrder) -> Any:
-        """The training batches, once the network is built: has ``epoch(epoch, first_step)``."""
+    def feed(self) -> LoaderFeed | DirectFeed:
+        """The training batches, once the network is built."""
+
+    def on_device(self, small: bool) -> bool:
+        """Whether data of this size is to be held on the training device."""
+        wanted = self.config.data.on_device
+        return wanted == "yes" or (wanted == "auto" and self.device.type == "cuda" and small)
 
     @abstractmethod
     def describe_input(self) -> str:
@@ -115,56 +118,59 @@ class Task(ABC):
     ) -> Measurement | None:
         """Metrics on the test images over all processes; None if asked to stop on the way.
 
-        Args:
-            unreadable: receives the images that could not be read, with the reason.
+        Images that could not be read are added to ``unreadable``, with the reason.
         """
-        metric, images, stopped = self._metric(), 0, False
+        sums, images, stopped = torch.zeros(self.tallied, dtype=torch.float64, device=self.device), 0, False
         with in_evaluation(model):
             for inputs, targets in self._test_batches(unreadable):
                 with autocast():
-                    logits = self._predict(model, inputs).float()
-                metric.update(logits, targets)
+                    outputs = self._predict(model, inputs).float()
+                sums += self._tally(outputs, targets)
                 images += len(targets)
                 if stopped := stop():
                     break
-        ends = torch.tensor([images, stopped])
+        sums, ends = sums.cpu(), torch.tensor([images, stopped])
         if dist.is_initialized():
+            dist.all_reduce(sums)
             dist.all_reduce(ends)  # one process that stops stops all
         all_images, any_stopped = ends.tolist()
         if any_stopped:
             return None
         if not all_images:
             raise ValueError("none of the images to measure on could be read")
-        return metric.compute(all_images)
+        return self._measurement(sums, all_images)
 
     @abstractmethod
-    def _metric(self) -> Any:
-        """Has ``update(logits, targets)`` and ``compute(images)``, the latter over all processes."""
+    def _tally(self, outputs: Tensor, targets: Any) -> Tensor:
+        """What a batch adds to the sums."""
 
     @abstractmethod
-    def _predict(self, model: nn.Module, images: Tensor) -> Tensor: ...
+    def _measurement(self, sums: Tensor, images: int) -> Measurement:
+        """The metrics of all sums."""
+
+    def _predict(self, model: nn.Module, images: Tensor) -> Tensor:
+        return model(images)
 
     @abstractmethod
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Any]]: ...
 
     def _batched(
-        self, samples: Iterable[Any], parts: Callable[[Any], tuple[Tensor, Any]], unreadable: set[str]
+        self, samples: Iterable[Prepared | Unreadable], unreadable: set[str]
     ) -> Iterator[tuple[Tensor, list[Any]]]:
         """Prepared samples in order, batched while their sizes are equal; those without a target are left out."""
         normalize = self.preparation.normaliser(self.device)
 
-        def readable() -> Iterator[tuple[Tensor, Any]]:
+        def readable() -> Iterator[Prepared]:
             for sample in samples:
-                found = None if isinstance(sample, Unreadable) else parts(sample)
-                if found is None or found[1] is None:
-                    unreadable.add(f"{sample.name}: {getattr(sample, 'reason', 'it has no label')}")
+                if isinstance(sample, Prepared) and sample.target is not None:
+                    yield sample
                 else:
-                    yield found
+                    unreadable.add(f"{sample.name}: {getattr(sample, 'reason', 'it has no label')}")
 
-        for _, alike in groupby(readable(), lambda pair: pair[0].shape):
+        for _, alike in groupby(readable(), lambda sample: sample.canvas.shape):
             while batch := list(islice(alike, self.config.evaluate.batch_size)):
-                canvases, targets = zip(*batch, strict=True)
-                yield normalize(torch.stack(canvases).to(self.device, non_blocking=True)), list(targets)
+                canvases = torch.stack([sample.canvas for sample in batch])
+                yield normalize(canvases.to(self.device, non_blocking=True)), [sample.target for sample in batch]
 
     def evaluate(self, folder: Path, step: int, console: Console) -> dict[str, Any]:
         """Results of the protocols on weights as they were written, in float32 as in the paper."""
@@ -178,24 +184,6 @@ class Task(ABC):
             return run_evaluation(subject, self.data.test, self.protocols, options, progress=progress)
 
 
-class _Accuracy:
-    """Top-1 and cross-entropy."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.sums = torch.zeros(2, dtype=torch.float64, device=device)
-
-    def update(self, logits: Tensor, targets: Tensor) -> None:
-        self.sums[0] += (logits.argmax(1) == targets).sum()
-        self.sums[1] += F.cross_entropy(logits, targets, reduction="sum")
-
-    def compute(self, images: int) -> Measurement:
-        sums = self.sums.cpu()
-        if dist.is_initialized():
-            dist.all_reduce(sums)
-        top1, loss = (sums / images).tolist()
-        return Measurement(top1, {"top1": top1, "loss": loss, "images": images}, f"top-1 {100 * top1:.2f} %")
-
-
 def divergence(first: Float[Tensor, "B classes"], second: Float[Tensor, "B classes"]) -> Float[Tensor, ""]:
     """Symmetric Kullback-Leibler divergence of two predictions, given as logits: the mean over a batch."""
     one, other = first.log_softmax(1), second.log_softmax(1)
@@ -206,6 +194,7 @@ class Classification(Task):
     """One class per image."""
 
     score_name, protocols_needed = "top1", "those for whole images, e.g. circular"
+    tallied = (2,)  # right answers, cross-entropy
     preparation: Preparation
     mixup: Mixup | None = None
     test_images: ResidentImages | None = None
@@ -222,34 +211,31 @@ class Classification(Task):
                 label_smoothing=augment.label_smoothing,
                 num_classes=len(self.data.classes),
             )
-
-    def check_order(self, order: BatchOrder) -> None:
-        if self.mixup and order.batch_size // order.parts % 2:
-            raise ValueError(
-                f"batch_size {order.batch_size} in {order.parts} parts: mixup and cutmix need an even number of "
-                f"images in each, e.g. {2 * order.parts * max(1, order.batch_size // (2 * order.parts))}"
-            )
+            size, parts = config.batch_size, self.order.parts
+            if size // parts % 2:
+                raise ValueError(
+                    f"batch_size {size} in {parts} parts: mixup and cutmix need an even number of "
+                    f"images in each, e.g. {2 * parts * max(1, size // (2 * parts))}"
+                )
 
     def build_network(self) -> nn.Module:
         network = build_network(self.config, len(self.data.classes))
         self.preparation = preparation_for(self.config, network)
         return network
 
-    def feed(self, order: BatchOrder) -> LoaderFeed | ResidentFeed:
+    def feed(self) -> LoaderFeed | DirectFeed:
         """From pixels on the device where they fit, otherwise from worker processes."""
         config, data = self.config, self.data
         transform = ClassificationTransform(self.preparation, config.augment, config.seed)
         for_loader, small = needs_loader(config.augment), is_resident(data.train) and is_resident(data.test)
-        wanted = config.data.on_device
-        if wanted == "yes" and (for_loader or not small):
+        if config.data.on_device == "yes" and (for_loader or not small):
             why = f"augment.{for_loader[0]} works on single images" if for_loader else "the images are not small"
             raise ValueError(f"data.on_device is yes, but {why}: needs 'auto' or 'no'")
-        if wanted == "yes" or (wanted == "auto" and self.device.type == "cuda" and small and not for_loader):
+        if self.on_device(small and not for_loader):
             self.test_images = ResidentImages(data.test, self.preparation, self.device)
             images = ResidentImages(data.train, self.preparation, self.device)
-            return ResidentFeed(images, transform, order, self.share)
-        samples = AugmentedSamples(data.train, transform)
-        return LoaderFeed(samples, order, self.share, self.device, config.data.workers)
+            return DirectFeed(images.augmented(transform), self.order)
+        return LoaderFeed(AugmentedSamples(data.train, transform), self.order, self.device, config.data.workers)
 
     def describe_input(self) -> str:
         how = "on the device" if self.test_images is not None else f"{self.config.data.workers} workers"
@@ -273,11 +259,12 @@ class Classification(Task):
         loss = F.cross_entropy(logits, torch.cat([targets, targets]), label_smoothing=smoothing)
         return loss + weight * divergence(*logits.chunk(2))
 
-    def _metric(self) -> _Accuracy:
-        return _Accuracy(self.device)
+    def _tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.stack([(outputs.argmax(1) == targets).sum(), F.cross_entropy(outputs, targets, reduction="sum")])
 
-    def _predict(self, model: nn.Module, images: Tensor) -> Tensor:
-        return model(images)
+    def _measurement(self, sums: Tensor, images: int) -> Measurement:
+        top1, loss = (sums / images).tolist()
+        return Measurement(top1, {"top1": top1, "loss": loss, "images": images}, f"top-1 {100 * top1:.2f} %")
 
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Tensor]]:
         own = self.own_test_indices
@@ -287,30 +274,11 @@ class Classification(Task):
             return
         for_gpu, workers = self.device.type == "cuda", self.config.data.workers
         samples = read_ahead(self.data.test, own, self.preparation, workers=workers, for_gpu=for_gpu)
-        for images, labels in self._batched(samples, lambda sample: (sample.canvas, sample.label), unreadable):
+        for images, labels in self._batched(samples, unreadable):
             yield images, torch.tensor(labels).to(self.device)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
         return save_network(model, folder, self.preparation, self.data.classes)
-
-
-class _MaskAccuracy:
-    """mIoU at the masks' own sizes."""
-
-    def __init__(self, classes: int) -> None:
-        self.mean_iou = MeanIoU(classes, IGNORED)
-
-    def update(self, logits: Tensor, targets: list[Any]) -> None:
-        for answer, mask in zip(logits, targets, strict=True):
-            labels = labels_at(answer, (mask.shape[0], mask.shape[1]))
-            self.mean_iou.update(labels[None].cpu(), torch.from_numpy(mask)[None])
-
-    def compute(self, images: int) -> Measurement:
-        score = float(self.mean_iou.compute())
-        if isnan(score):
-            raise ValueError("none of the images to measure on has a labelled pixel: needs masks that are not all void")
-        values = {"mean_iou": score, "pixel_accuracy": self.mean_iou.pixel_accuracy(), "images": images}
-        return Measurement(score, values, f"mIoU {100 * score:.2f} %")
 
 
 class Segmentation(Task):
@@ -320,11 +288,13 @@ class Segmentation(Task):
     preparation: ScenePreparation
     transform: SegmentationTransform
 
-    def check_order(self, order: BatchOrder) -> None:
-        if order.batch_size // order.parts < 2:
+    def __init__(self, config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> None:
+        super().__init__(config, share, device)
+        self.tallied = (len(self.data.classes), 3)  # of class_counts
+        if config.batch_size // self.order.parts < 2:
             raise ValueError(
-                f"batch_size {order.batch_size} in {order.parts} parts: batch norm over whole images needs at least "
-                f"2 images in each, e.g. --batch_size {2 * order.parts}"
+                f"batch_size {config.batch_size} in {self.order.parts} parts: batch norm over whole images needs at "
+                f"least 2 images in each, e.g. --batch_size {2 * self.order.parts}"
             )
 
     def build_network(self) -> nn.Module:
@@ -345,9 +315,9 @@ class Segmentation(Task):
         self.transform = SegmentationTransform(self.preparation, wanted.augment, self.config.seed)
         return network
 
-    def feed(self, order: BatchOrder) -> LoaderFeed | ResidentFeed:
+    def feed(self) -> LoaderFeed:
         samples = AugmentedSamples(self.data.train, self.transform)
-        return LoaderFeed(samples, order, self.share, self.device, self.config.data.workers)
+        return LoaderFeed(samples, self.order, self.device, self.config.data.workers)
 
     def describe_input(self) -> str:
         crop, frame = self.config.segmentation.augment.crop, self.transform.frame
@@ -358,8 +328,22 @@ class Segmentation(Task):
         """The mean over the labelled pixels of a batch."""
         return model(batch.images, batch.labels)
 
-    def _metric(self) -> _MaskAccuracy:
-        return _MaskAccuracy(len(self.data.classes))
+    def _tally(self, outputs: Tensor, targets: list[Any]) -> Tensor:
+        """At the masks' own sizes."""
+        counts = [
+            class_counts(labels_at(logits, mask.shape).cpu(), torch.from_numpy(mask), self.tallied[0], IGNORED)
+            for logits, mask in zip(outputs, targets, strict=True)
+        ]
+        return torch.stack(counts).sum(0).to(self.device)
+
+    def _measurement(self, sums: Tensor, images: int) -> Measurement:
+        measure = MeanIoU(self.tallied[0], IGNORED, distributed_available_fn=lambda: False)  # all are summed already
+        measure.add(sums.long())
+        score = float(measure.by_class().nanmean())
+        if isnan(score):
+            raise ValueError("none of the images to measure on has a labelled pixel: needs masks that are not all void")
+        values = {"mean_iou": score, "pixel_accuracy": measure.pixel_accuracy(), "images": images}
+        return Measurement(score, values, f"mIoU {100 * score:.2f} %")
 
     def _predict(self, model: nn.Module, images: Tensor) -> Tensor:
         return segment_whole(model, images)  # type: ignore[arg-type]
@@ -367,7 +351,7 @@ class Segmentation(Task):
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, list[Any]]]:
         own, fits = self.own_test_indices, [PROTOCOLS["ade20k-standard"]]  # as the network is used: resized or padded
         samples = read_scenes(self.data.test, own, self.preparation, fits, workers=self.config.data.workers)
-        return self._batched(samples, lambda sample: (sample.canvas, sample.target), unreadable)
+        return self._batched(samples, unreadable)
 
     def save(self, model: nn.Module, folder: Path) -> Path:
         assert isinstance(model, UperNet)

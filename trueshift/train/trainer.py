@@ -30,11 +30,11 @@ from .checkpoint import CheckpointFolder, Snapshot, find_snapshot
 from .compile_check import AGAIN_AT, compiled, fault_of_compiler
 from .config import TrainConfig
 from .cuda_graph import GraphedStep, LossAndNorm, check_capture
-from .data.loader import Batch, Share
-from .data.sampler import BatchOrder
+from .data.loader import Batch
+from .data.sampler import Share
 from .divergence import Diverged, LossWatch, first_not_finite
+from .fields import TASKS
 from .log import RunLog, RunReport
-from .open_task import open_task
 from .optimization import build_optimizer, build_schedule, load_state
 from .preemption import StopRequest
 from .task import Measurement
@@ -95,11 +95,8 @@ class Trainer:
         self.share = Share(self.accelerator.process_index, self.accelerator.num_processes)
         check_capture(config, self.device, self.share.processes)
         with self.accelerator.main_process_first():  # it may download
-            self.task = open_task(config, self.share, self.device)
-        self.data = self.task.data
-        parts = self.share.processes * config.accumulate
-        self.order = BatchOrder(len(self.data.train), config.batch_size, parts, config.seed)
-        self.task.check_order(self.order)
+            self.task = TASKS[config.task](config, self.share, self.device)
+        self.data, self.order = self.task.data, self.task.order
 
         seed_everything(config.seed)
         self.network = self.task.build_network()
@@ -119,7 +116,7 @@ class Trainer:
         self.compiler_checked: int | None = None  # step of the last check, which passed
         learned = [part for part in self.network.modules() if isinstance(part, LearnedScore)]
         self.cooling = [part for part in learned if part.final_temperature != part.temperature]
-        self.feed = self.task.feed(self.order)
+        self.feed = self.task.feed()
 
         self.checkpoints = CheckpointFolder(self.folder / "checkpoints", config.checkpoint.keep)
         self.watch = LossWatch()

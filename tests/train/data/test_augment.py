@@ -103,13 +103,6 @@ def test_places_are_equally_likely_and_all_that_is_drawn_is_independent():
     assert abs(np.corrcoef(both.T) - np.eye(12)).max() < 5 / np.sqrt(COUNT)
 
 
-def test_one_image_gets_what_it_gets_among_others():
-    change, among = transform(seed=1, flip=0.5, vertical_flip=0.5, pad_crop=3), np.arange(30).reshape(5, 6)
-    together = change.drawn(4, among)
-    for index in among.flat:
-        assert np.array_equal(change.drawn(4, np.array(index)), together[divmod(index, 6)])
-
-
 WAYS = [
     {"flip": 0.5, "vertical_flip": 0.5, "circular_shift": True, "pad_crop": 2, "erasing": 0.5},
     {"crop_scale": (0.3, 1.0)},
@@ -216,16 +209,6 @@ def test_a_rectangle_of_noise_and_the_rest_bit_for_bit():
     assert 0.25 < parts.max() < 0.35
     assert abs(found[changed].mean()) < 0.03
     assert abs(found[changed].std() - 1) < 0.03
-
-
-def test_the_seed_alone_decides_whatever_else_is_in_the_batch():
-    images, seeds = torch.randn(6, 3, 16, 16), [2**64 - 1, 5, 2**63, 0, 5, 77]
-    together = erased(images, seeds)
-    for number, seed in enumerate(seeds):
-        assert torch.equal(erased(images[number : number + 1], [seed])[0], together[number])
-    assert torch.equal(erased(images.flip(0), seeds[::-1]).flip(0), together)
-    assert torch.equal(together[1] != images[1], together[4] != images[4])
-    assert not torch.equal(together[0] != images[0], together[1] != images[1])
 
 
 def test_as_often_as_asked_and_never_where_there_is_no_room():

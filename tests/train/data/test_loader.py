@@ -10,29 +10,24 @@ from trueshift.data.subset import Subset
 from trueshift.train.config import AugmentConfig
 from trueshift.train.data import on_device as resident_module
 from trueshift.train.data.augment import ClassificationTransform
-from trueshift.train.data.loader import AugmentedSamples, LoaderFeed, Share
-from trueshift.train.data.on_device import ResidentFeed, ResidentImages, is_resident, needs_loader
-from trueshift.train.data.sampler import BatchOrder
+from trueshift.train.data.loader import AugmentedSamples, DirectFeed, LoaderFeed
+from trueshift.train.data.on_device import ResidentImages, is_resident, needs_loader
+from trueshift.train.data.sampler import ALONE, BatchOrder, Share
 
 COUNT = 26
 SAMPLE = Subset(EmbeddedSample(), np.arange(COUNT))
 SMALL = Preparation((24, 24), 0.875)
-ALONE = Share()
 EVERYTHING = AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=3, circular_shift=True, erasing=0.5)
 
 
-def order(processes=1, accumulate=1):
-    return BatchOrder(len(SAMPLE), 12, processes * accumulate, seed=3)
-
-
 def on_device(share=ALONE, accumulate=1, augment=EVERYTHING):
-    images, transform = ResidentImages(SAMPLE, SMALL, "cpu"), ClassificationTransform(SMALL, augment, 3)
-    return ResidentFeed(images, transform, order(share.processes, accumulate), share)
+    read = ResidentImages(SAMPLE, SMALL, "cpu").augmented(ClassificationTransform(SMALL, augment, 3))
+    return DirectFeed(read, BatchOrder(COUNT, 12, share, accumulate, seed=3))
 
 
 def by_loader(share=ALONE, accumulate=1, augment=EVERYTHING, workers=0, source=SAMPLE):
     images = AugmentedSamples(source, ClassificationTransform(SMALL, augment, 3))
-    return LoaderFeed(images, order(share.processes, accumulate), share, "cpu", workers)
+    return LoaderFeed(images, BatchOrder(COUNT, 12, share, accumulate, seed=3), "cpu", workers)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +84,6 @@ def test_each_change_is_made(left_out):
             torch.cat([batch.images for batch in feed(augment=each).epoch(0)]) for each in (EVERYTHING, less)
         )
         assert not torch.equal(whole, without)
-
-
-def test_an_epoch_without_changes_is_what_is_measured_on():
-    for feed in (on_device, by_loader):
-        for batch in feed(augment=AugmentConfig(flip=0.0)).epoch(0):
-            wanted = torch.stack([SMALL.normalise(SMALL.canvas(SAMPLE[int(at)].image)) for at in batch.indices])
-            assert torch.equal(batch.images, wanted)
 
 
 both_feeds = pytest.mark.parametrize("feed", [on_device, by_loader])
@@ -183,3 +171,33 @@ def test_few_pixels_in_memory_can_live_on_a_device_unless_the_loader_is_needed(d
     assert not is_resident(damaged())
     monkeypatch.setattr(resident_module, "LARGEST", SAMPLE.pixels.nbytes - 1)
     assert not is_resident(SAMPLE)
+
+
+# -- which images a step takes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("images", "batch"), [(40, 8), (43, 8), (8, 8), (15, 8), (7, 1)])
+def test_an_epoch_takes_no_image_twice_and_all_have_their_turn(images, batch):
+    order = BatchOrder(images, batch)
+    epochs = [order.passes(epoch) for epoch in range(12)]
+    for epoch in epochs:
+        assert epoch.shape == (order.steps, batch) == (images // batch, batch)
+        assert len(np.unique(epoch)) == epoch.size
+    assert set(np.concatenate(epochs).ravel()) == set(range(images))  # though a batch must be full
+
+
+def test_every_epoch_and_every_seed_has_an_order_of_its_own():
+    orders = [BatchOrder(1000, 10, seed=seed).passes(epoch).ravel() for seed in range(3) for epoch in range(3)]
+    for number, one in enumerate(orders):
+        for other in orders[:number]:
+            assert (one == other).mean() < 0.05
+    assert np.array_equal(BatchOrder(1000, 10, seed=2).passes(2).ravel(), orders[-1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "parts", "sizes"), [(50, 4, "48 or 52"), (3, 4, "4"), (48, 5, "45 or 50"), (1, 2, "2")]
+)
+def test_a_batch_that_cannot_be_shared_is_refused_with_sizes_that_can(batch, parts, sizes):
+    for order in ({"share": Share(0, parts)}, {"accumulate": parts}):
+        with pytest.raises(ValueError, match=f"batch_size {batch} .* needs e.g. {sizes}$"):
+            BatchOrder(1000, batch, **order)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from trueshift.data import Sample, ScenePreparation
 from trueshift.data.source import IGNORED
-from trueshift.train.data.augment import SegmentationTransform, largest_share, nearest
+from trueshift.train.data.augment import SegmentationTransform, largest_share
 from trueshift.train.dense_config import SegmentationAugmentConfig
 
 
@@ -197,15 +197,6 @@ def test_unlabelled_pixels_do_not_count_for_the_share():
     assert largest_share(np.array([[0, 0, 0, 1]])) == 0.75
     assert largest_share(np.array([[0, 0, 0, 1, *[IGNORED] * 12]])) == 0.75
     assert largest_share(np.full((2, 2), IGNORED)) == 1.0
-
-
-def test_the_nearest_pixel_is_the_one_under_the_centre():
-    assert nearest(4, 2).tolist() == [1, 3]
-    assert nearest(2, 4).tolist() == [0, 0, 1, 1]
-    assert nearest(3, 5).tolist() == [0, 0, 1, 2, 2]
-    for length, onto in [(7, 3), (3, 7), (480, 683), (1, 9), (9, 1)]:
-        places = (np.arange(onto) + 0.5) * length / onto
-        assert np.array_equal(nearest(length, onto), np.floor(places + 1e-9))
 
 
 def test_a_scene_without_labels_cannot_be_learned_from():

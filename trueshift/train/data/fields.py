@@ -1,6 +1,5 @@
 """Batches of fields: pairs of states, normalized, and rolled together if wanted."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +13,7 @@ from ...data.fields import FieldPairs, FieldStatistics, open_fields
 from ...ops.geometry.shift import IMAGE_DIMS, circular_shift
 from ...utils.rng import uniform
 from ..config import TrainConfig
-from .loader import Batch, Share
 from .on_device import LARGEST
-from .sampler import BatchOrder
 
 _ROWS, _COLUMNS = 20, 21  # streams of random numbers, beside those of images
 
@@ -32,6 +29,11 @@ class FieldData:
     def statistics(self) -> FieldStatistics:
         """By which both are normalized."""
         return self.train.statistics()
+
+    @property
+    def small(self) -> bool:
+        """Whether a device can hold all states."""
+        return max(pairs.states.size for pairs in (self.train, self.test)) * 4 <= LARGEST
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -64,10 +66,23 @@ def open_field_data(config: TrainConfig) -> FieldData:
 
 
 class FieldReader:
-    """Normalized pairs on a device, by index: from memory there, or read from the file each time."""
+    """Normalized pairs on a device, by index: from memory there, or read from the file each time.
 
-    def __init__(self, pairs: FieldPairs, statistics: FieldStatistics, device: torch.device, on_device: bool) -> None:
-        self.pairs, self.statistics, self.device = pairs, statistics, device
+    Args:
+        rolls: whether each pair is rolled to learn from, another way in each epoch; ``"width"`` for columns alone.
+        seed: of the rolls.
+    """
+
+    def __init__(
+        self,
+        pairs: FieldPairs,
+        statistics: FieldStatistics,
+        device: torch.device,
+        on_device: bool,
+        rolls: bool | str = False,
+        seed: int = 0,
+    ) -> None:
+        self.pairs, self.statistics, self.device, self.rolls, self.seed = pairs, statistics, device, rolls, seed
         self.held: Tensor | None = None
         if on_device:
             states = torch.from_numpy(np.array(pairs.states, np.float32)).to(device)
@@ -82,38 +97,16 @@ class FieldReader:
         now, following = (torch.from_numpy(part).to(self.device) for part in self.pairs.batch(indices))
         return self.statistics.normalize(now), self.statistics.normalize(following)
 
-
-def kept_on_device(config: TrainConfig, data: FieldData, device: torch.device) -> bool:
-    """Whether all states are to be held on the device."""
-    small = max(pairs.states.size for pairs in (data.train, data.test)) * 4 <= LARGEST
-    wanted = config.data.on_device
-    return wanted == "yes" or (wanted == "auto" and device.type == "cuda" and small)
-
-
-class FieldFeed:
-    """Training batches.
-
-    Args:
-        rolls: whether each pair is rolled, another way in each epoch; ``"width"`` for columns alone.
-        seed: of the rolls.
-    """
-
-    def __init__(
-        self, reader: FieldReader, order: BatchOrder, share: Share, rolls: bool | str = False, seed: int = 0
-    ) -> None:
-        self.reader, self.order, self.share, self.rolls, self.seed = reader, order, share, rolls, seed
-
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The passes of this process in one epoch."""
-        for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first_step):
-            now, following = self.reader(indices)
-            if self.rolls:
-                offset = self.offsets(epoch, indices).to(now.device, non_blocking=True)
-                now, following = (circular_shift(part, offset, IMAGE_DIMS) for part in (now, following))
-            yield Batch(now, following, indices)
+    def rolled(self, epoch: int, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The same to learn from in an epoch, rolled together if wanted."""
+        now, following = self(indices)
+        if not self.rolls:
+            return now, following
+        offset = self.offsets(epoch, indices).to(self.device, non_blocking=True)
+        return circular_shift(now, offset, IMAGE_DIMS), circular_shift(following, offset, IMAGE_DIMS)
 
     def offsets(self, epoch: int, indices: np.ndarray) -> Int64[Tensor, "B 2"]:
         """By how many rows and columns each pair is rolled."""
-        rows, columns = self.reader.pairs.size
+        rows, columns = self.pairs.size
         drawn = uniform(self.seed, epoch, indices[:, None], np.array([_ROWS, _COLUMNS]))
         return torch.from_numpy((drawn * (1 if self.rolls == "width" else rows, columns)).astype(np.int64))

@@ -1,6 +1,6 @@
 """Batches: samples read and augmented by worker processes, finished on the device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Int, Shaped, UInt8
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from ...data.source import Source
 from .augment import ClassificationTransform, SegmentationTransform
@@ -18,17 +18,6 @@ _STAND_INS = 16  # tried in place of a sample that cannot be read
 
 _Key = tuple[int, int]  # epoch and index
 _Item = tuple[UInt8[Tensor, "C H W"], Int[Tensor, "..."], int, list[str]]
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which of the processes this one is."""
-
-    rank: int = 0
-    processes: int = 1
-
-
-ALONE = Share()
 
 
 @dataclass(frozen=True)
@@ -74,40 +63,30 @@ class AugmentedSamples(Dataset[_Item]):
 
 
 @dataclass
-class _Passes(Sampler[list[_Key]]):
-    """The keys of each pass of a process, epoch after epoch, from ``epoch`` and ``first_step`` on."""
+class _Keys:
+    """The keys of each pass of a process, epoch after epoch, from an epoch and step on."""
 
     order: BatchOrder
-    share: Share
-    epoch: int = field(default=0, init=False)
-    first_step: int = field(default=0, init=False)
+    start: tuple[int, int] = (0, 0)
 
     def __iter__(self) -> Iterator[list[_Key]]:
-        first = self.first_step
-        for epoch in count(self.epoch):
-            for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first).tolist():
-                yield [(epoch, index) for index in indices]
-            first = 0
-
-    def left(self, first_step: int) -> int:
-        """Passes of an epoch from a step on."""
-        return (self.order.steps - first_step) * self.order.parts // self.share.processes
+        epoch, first = self.start
+        for later in count():
+            for indices in self.order.passes(epoch + later, 0 if later else first).tolist():
+                yield [(epoch + later, index) for index in indices]
 
 
 class LoaderFeed:
     """Batches from a DataLoader, which reads ahead into the next epoch: short epochs would else begin with a wait."""
 
-    def __init__(
-        self, samples: AugmentedSamples, order: BatchOrder, share: Share, device: torch.device | str, workers: int
-    ) -> None:
-        self.device = device
-        self.passes = _Passes(order, share)
+    def __init__(self, samples: AugmentedSamples, order: BatchOrder, device: torch.device | str, workers: int) -> None:
+        self.device, self.keys = device, _Keys(order)
         self.finish = samples.transform.finisher(device)
         self.reading: Iterator[Batch] = iter(())
         self.next: tuple[int, int] | None = None  # epoch and step the reader has come to, unless interrupted
         self.loader = DataLoader(
             samples,
-            batch_sampler=self.passes,
+            batch_sampler=self.keys,
             num_workers=workers,
             collate_fn=Batch.collate,
             pin_memory=torch.device(device).type == "cuda",
@@ -118,9 +97,10 @@ class LoaderFeed:
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The passes of this process in one epoch."""
         if self.next != (epoch, first_step):
-            self.passes.epoch, self.passes.first_step = epoch, first_step
+            self.keys.start = epoch, first_step
             self.reading = iter(self.loader)
-        self.next, left = None, self.passes.left(first_step)
+        order = self.keys.order
+        self.next, left = None, (order.steps - first_step) * order.accumulate
         for number, batch in enumerate(islice(self.reading, left), 1):
             if number == left:
                 self.next = (epoch + 1, 0)
@@ -131,3 +111,16 @@ class LoaderFeed:
 
 def _one_thread(worker: int) -> None:
     torch.set_num_threads(1)  # the processes are the parallelism
+
+
+@dataclass(frozen=True)
+class DirectFeed:
+    """Batches of what needs no workers: ``read(epoch, indices)`` gives images and labels on the device."""
+
+    read: Callable[[int, np.ndarray], tuple[Tensor, Tensor]]
+    order: BatchOrder
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """The passes of this process in one epoch."""
+        for indices in self.order.passes(epoch, first_step):
+            yield Batch(*self.read(epoch, indices), indices)

@@ -1,6 +1,6 @@
 """Small images that live on the training device, and are resized, augmented and normalized there in batches."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -12,8 +12,6 @@ from ...data.source import Source
 from ...data.transforms import Preparation
 from ..config import AugmentConfig
 from .augment import ClassificationTransform
-from .loader import Batch, Share
-from .sampler import BatchOrder
 
 LARGEST = 4 << 30  # bytes of pixels that are kept on a device
 _BITS = 22  # of Pillow's weights
@@ -30,14 +28,10 @@ class ResidentImages:
         pixels = np.ascontiguousarray(source.pixels.transpose(0, 3, 1, 2))  # type: ignore[attr-defined]
         self.pixels = torch.from_numpy(pixels).to(device)
         self.labels = torch.from_numpy(np.asarray(source.labels, np.int64)).to(device)  # type: ignore[attr-defined]
-        self.preparation = preparation
         rows, columns = resize_matrices(pixels.shape[-2:], preparation)
         self.rows, self.columns = torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
         self.unchanged = all(np.array_equal(matrix, np.eye(*matrix.shape)) for matrix in (rows, columns))
         self.normalize = preparation.normaliser(device)
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def resized(self, positions: Int[Tensor, " B"]) -> Float[Tensor, "B 3 H W"]:
         """Integers from 0 to 255, resized and cropped as Pillow does: columns first, then rounded, then rows."""
@@ -45,6 +39,16 @@ class ResidentImages:
             return self.pixels[positions].float()
         wide = (self.pixels[positions].double() @ self.columns.T).add_(0.5).floor_().clamp_(0, 255)
         return (self.rows @ wide).add_(0.5).floor_().clamp_(0, 255).float()
+
+    def augmented(self, transform: ClassificationTransform) -> Callable[[int, np.ndarray], tuple[Tensor, Tensor]]:
+        """Reads batches to learn from, by epoch and indices."""
+        finish, device = transform.finisher(self.pixels.device), self.pixels.device
+
+        def read(epoch: int, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+            at = torch.from_numpy(indices).to(device, non_blocking=True)
+            return finish(self.resized(at), epoch, indices), self.labels[at]
+
+        return read
 
 
 def is_resident(source: Source) -> bool:
@@ -72,19 +76,3 @@ def resize_matrices(size: tuple[int, int], preparation: Preparation) -> tuple[np
         return weights[corner[axis] : corner[axis] + preparation.size[axis]] / 2.0**_BITS
 
     return along(0), along(1)
-
-
-class ResidentFeed:
-    """Batches of images that are on the device already."""
-
-    def __init__(
-        self, images: ResidentImages, transform: ClassificationTransform, order: BatchOrder, share: Share
-    ) -> None:
-        self.images, self.order, self.share = images, order, share
-        self.finish = transform.finisher(images.pixels.device)
-
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The passes of this process in one epoch."""
-        for indices in self.order.shares(epoch, self.share.rank, self.share.processes, first_step):
-            at = torch.from_numpy(indices).to(self.images.pixels.device, non_blocking=True)
-            yield Batch(self.finish(self.images.resized(at), epoch, indices), self.images.labels[at], indices)

@@ -8,12 +8,24 @@ from ...utils.rng import hashed
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which of the processes this one is."""
+
+    rank: int = 0
+    processes: int = 1
+
+
+ALONE = Share()
+
+
+@dataclass(frozen=True)
 class BatchOrder:
     """A new order of all samples in every epoch, cut into batches; an incomplete last batch is dropped."""
 
     images: int  # how many there are
     batch_size: int  # of a step, over all processes
-    parts: int = 1  # passes of all processes that make a step: processes times accumulated gradients
+    share: Share = ALONE
+    accumulate: int = 1  # passes of a process that make a step
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -31,16 +43,18 @@ class BatchOrder:
             )
 
     @property
+    def parts(self) -> int:
+        """Passes of all processes that make a step."""
+        return self.share.processes * self.accumulate
+
+    @property
     def steps(self) -> int:
         """In an epoch."""
         return self.images // self.batch_size
 
-    def epoch(self, epoch: int) -> np.ndarray:
-        """All samples of an epoch, as [steps, parts, batch_size / parts]."""
+    def passes(self, epoch: int, first_step: int = 0) -> np.ndarray:
+        """The samples of each pass of this process in an epoch, from a step on, as [passes, batch_size / parts]."""
         order = np.random.default_rng(int(hashed(self.seed, epoch))).permutation(self.images)
-        return order[: self.steps * self.batch_size].reshape(self.steps, self.parts, -1)
-
-    def shares(self, epoch: int, rank: int, processes: int, first_step: int = 0) -> np.ndarray:
-        """The samples of each pass of one process, from a step on, as [passes, batch_size / parts]."""
-        mine = self.epoch(epoch)[first_step:, rank::processes]
+        steps = order[: self.steps * self.batch_size].reshape(self.steps, self.parts, -1)
+        mine = steps[first_step:, self.share.rank :: self.share.processes]
         return mine.reshape(-1, mine.shape[-1])

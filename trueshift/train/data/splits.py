@@ -26,11 +26,7 @@ class TrainingData:
 
 
 def open_training_data(config: TrainConfig, fetch: bool = True) -> TrainingData:
-    """Open the data of a configuration, and report what is wrong with it before the first epoch.
-
-    Args:
-        fetch: whether this process may download.
-    """
+    """Open the data of a configuration, downloaded if this process may ``fetch``; report what is wrong with it."""
     wanted, dense = config.data, config.task == "segmentation"
     if wanted.download and fetch:
         download(wanted.kind, Path(wanted.path))

@@ -1,0 +1,400 @@
+"""Maps move with the image: UperNet and FieldNet on every backbone, bit for bit; on ordinary ones not."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_checks import narrow, perturb_norms, random_shifts
+from test_model_shift_laws import some_images
+
+import trueshift as ts
+from trueshift import CircularConv2d, FieldNet, TokenGrid, Tokens, UperNet, circular_shift
+from trueshift.ops.geometry.interpolate import enlarge
+from trueshift.ops.geometry.resample import resample, start_at
+from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_pad
+from trueshift.tasks import fields, pyramid
+from trueshift.tasks.fields import SplitTokens
+from trueshift.tasks.pyramid import PyramidPooling, UperNetDecoder
+from trueshift.testing import hostile_images, photographs
+
+MINI = ts.list_models("a_*mini*")
+IMAGE, FIELD = torch.rand(1, 3, 32, 32), torch.randn(1, 2, 32, 32)
+PAPER = {"a_swin_tiny": 224, "a_swinv2_tiny": 256, "a_cvt_13": 224, "a_mvitv2_tiny": 224}
+
+
+def segmenter(name, classes=5, **arguments):
+    """A network that answers in milliseconds, with norms as after training."""
+    sizes = {"channels": 12, "auxiliary_channels": 8, **narrow(name)}
+    return perturb_norms(UperNet(name, classes, **{**sizes, **arguments})).eval()
+
+
+def field_net(name, in_chans=2, *more, **arguments):
+    return perturb_norms(FieldNet(name, in_chans, *more, **{**narrow(name), "decoder_depth": 1, **arguments})).eval()
+
+
+def some_fields(size=(32, 32), channels=2, every=1):
+    """Hostile images as fields of both signs; "huge" overflows a float32 norm, as in any network."""
+    named = {name: image for name, image in hostile_images(size, channels).items() if name != "huge"}
+    return torch.stack(list(named.values())[::every]) - 0.25
+
+
+def some_inputs(make, size=(32, 32), every=1):
+    return some_images(size, every=every) if make is segmenter else some_fields(size, every=every)
+
+
+@torch.no_grad()
+def moved_wrongly(net, x, shifts, axes=(1, 1)):
+    """The share of pairs of image and shift, along some axes, that do not answer with the moved map."""
+    out, wrong = net(x), []
+    for offset in random_shifts(x, shifts):
+        offset = offset * torch.tensor(axes)
+        again = net(circular_shift(x, offset, IMAGE_DIMS))
+        wrong.append((again != circular_shift(out, offset, IMAGE_DIMS)).flatten(1).any(1))
+    assert out.isfinite().all()
+    return torch.cat(wrong).float().mean()
+
+
+both = pytest.mark.parametrize("make", [segmenter, field_net])
+
+
+@pytest.mark.parametrize("name", MINI)
+@pytest.mark.parametrize(
+    ("make", "given"), [(segmenter, {}), (field_net, {"residual": True}), (field_net, {"residual": False})]
+)
+def test_maps_move_with_the_image(name, make, given):
+    assert moved_wrongly(make(name, **given), some_inputs(make), 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "name"), [(segmenter, "swin_mini"), (segmenter, "mvitv2_mini"), (field_net, "swinv2_mini")]
+)
+def test_maps_of_an_ordinary_network_with_an_anchor_move_with_the_image(make, name):
+    net = make(name, anchor=True)
+    assert moved_wrongly(net, some_inputs(make, every=3), 2) == 0
+    if make is segmenter:
+        ordinary = make(name)
+        ordinary.load_state_dict(net.state_dict())
+        x = IMAGE.roll((7, 3), (2, 3))
+        frame = net.encoder.features(x)[0].grid.origin
+        seen = ordinary(circular_shift(x, frame, IMAGE_DIMS))  # the frame as the ordinary network sees it, brought back
+        assert torch.equal(net(x), circular_shift(seen, -frame, IMAGE_DIMS))
+
+
+@both
+def test_the_ordinary_network_does_not_move_with_the_image(make):
+    """So that the tests above can fail."""
+    assert moved_wrongly(make("swin_mini"), some_inputs(make, every=4), 2) > 0.5
+
+
+def test_logits_of_wide_images_move_with_them():
+    assert moved_wrongly(segmenter("a_swin_mini", img_size=(32, 64)), some_images((32, 64), every=6), 2) == 0
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(1, 1), (5, 2), (2, 7)])
+def test_any_channels_and_unequal_sides(inside, outside):
+    net, x = field_net("a_swinv2_mini", inside, outside), some_fields((32, 64), inside, every=5)
+    assert net(x).shape == (len(x), outside, 32, 64)
+    assert moved_wrongly(net, x, 2) == 0
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_columns_alone(name):
+    net, x = field_net(name, circular="width"), some_fields((16, 32), every=2)
+    assert moved_wrongly(net, x, 2, (0, 1)) == 0
+    assert moved_wrongly(net, x, 2, (1, 0)) > 0.3
+
+
+@pytest.mark.parametrize(("name", "dims"), [("a_swin_tiny", 24), ("a_mvitv2_tiny", (24, 48, 96, 192))])
+def test_two_of_the_papers_backbones(name, dims):
+    """A quarter of their channels; as they are at all their sizes in the slow test below."""
+    net = perturb_norms(UperNet(name, 11, channels=16, embed_dim=dims)).eval()
+    assert moved_wrongly(net, some_images((224, 224), every=30), 1) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize(("name", "size"), PAPER.items())
+def test_the_papers_backbones_at_their_sizes(name, size, shape):
+    """224 and 448 (SwinV2: 256 and 512), and twice as wide as high."""
+    whole = (size * shape[0], size * shape[1])
+    net = perturb_norms(UperNet(name, 11, channels=64, img_size=whole)).eval()
+    for few in some_images(whole, every=3 if whole[0] == size else 8).split(4):
+        assert moved_wrongly(net, few, 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (segmenter, "a_swin_mini"),
+        pytest.param(segmenter, "a_cvt_mini", marks=pytest.mark.slow),
+        (field_net, "a_swin_mini"),
+    ],
+)
+def test_bf16_autocast(make, name):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert moved_wrongly(make(name), some_inputs(make, every=6), 2) == 0
+
+
+@torch.no_grad()
+def test_steps_in_time_move_along():
+    """What a network says of its own output."""
+    net, x = field_net("a_swinv2_mini", residual=True), torch.randn(2, 2, 32, 32)
+    y, moved = x, x.roll((5, 11), (2, 3))
+    for _ in range(5):
+        y, moved = net(y), net(moved)
+    assert torch.equal(moved, y.roll((5, 11), (2, 3)))
+
+
+# -- parts of the decoders --------------------------------------------------------------------------------------------
+
+
+def held_at_the_border(x, size, circular=True, margin=0):
+    """Ordinary interpolation, in place of that around the circle."""
+    return circular_pad(enlarge(x, size, circular=False), (margin, margin), (margin, margin))
+
+
+@pytest.mark.parametrize(
+    ("make", "broken"),
+    [
+        *((segmenter, part) for part in ("nothing", "interpolation", "padding", "bins")),
+        *((field_net, part) for part in ("nothing", "grids", "padding")),
+    ],
+)
+@torch.no_grad()
+def test_each_part_of_the_decoder_moves_with_the_image(make, broken, monkeypatch):
+    """Behind an anchor any decoder would be exact: here there is none, and no window that spans the last grid.
+
+    Then all but the bins of the pooling moves with the image, as long as it goes by the grids and around the circle.
+    """
+    if make is segmenter:
+        net = segmenter("a_swin_mini", anchor=False, bins=(1, 2, 3) if broken == "bins" else (1,))
+        net.decoder.anchor.forward = lambda tokens: tokens
+        images = torch.stack(list(photographs(64).values()))
+    else:
+        net, images = field_net("a_swin_mini", anchor=False), torch.randn(4, 2, 64, 64)
+    if broken == "interpolation":
+        monkeypatch.setattr(pyramid, "enlarge", held_at_the_border)
+    if broken == "grids":
+        monkeypatch.setattr(fields, "start_at", lambda tokens, origin: tokens)
+    if broken == "padding":
+        for module in list(net.decoder.modules()):
+            if isinstance(module, CircularConv2d):
+                module.forward = lambda x, conv=module: F.conv2d(x, conv.weight, padding=1)
+            if isinstance(module, fields.ConvBlock):
+                module.pad_mode = "zeros"
+        if make is segmenter:
+            net.decoder.fusion_block.within_margin = lambda x: net.decoder.fusion_block(x[:, :, 1:-1, 1:-1])
+    out, offset = net(images), torch.randint(1, 64, (len(images), 2))
+    again = net(circular_shift(images, offset, IMAGE_DIMS))
+    error = (again - circular_shift(out, offset, IMAGE_DIMS)).abs().max() / out.std()
+    assert (error < 1e-3) if broken == "nothing" else (error > 0.02)
+
+
+def test_without_the_anchor_of_the_tokenizer_it_holds_to_rounding():
+    net, images = segmenter("a_swin_mini", anchor=False), torch.stack(list(photographs(32).values()))
+    with torch.no_grad():
+        logits = net(images)
+        for offset in random_shifts(images, 4):
+            again = net(circular_shift(images, offset, IMAGE_DIMS))
+            torch.testing.assert_close(again, circular_shift(logits, offset, IMAGE_DIMS), rtol=0, atol=1e-3)
+
+
+def test_logits_with_and_without_gradient_are_the_same_numbers():
+    """Without one, logits are moved some classes at a time."""
+    for classes in (1, 21):
+        net, images = segmenter("a_swin_mini", classes), torch.rand(2, 3, 32, 32)
+        with torch.no_grad():
+            plain = net(images)
+        torch.testing.assert_close(plain, net(images).detach(), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_the_margin_of_the_finest_map_is_the_same_both_ways():
+    """While training it is a copy of the border; otherwise it comes out of a wider one."""
+    net, images = segmenter("a_swin_mini"), torch.rand(2, 3, 32, 32)
+    wider = net.in_own_frame(images)[0]
+    net.decoder.training = True  # the flag alone: its norms stay as they are
+    torch.testing.assert_close(net.in_own_frame(images)[0], wider, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("size", "count"), [((6, 9), 3), ((7, 7), 2), ((8, 5), 6), ((14, 7), 3)])
+def test_means_are_spread_around_the_circle_as_interpolation_does_inside(size, count):
+    pooling = PyramidPooling(1, 2, (count,), "circular", circular=True)
+    means = torch.rand(1, 2, count, count)
+    spread = pooling._spread(means, size)
+    around = F.interpolate(means.repeat(1, 1, 3, 3), (3 * size[0], 3 * size[1]), mode="bilinear")
+    middle = around[:, :, size[0] : 2 * size[0], size[1] : 2 * size[1]]
+    torch.testing.assert_close(spread, middle, rtol=1e-5, atol=1e-5)
+
+
+def test_a_token_is_split_into_those_it_was_merged_from():
+    """Where the skip connection's tokens stand: on the same patch of the field."""
+    fine = TokenGrid.of_image(torch.zeros(3, 1, 16, 24)).advance(torch.tensor([[1, 0], [0, 1], [1, 1]]), 2)
+    coarse = fine.advance(torch.tensor([[1, 1], [0, 1], [1, 0]]), (2, 2))
+    tokens = Tokens(torch.rand(3, *coarse.shape, 5), coarse)
+    split = SplitTokens(5, 5, (2, 2))
+    with torch.no_grad():
+        split.expand.weight.copy_(torch.eye(5).repeat(4, 1))
+        split.expand.bias.zero_()
+    skip = start_at(Tokens(torch.zeros(3, *fine.shape, 5), fine), coarse.origin)
+    assert torch.equal(split(tokens.values), resample(tokens, skip.grid, "nearest").values)
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_that_of_the_logits_in_the_images_frame():
+    net, images = segmenter("a_swin_mini"), torch.rand(3, 3, 32, 32)
+    masks = torch.randint(5, (3, 32, 32)).masked_fill(torch.rand(3, 32, 32) < 0.2, -100)
+    torch.testing.assert_close(net(images, masks), F.cross_entropy(net(images), masks), rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_does_not_change_when_image_and_mask_move_together():
+    net = segmenter("a_swin_mini", drop_rate=0.0).train()
+    images, masks = torch.stack(list(photographs(32).values())), torch.randint(5, (6, 32, 32))
+    still = deepcopy(net)(images, masks)
+    for offset in random_shifts(images, 3):
+        moved = circular_shift(images, offset, IMAGE_DIMS), circular_shift(masks, offset)
+        assert torch.equal(deepcopy(net)(*moved), still)
+
+
+def test_every_weight_learns_from_labels_alone():
+    net, images = segmenter("a_swin_mini").train(), torch.rand(2, 3, 32, 32)
+    loss = net(images, torch.full((2, 32, 32), -100))
+    loss.backward()
+    assert loss == 0
+    assert all(weight.grad is None or weight.grad.abs().sum() == 0 for weight in net.parameters())
+    net.zero_grad()
+    net(images, torch.randint(5, (2, 32, 32))).backward()
+    assert not [name for name, weight in net.named_parameters() if weight.grad is None]
+
+
+@pytest.mark.parametrize("name", [*MINI, "swinv2_mini"])
+def test_every_weight_learns_fields(name):
+    net = field_net(name, grid_drop_rate=0.5 * name.startswith("a_")).train()
+    (net(torch.randn(2, 2, 32, 32)) ** 2).mean().backward()
+    assert not [name for name, weight in net.named_parameters() if weight.grad is None]
+    assert all(weight.grad.any() for weight in net.decoder.parameters())
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_gradients_of_the_decoder(adaptive):
+    torch.set_default_dtype(torch.float64)
+    try:
+        decoder = UperNetDecoder([2, 3], 2, "circular" if adaptive else "zeros", adaptive, bins=(1, 3)).eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    perturb_norms(decoder)
+    fine = TokenGrid.of_image(torch.zeros(1, 1, 16, 24)).advance(torch.tensor([[1, 2]]), 4)
+    coarse = fine.advance(torch.tensor([[1, 0]]), 2)
+    values = [torch.rand(1, *grid.shape, dim, dtype=torch.float64) for grid, dim in ((fine, 2), (coarse, 3))]
+
+    def decoded(*values):
+        return decoder([Tokens(value, grid) for value, grid in zip(values, (fine, coarse), strict=True)]).values
+
+    assert torch.autograd.gradcheck(decoded, tuple(value.requires_grad_() for value in values), fast_mode=True)
+
+
+def test_random_grids_are_for_training_alone():
+    net = field_net("a_swinv2_mini", grid_drop_rate=1.0)
+    assert moved_wrongly(net, some_fields(every=8), 1) == 0
+    net.train()
+    with torch.no_grad():
+        assert len({net(FIELD).sum().item() for _ in range(4)}) > 1
+
+
+def test_recomputed_activations_give_the_same_gradients():
+    net, x = field_net("a_swin_mini").train(), torch.randn(2, 2, 32, 32)
+    found = []
+    for enable in (False, True):
+        net.zero_grad()
+        net.set_grad_checkpointing(enable)
+        net(x).square().mean().backward()
+        found.append([weight.grad.clone() for weight in net.parameters()])
+    torch.testing.assert_close(*found)
+
+
+# -- files, errors, one compiled graph --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a_swinv2_mini", "cvt_mini"])
+def test_a_field_net_saved_and_loaded(tmp_path, name):
+    net = field_net(name, 2, 3, kernel_size=3)
+    net.pretrained_cfg["mean"] = [0.5, 1.0]
+    again = ts.from_pretrained(net.save_pretrained(tmp_path))
+    assert isinstance(again, FieldNet)
+    assert (again.config, again.pretrained_cfg) == (net.config, net.pretrained_cfg)
+    assert again.encoder.config.choices.padding_mode == "circular"
+    assert torch.equal(again(FIELD), net(FIELD))
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "error", "message"),
+    [
+        (segmenter, lambda net: net(torch.rand(1, 3, 33, 32)), ValueError, "multiple"),
+        (segmenter, lambda net: UperNet("a_swin_mini", 5, head_align_corners=True), ValueError, "corners"),
+        (segmenter, lambda net: UperNet("a_swin_mini", 0), ValueError, "at least 1"),
+        (segmenter, lambda net: UperNet("a_swin_mini", 5, bins=()), ValueError, "bins"),
+        (segmenter, lambda net: UperNet(net.encoder, 5, img_size=64), TypeError, "exists takes no arguments"),
+        (segmenter, lambda net: UperNet("a_swin_mini", 5, chanels=16), TypeError, "no argument 'chanels'"),
+        (segmenter, lambda net: UperNet(torch.nn.Identity(), 5), TypeError, "no backbone"),
+        (segmenter, lambda net: net(IMAGE, torch.zeros(1, 16, 16).long()), ValueError, "one label per pixel"),
+        (field_net, lambda net: net(torch.randn(1, 2, 33, 32)), ValueError, "multiple"),
+        (field_net, lambda net: net(torch.randn(1, 3, 32, 32)), ValueError, "made for 2"),
+        (field_net, lambda net: net(FIELD.long()), TypeError, "floating-point"),
+        (field_net, lambda net: net(torch.full((1, 2, 32, 32), torch.nan)), ValueError, "NaN or infinity"),
+        (field_net, lambda net: FieldNet("a_swin_mini", 2, 3, residual=True), ValueError, "as many out as in"),
+        (field_net, lambda net: FieldNet("a_swin_mini", 2, 0), ValueError, "at least 1"),
+        (field_net, lambda net: FieldNet("a_swin_mini", kernel_size=4), ValueError, "odd"),
+        (field_net, lambda net: FieldNet("a_swin_mini", residul=True), TypeError, "no argument 'residul'"),
+        (field_net, lambda net: FieldNet(net.encoder, 3), ValueError, "needs the 2 of the backbone"),
+        (field_net, lambda net: FieldNet(net.encoder, 2, img_size=64), TypeError, "exists takes no arguments"),
+        (field_net, lambda net: FieldNet(torch.nn.Identity()), TypeError, "no backbone"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, call, error, message, our_errors):
+    with pytest.raises(error, match=message):
+        call(make("a_swin_mini"))
+
+
+PROGRAM = """
+import torch, trueshift as ts
+from model_checks import perturb_norms, random_shifts
+from trueshift.testing import photographs
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = perturb_norms(ts.{network}).eval()
+images = {images}
+compiled = torch.compile(net, fullgraph=True)
+with torch.no_grad():
+    out = compiled(images)
+    torch.testing.assert_close(out, net(images), rtol=1e-3, atol=1e-3)
+    for offset in random_shifts(images, 4):
+        again = compiled(ts.circular_shift(images, offset, (2, 3)))
+        assert torch.equal(again, ts.circular_shift(out, offset, (2, 3))) == net.adaptive
+net.train()
+masks = [torch.randint(3, (len(images), 32, 32))] if net.num_classes else []
+loss = compiled(images, *masks).square().mean()
+loss.backward()
+assert all(weight.grad is not None for weight in net.parameters())
+print("ok", loss.item())
+"""
+SMALL = "embed_dim=8, depths=(1, 1), num_heads=(1, 2), decoder_depth=1, kernel_size=3, residual=True"
+INPUTS = {"UperNet": "torch.stack(list(photographs(32).values()))", "FieldNet": "torch.randn(4, 2, 32, 32)"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "network",
+    [
+        *(
+            f'UperNet("{name}", 3, channels=8, auxiliary_channels=8, embed_dim={narrow(name)["embed_dim"]})'
+            for name in ("a_swin_mini", "swin_mini", "a_mvitv2_mini")
+        ),
+        *(f'FieldNet("{name}", 2, {SMALL})' for name in ("a_swin_mini", "swin_mini")),
+    ],
+)
+def test_one_graph(network, run_unchecked):
+    assert "ok" in run_unchecked(PROGRAM.format(network=network, images=INPUTS[network.partition("(")[0]]))
