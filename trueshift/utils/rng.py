@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numpy.random import get_bit_generator, set_bit_generator  # type: ignore[attr-defined] # numpy's stubs forget
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -53,15 +54,15 @@ def _seed_cpu(bits: int) -> None:
 @contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
     """Seed the CPU's generators, and restore them afterwards."""
-    before = random.getstate(), np.random.get_bit_generator(), torch.random.get_rng_state()
+    before = random.getstate(), get_bit_generator(), torch.random.get_rng_state()
     # another generator for a while: to copy numpy's state, or to make one, takes longer than to change a small image
-    np.random.set_bit_generator(_OTHER if before[1] is not _OTHER else np.random.MT19937(0))
+    set_bit_generator(_OTHER if before[1] is not _OTHER else np.random.MT19937(0))
     _seed_cpu(int(hashed(*numbers)))
     try:
         yield
     finally:
         random.setstate(before[0])
-        np.random.set_bit_generator(before[1])
+        set_bit_generator(before[1])
         torch.random.set_rng_state(before[2])
 
 
