@@ -27,10 +27,12 @@ from trueshift.utils.provenance import circumstances
 
 BOTH = ("circular", "cifar-standard")
 EXACTNESS_SHIFTS = 8  # of each image, each compared with the unshifted one and with all others
-# recipes: of exactly invariant networks; of the main tables, where the network is as it is; of ordinary ones among them
+# recipes: of exactly invariant networks; of the main tables, where the network is as it is; of ordinary ones there;
+# of ordinary ones that are shown with an anchor as well; of adaptive ones of which a mean over grids is taken
 INVARIANT = r"(?!.*_no_).*/(a_.*|.*_adapted_\d+_epochs)"
 ORDINARY = r"cifar10(_small)?/(swin|swinv2|cvt|mvitv2)_(mini|tiny)(_circular)?"
-ANCHORED = r"cifar10_small/shipped/(?!a_)\w+_mini(_longer)?|tiny_imagenet/(?!a_).*"  # shown with an anchor as well
+ANCHORED = r"cifar10_small/shipped/(?!a_)\w+_mini(_long\w+|_200_epochs)?|tiny_imagenet/(?!a_).*"
+GRIDS = r".*/a_(?!vit)\w+(_random_grids\w*|_longest)"
 SWITCHED = "cifar10_small/(shipped/)?a_swin_mini"  # of which modules are switched off
 
 
@@ -74,8 +76,8 @@ PARTS = {
     "itself": Part(ANCHORED, BOTH),  # under the shifts of "canonical"
     "canonical": Part(f"{ORDINARY}|{ANCHORED}|.*_da_.*", BOTH, canonical_twin),
     "adapted": Part(f"{ORDINARY}|.*_da_.*", BOTH, adapted_twin),
-    "grids_2": Part(r".*/a_(?!vit).*_random_grids", BOTH, _mean_over(2)),
-    "grids_4": Part(r".*/a_(?!vit).*_random_grids", BOTH, _mean_over(4)),
+    "grids_2": Part(GRIDS, BOTH, _mean_over(2)),
+    "grids_4": Part(GRIDS, BOTH, _mean_over(4)),
     "no_a_token": Part(SWITCHED, ("circular",), _without("tokenize")),
     "no_a_wsa": Part(SWITCHED, ("circular",), _without("align")),
     "no_a_pmerge": Part(SWITCHED, ("circular",), _without("merge")),

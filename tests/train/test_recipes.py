@@ -52,6 +52,8 @@ ADAPTED = [f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)]
 TABLES = [*MAIN, *CHANGED, *(f"{model}_da_circular" for model in MINIS[::2]), *(f"{a}_random_grids" for a in ADAPTIVE)]
 SHIPPED = [f"shipped/{model}" for model in MINIS]
 FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored")]
+TRAINED_ON = ("mvitv2_mini_longer", "mvitv2_mini_longest", "a_mvitv2_mini_longest", "swin_mini_200_epochs")
+TRAINED_ON += ("a_swin_mini_random_grids", "a_swin_mini_random_grids_200_epochs")
 VIT = [
     "vit_mini",
     "vit_mini_da_circular",
@@ -61,10 +63,8 @@ VIT = [
 ]  # timm's
 PLAIN, OURS = ("{}", "{}_da_circular", "{}_crops"), ("a_{}_random_grids", "a_{}_crops", "a_{}_crops_random_grids")
 TINY = [f"tiny_imagenet/{name.format(model)}" for model in ("swin_mini", "swinv2_mini") for name in (*PLAIN, *OURS)]
-SMALL = [
-    f"cifar10_small/{name}"
-    for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED, "shipped/mvitv2_mini_longer", *VIT)
-]
+SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED, *VIT)]
+SMALL += [f"cifar10_small/shipped/{name}" for name in TRAINED_ON]
 PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
 
@@ -102,7 +102,7 @@ def title_of(model):
 
 
 def test_all_are_there():
-    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 51)
+    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 56)
     assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *TINY, *OPTIONS])
 
 
@@ -304,7 +304,7 @@ def test_images_stay_as_they_are_and_little_interrupts(name):
     assert (config.compile, config.log.tensorboard, config.checkpoint.every_steps) == (False, False, 0)
     assert config.evaluate.every_epochs >= 5
     assert config.augment.label_smoothing == 0.1
-    assert (config.augment.auto_augment is None) != name.endswith("_longer")  # only the loader does it
+    assert (config.augment.auto_augment is None) != ("_long" in name)  # only the loader does it
     assert 0 < config.optimizer.lr * config.batch_size / config.optimizer.lr_batch_size <= 2e-3
 
 
