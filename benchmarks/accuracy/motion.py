@@ -43,6 +43,7 @@ from trueshift.ops.geometry.shift import Pair
 from torchvision.transforms import CenterCrop  # isort: skip -- trueshift makes it importable
 
 CROPS = ("crop-1", "crop-2", "crop-4", "crop-8")
+CLIPS = 100  # at a time
 PIXELS = ("subpixel", "subpixel-bilinear", "jpeg", "noise")
 WRAPPERS: dict[str, tuple[int, Callable[[Any, Pair], nn.Module]]] = {  # passes, and what takes the network's place
     "": (1, lambda network, size: nn.Sequential(CenterCrop(size), network)),
@@ -57,18 +58,21 @@ WRAPPERS: dict[str, tuple[int, Callable[[Any, Pair], nn.Module]]] = {  # passes,
 def frame_by_frame(
     model: Any, source: Any, preparation: Preparation, name: str, options: EvalOptions
 ) -> dict[str, Any]:
-    """The path protocol for a model with a memory: the frames of an image in their order."""
+    """The path protocol for a model with a memory: the frames of each image in their order."""
     (protocol,) = find_protocols([name])
     margin, flicker, longest = protocol.motion.margin(preparation.size), FlickerRate(), LongestRun()
     model = model.to(options.device)
-    for index in range(options.limit):
+
+    def clip(index: int) -> torch.Tensor:
         canvas = preparation.normalise(preparation.canvas(source[index].image, margin)).to(options.device)
-        shifts = protocol.shifts(index, None, preparation.size, 0)
+        return protocol.motion.view(canvas, protocol.shifts(index, None, preparation.size, 0), preparation.size)
+
+    for start in range(0, options.limit, CLIPS):
+        frames = torch.stack([clip(index) for index in range(start, min(start + CLIPS, options.limit))], 1)
         model.reset()
-        views = protocol.motion.view(canvas, shifts, preparation.size)
-        answers = torch.stack([model(view[None])[0].argmax() for view in views])
+        answers = torch.stack([model(frame).argmax(1) for frame in frames], 1)
         for metric in (flicker, longest):
-            metric.update(answers[None].cpu())
+            metric.update(answers.cpu())
     return {name: {"flicker": rate_of(flicker), "longest_run": rate_of(longest)}}
 
 
