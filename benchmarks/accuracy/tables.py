@@ -284,6 +284,16 @@ SHIPPED = [
     Line("{plain} + Adapt, 20 epochs", "shipped/{family}_mini_adapted_20_epochs"),
     Line("{plain}, `anchor=True`, 20 epochs more", "shipped/{family}_mini_anchored_20_epochs"),
 ]
+LENGTH = [
+    Line(f"{title}, {epochs} epochs", f"shipped/{recipe}{longer}", part=part)
+    for epochs, longer in ((100, ""), (200, "_200_epochs"))
+    for title, recipe, part in (
+        ("Swin-mini", "swin_mini", "itself"),
+        ("Swin-mini, `anchor=True`", "swin_mini", "canonical"),
+        ("A-Swin-mini, random grids, closed border", "a_swin_mini_random_grids", ""),
+        ("the same, mean over 2", "a_swin_mini_random_grids", "grids_2"),
+    )
+]
 VIT = [
     Line("ViT-mini", "vit_mini"),
     Line("ViT-mini, trained on circular shifts (DA)", "vit_mini_da_circular"),
@@ -359,6 +369,7 @@ MEASURED = {
     "adapted": partial(by_line, ADAPTED, (TOP1, C_CONS), "adapt"),
     "canonical": partial(by_family, CANONICAL, SEAM),
     "shipped": partial(by_family, SHIPPED),
+    "length": partial(by_line, LENGTH),
     "exactness": exactness,
 }
 TABLES = {
