@@ -1,5 +1,7 @@
 """The crop moves with the content, and its score depends on nothing else."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from trueshift import motion
 from trueshift.ops.selection.content_hash import window_keys
 from trueshift.testing import hostile_images, photographs
 
-CROP, VIEW, WHOLE = 20, 28, 40
+CROP, VIEW, WHOLE = 24, 30, 42  # two spots each way
 
 
 MODEL = trueshift.steady(nn.Identity(), CROP)  # shows what the model saw
@@ -75,8 +77,8 @@ def test_a_score_that_depends_on_the_position_breaks_the_law(monkeypatch):
     honest = motion.crop_scores
 
     def leaning(image, size):
-        stands_out, spots = honest(image, size)
-        return stands_out, spots - (torch.arange(spots.shape[2]) - spots.shape[2] // 2).abs()  # the middle of the view
+        scores = honest(image, size)
+        return scores - (torch.arange(scores.shape[2]) - scores.shape[2] // 2).abs()  # the middle of the view
 
     monkeypatch.setattr(motion, "crop_scores", leaning)
     dots = torch.zeros(1, 3, WHOLE, WHOLE)
@@ -88,29 +90,63 @@ def test_a_score_that_depends_on_the_position_breaks_the_law(monkeypatch):
 
 @pytest.mark.parametrize("name", ["random", *HOSTILE])
 def test_scores_and_keys_are_those_of_the_crop_alone(name):
-    image = photo(name)
-    scores, keys = motion.crop_scores(image, (CROP, CROP)), window_keys(image.permute(0, 2, 3, 1), (CROP, CROP))
-    for top, left in ((0, 0), (7, 3), (WHOLE - CROP, WHOLE - CROP)):
-        crop = image[:, :, top : top + CROP, left : left + CROP]
-        alone = motion.crop_scores(crop, (CROP, CROP))
-        assert all(float(one) == float(all_[0, top, left]) for one, all_ in zip(alone, scores, strict=True))
-        assert int(window_keys(crop.permute(0, 2, 3, 1), (CROP, CROP))) == int(keys[0, top, left])
+    """In all views that contain it; what lies beside it is another content in each."""
+    image, crop = photo(name), slice(10, 10 + CROP)
+    keys = window_keys(image.permute(0, 2, 3, 1), (CROP, CROP))
+    assert int(window_keys(image[:, :, crop, crop].permute(0, 2, 3, 1), (CROP, CROP))) == int(keys[0, 10, 10])
+    found = set()
+    for top in range(10 - (VIEW - CROP), 11):
+        seen = torch.rand(1, 3, WHOLE, WHOLE)
+        seen[:, :, crop, crop] = image[:, :, crop, crop]
+        scores = motion.crop_scores(view(seen, top, 10), (CROP, CROP))
+        found.add(float(scores[0, 10 - top, 0]))
+    assert len(found) == 1
 
 
-def test_what_stands_out_is_chosen():
-    image = torch.zeros(1, 3, WHOLE, WHOLE)
-    image[:, :, 17, 22] = 1.0
-    chosen = MODEL.choose(image)
-    assert chosen.offset.tolist() == [[17 - CROP // 2, 22 - CROP // 2]]
-    assert chosen.margin.tolist() == [[7, 12, WHOLE - CROP - 7, WHOLE - CROP - 12]]
+@pytest.mark.parametrize(
+    ("crop", "room", "first", "last"),
+    [
+        ((20, 22), (28, 30), (10, 11), (18, 19)),  # one spot, the centre
+        ((32, 32), (48, 40), (7, 11), (40, 28)),  # two each way, 17 rows or 9 columns apart
+        ((40, 15), (43, 21), (8, 7), (35, 13)),  # seven rows of them, 4 apart
+    ],
+)
+def test_a_spot_decides_for_the_crop_that_it_belongs_to(crop, room, first, last):
+    """Where a crop can start at w positions along an axis, its spots are w pixels apart, as many as fit into it."""
+    starts = [whole - length + 1 for whole, length in zip(room, crop, strict=True)]
+    model = trueshift.steady(nn.Identity(), crop)
+    for top in range(first[0], last[0] + 1, 3):
+        for left in range(first[1], last[1] + 1, 3):
+            image = torch.zeros(1, 3, *room)
+            image[:, :, top, left] = 1.0
+            chosen = model.choose(image)
+            where = [(at - start) % count for at, start, count in zip((top, left), first, starts, strict=True)]
+            assert chosen.offset.tolist() == [where]
+            assert all(0 <= at - start < length for at, start, length in zip((top, left), where, crop, strict=True))
+            rest = [count - 1 - start for count, start in zip(starts, where, strict=True)]
+            assert chosen.margin.tolist() == [[*where, *rest]]
 
 
-def test_spots_are_the_difference_of_two_triangles():
+def test_a_crop_with_further_spots_jumps_less_often(monkeypatch):
+    """Against one spot for each crop, its centre."""
+    torch.manual_seed(0)
+    scene, model = torch.rand(64, 1, 48, 80), trueshift.steady(nn.Identity(), 32)
+
+    def jumps():
+        offsets = [model.choose(scene[..., at : at + 48]).offset[:, 1] + at for at in range(33)]
+        return sum(int((after != before).sum()) for before, after in pairwise(offsets))
+
+    several = jumps()
+    monkeypatch.setattr(motion, "SUPPORT", 32)
+    assert several < 0.9 * jumps()
+
+
+def test_scores_are_a_difference_of_two_triangles():
     """A known answer: one bright pixel of 4 units, seen at its own place and beside it."""
-    image = torch.zeros(1, 1, 17, 18)
-    image[0, 0, 8, 8] = 4 * motion.UNIT
-    _, spots = motion.crop_scores(image, (17, 17))
-    assert spots.tolist() == [[[4 * (625 * 9 - 81 * 25), 4 * (625 * 6 - 81 * 20)]]]
+    image = torch.zeros(1, 1, 15, 16)
+    image[0, 0, 7, 7] = 4 * motion.UNIT
+    scores = motion.crop_scores(image, (15, 15))
+    assert scores.tolist() == [[[3 * 2.0**48 + 4 * (625 * 9 - 81 * 25), 4 * (625 * 6 - 81 * 20)]]]
 
 
 def test_any_model_and_arguments_pass_through():
@@ -148,9 +184,9 @@ def test_under_the_compiler_and_exported():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="at least 17"):
-        trueshift.steady(nn.Identity(), 16)
-    with pytest.raises(ValueError, match=r"18 x 40 pixels: needs at least the crop's 20 x 20"):
+    with pytest.raises(ValueError, match="at least 15"):
+        trueshift.steady(nn.Identity(), 14)
+    with pytest.raises(ValueError, match=r"18 x 40 pixels: needs at least the crop's 24 x 24"):
         MODEL(torch.rand(1, 3, 18, 40))
     with pytest.raises(ValueError, match="NaN or infinity"):
         MODEL(torch.full((1, 3, VIEW, VIEW), float("nan")))

@@ -3,12 +3,15 @@ r"""Any image model behind a crop that its content chooses: the answer stays whi
 A camera that moves loses content on one side and gains some on the other. What both views share is still there, so let
 the content of a crop, and nothing else, say how good that crop is, and show the model the best one.
 
-The score of a crop is that of its centre. With :math:`b_n` the image blurred by a triangle of n pixels,
+A crop is as good as the best of some spots in it. With :math:`b_n` the image blurred by a triangle of n pixels,
 
-.. math:: s = \sum_c |b_3 - b_5|, \quad d = |\{r \in \{1, 2, 4\} : s \text{ is the largest within } r \text{ pixels}\}|
+.. math:: s = \sum_c |b_3 - b_5|, \quad d = |\{r \in \{1, 2, 3\} : s \text{ is the largest within } r \text{ pixels}\}|
 
-and the crop with the largest :math:`(d, s)` wins: the strongest spot that stands out from its surroundings. Pixels are
-rounded to integers, so a crop gets the same score wherever it lies; a hash of the crop decides exact ties.
+the spot with the largest :math:`(d, s)` is the strongest that stands out from its surroundings. Where a crop can start
+at w positions along an axis, its spots are w pixels apart. So every spot of the view belongs to one crop, and while the
+best one stays in view, the crop stays too, or moves on by w pixels: fewer jumps than with one spot for each crop. (The
+mod-minimizer of Groot Koerkamp and Pibiri, WABI 2024, chooses parts of strings so.) Pixels are rounded to integers, so
+a crop gets the same score wherever it lies; a hash of the crop decides exact ties.
 """
 
 from dataclasses import dataclass
@@ -31,8 +34,9 @@ from .ops.selection.exact import require_finite
 UNIT = 2.0**-8  # to which pixels are rounded: a grey level of images between 0 and 1
 LARGEST = 2**20  # in units; all sums below stay exact
 NARROW, WIDE = 3, 5  # triangles
-RADII = (1, 2, 4)  # within which a centre may be the largest
-SMALLEST = 2 * (WIDE - 1 + RADII[-1]) + 1  # a crop that holds all that its score looks at
+RADII = (1, 2, 3)  # within which a spot may be the largest
+STANDS_OUT = 2.0**48  # what each of them counts; more than any spot's strength
+SUPPORT = 2 * (WIDE - 1 + RADII[-1]) + 1  # pixels that a spot looks at, each way
 
 
 @dataclass(frozen=True)
@@ -43,18 +47,18 @@ class SteadyCrop:
         offset: its first row and column.
         margin: how many pixels the image has above, left, below and right of it: so far the camera can move before
             the crop leaves the view. It jumps then, and where a better one comes into view.
-        spots: how strong the centre of the crop is that starts at each position.
+        scores: how good the crop is that starts at each position.
     """
 
     offset: Int64[Tensor, "B 2"]
     margin: Int64[Tensor, "B 4"]
-    spots: Float64[Tensor, "B h w"]
+    scores: Float64[Tensor, "B h w"]
 
 
-def crop_scores(image: Float[Tensor, "B C H W"], size: Pair) -> tuple[Float64[Tensor, "B h w"], ...]:
-    """How good the crop is that starts at each position, the later scores for where the earlier ones tie.
+def crop_scores(image: Float[Tensor, "B C H W"], size: Pair) -> Float64[Tensor, "B h w"]:
+    """How good the crop is that starts at each position.
 
-    Shift law: a score depends on the content of its crop and on nothing else, bit for bit.
+    Shift law: among views of one size a score depends on the content of its crop and on nothing else, bit for bit.
     """
     require_finite(image)
     levels = (image.to(torch.float64) / UNIT).round().clamp(-LARGEST, LARGEST).to(torch.int64)
@@ -62,11 +66,14 @@ def crop_scores(image: Float[Tensor, "B C H W"], size: Pair) -> tuple[Float64[Te
     narrow = _triangle(levels, NARROW)[..., edge:-edge, edge:-edge]
     spots = (WIDE**4 * narrow - NARROW**4 * _triangle(levels, WIDE)).abs().sum(1).to(torch.float64)
     largest = [spots >= F.max_pool2d(spots, 2 * radius + 1, 1, radius) for radius in RADII]
-    stands_out = torch.stack(largest).sum(0).to(torch.float64)
-    first = [length // 2 - (WIDE - 1) for length in size]  # the centre of the first crop, without what blurring cost
-    room = [whole - length + 1 for whole, length in zip(image.shape[2:], size, strict=True)]
-    rows, columns = (slice(start, start + count) for start, count in zip(first, room, strict=True))
-    return stands_out[:, rows, columns], spots[:, rows, columns]
+    scores = spots + STANDS_OUT * torch.stack(largest).sum(0).to(torch.float64)
+    for axis, length in enumerate(size, 1):
+        starts = image.shape[axis + 1] - length + 1
+        further = (length - SUPPORT) // starts  # spots of a crop beside its first
+        first = (length - further * starts) // 2 - (WIDE - 1)  # without what blurring cost
+        within = scores.narrow(axis, first, (further + 1) * starts)
+        scores = within.unflatten(axis, (further + 1, starts)).amax(axis)
+    return scores
 
 
 def _triangle(values: Int64[Tensor, "B C H W"], width: int) -> Int64[Tensor, "B C h w"]:
@@ -84,8 +91,8 @@ class Steady(nn.Module):
         super().__init__()
         self.model = model
         self.size = pair(size)
-        if min(self.size) < SMALLEST:
-            raise ValueError(f"a crop of {self.size[0]} x {self.size[1]} pixels: needs at least {SMALLEST} each way")
+        if min(self.size) < SUPPORT:
+            raise ValueError(f"a crop of {self.size[0]} x {self.size[1]} pixels: needs at least {SUPPORT} each way")
 
     def extra_repr(self) -> str:
         """Show the size of the crop."""
@@ -95,8 +102,7 @@ class Steady(nn.Module):
     def choose(self, image: Float[Tensor, "B C H W"], allowed: Bool[Tensor, "B h w"] | None = None) -> SteadyCrop:
         """The crop that the content chooses.
 
-        Shift law: if each of two views of a larger image contains the crop chosen in the other, both chose the same
-        content.
+        Shift law: if each of two views of one size contains the crop chosen in the other, both chose the same content.
 
         Args:
             allowed: where the crop may start, if not everywhere.
@@ -109,12 +115,11 @@ class Steady(nn.Module):
                 f"{self.size[0]} x {self.size[1]}, and more to choose from"
             )
         with without_autocast(image):
-            stands_out, spots = crop_scores(image, self.size)
-            if allowed is not None:
-                stands_out = stands_out.masked_fill(~allowed, -1)
-            offset = choose((stands_out, spots), lambda _: window_keys(image.permute(0, 2, 3, 1), self.size)).offset
+            scores = crop_scores(image, self.size)
+            able = scores if allowed is None else scores.masked_fill(~allowed, -1)
+            offset = choose((able,), lambda _: window_keys(image.permute(0, 2, 3, 1), self.size)).offset
         after = torch.stack([room[axis] - offset[:, axis] for axis in (0, 1)], 1)
-        return SteadyCrop(offset, torch.cat([offset, after], 1), spots)
+        return SteadyCrop(offset, torch.cat([offset, after], 1), scores)
 
     def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The model's output on the chosen crop."""
@@ -139,17 +144,17 @@ def steady(model: nn.Module, size: int | Pair) -> Steady:
     ``choose(image).margin`` has how far that is. Resizing, noise and fractions of a pixel change pixels, and may change
     the crop.
 
-    Shift law: with A and B two views of one larger image, if A contains the crop chosen in B and B the one chosen in A,
-    then ``f(A) == f(B)``, bit for bit.
+    Shift law: with A and B two views of one size of a larger image, if A contains the crop chosen in B and B the one
+    chosen in A, then ``f(A) == f(B)``, bit for bit.
 
     Args:
         model: takes images ``[B, C, H, W]`` first; further arguments are passed on.
         size: height and width of the crop, the model's input.
 
     >>> from torchvision.models import resnet18
-    >>> model, photo = trueshift.steady(resnet18(), 64).eval(), torch.rand(1, 3, 80, 96)
-    >>> top, left, bottom, right = model.choose(photo).margin[0].tolist()
-    >>> torch.equal(model(photo), model(photo[:, :, :, left:]))  # the camera moves to the right
+    >>> model, scene = trueshift.steady(resnet18(), 64).eval(), torch.rand(1, 3, 80, 99)
+    >>> scene[..., 40, 60] = 9.0  # the strongest spot, in both views
+    >>> torch.equal(model(scene[..., :96]), model(scene[..., 3:]))  # the camera moves to the right
     True
     """
     return Steady(model, size)
@@ -191,7 +196,7 @@ class Video(nn.Module):
             moved = self.offset + step
             room = [whole - length for whole, length in zip(frame.shape[2:], size, strict=True)]
             chosen = self.steady.choose(frame, _stays_long(step, room))
-            best, spots = chosen.offset, chosen.spots.flatten(1)
+            best, spots = chosen.offset, chosen.scores.flatten(1) % STANDS_OUT
             kept = torch.stack([moved[:, axis].clamp(0, room[axis]) for axis in (0, 1)], 1)
             rival, own = (spots.gather(1, at[:, :1] * (room[1] + 1) + at[:, 1:])[:, 0] for at in (best, kept))
             self.jumped = (kept != moved).any(1) | (rival > (1 + self.lead) * own)

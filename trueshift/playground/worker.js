@@ -23,7 +23,7 @@ const actions = {
       return f(f(f(value / 255) - f(mean[channel])) / f(std[channel]));
     });
     whole = side;
-    scores = side > SIDE ? cropScores() : null;
+    scores = side > SIDE ? spotScores() : null;
   },
 
   // the image moved circularly by dy down and dx to the right, both from 0 to 31
@@ -40,10 +40,13 @@ const actions = {
   camera({ dy, dx, view, steady }) {
     const room = view - SIDE, crop = { dy: dy + room / 2, dx: dx + room / 2 };
     if (steady) {
+      const score = cropScore(room + 1);
       let best = null;
-      for (let y = dy; y <= dy + room; y++) for (let x = dx; x <= dx + room; x++)
-        if (best === null || better(y * whole + x, best)) best = y * whole + x;
-      Object.assign(crop, { dy: Math.floor(best / whole), dx: best % whole });
+      for (let y = dy; y <= dy + room; y++) for (let x = dx; x <= dx + room; x++) {
+        const one = { at: y * whole + x, score: score(y * whole + x) };
+        if (best === null || better(one, best)) best = one;
+      }
+      Object.assign(crop, { dy: Math.floor(best.at / whole), dx: best.at % whole });
     }
     for (let row = 0; row < 3 * SIDE; row++) {
       const from = (Math.floor(row / SIDE) * whole + crop.dy + row % SIDE) * whole + crop.dx;
@@ -60,8 +63,10 @@ async function answer(crop) {
 
 // ---- trueshift.steady: how good the crop is that starts at each position, by its content alone (trueshift/motion.py)
 
-function cropScores() {
-  const area = whole * whole, strength = new Float64Array(area), prominence = new Uint8Array(area);
+const SUPPORT = 15; // pixels that a spot looks at, each way
+
+function spotScores() {
+  const area = whole * whole, strength = new Float64Array(area), found = new Float64Array(area);
   const levels = Float64Array.from(planes, value => { // half to even
     const scaled = value * 256, low = Math.floor(scaled);
     return scaled - low === 0.5 ? low + Math.abs(low % 2) : Math.round(scaled);
@@ -78,25 +83,31 @@ function cropScores() {
   each(4, at => {
     for (const plane of [0, area, 2 * area]) strength[at] += Math.abs(625 * blurred(plane + at, 3) - 81 * blurred(plane + at, 5));
   });
-  each(8, at => {
+  each(7, at => {
     const largest = radius => {
       for (let i = -radius; i <= radius; i++) for (let j = -radius; j <= radius; j++)
         if (strength[at + i * whole + j] > strength[at]) return false;
       return true;
     };
-    prominence[at] = [1, 2, 4].filter(largest).length;
+    found[at] = 2 ** 48 * [1, 2, 3].filter(largest).length + strength[at];
   });
-  return { strength, prominence };
+  return found;
 }
 
-// whether the crop that starts at one position is better than another's; crops that tie are compared pixel by pixel
+// of a crop that can start at so many positions each way: that of the best of its spots, which are as far apart
+function cropScore(starts) {
+  const further = Math.floor((SIDE - SUPPORT) / starts), first = Math.floor((SIDE - further * starts) / 2), spots = [];
+  for (let i = 0; i <= further; i++) for (let j = 0; j <= further; j++)
+    spots.push((first + i * starts) * whole + first + j * starts);
+  return at => Math.max(...spots.map(spot => scores[at + spot]));
+}
+
+// whether a crop is better than another; those that tie are compared pixel by pixel
 function better(one, other) {
-  const centre = SIDE / 2 * (whole + 1), { strength, prominence } = scores;
-  const lead = prominence[one + centre] - prominence[other + centre] || strength[one + centre] - strength[other + centre];
-  if (lead) return lead > 0;
+  if (one.score !== other.score) return one.score > other.score;
   for (let row = 0; row < 3 * SIDE; row++) for (let x = 0; x < SIDE; x++) {
     const from = (Math.floor(row / SIDE) * whole + row % SIDE) * whole + x;
-    if (planes[from + one] !== planes[from + other]) return planes[from + one] > planes[from + other];
+    if (planes[from + one.at] !== planes[from + other.at]) return planes[from + one.at] > planes[from + other.at];
   }
   return false;
 }

@@ -215,7 +215,7 @@ def test_ctrl_c_leaves_a_valid_partial_report(tmp_path, monkeypatch, capsys):
 
 MANY = """
 import resource, sys, torch, trueshift
-sys.path.insert(0, "tests/eval")
+sys.path[:0] = ["tests", "tests/eval"]
 from known_models import Constant, subject
 from trueshift.data import ImageFolder, Preparation
 from trueshift.eval import AuditOptions, run_audit
