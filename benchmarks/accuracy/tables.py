@@ -383,6 +383,10 @@ TABLES = {
     "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", tried),
     "camvid": Table("accuracy/camvid.py --data data/camvid", camvid),
     "motion_cifar10": Table("accuracy/motion.py --family swin --data data/cifar10", partial(motion, "cifar10")),
+    "motion_tiny_imagenet": Table(
+        "accuracy/motion.py --title Swin-mini --data data/tiny_imagenet.npz --networks ordinary=FOLDER",
+        partial(motion, "tiny_imagenet"),
+    ),
     "motion_photos": Table("accuracy/motion.py --family swin --photos data/photos", partial(motion, "photos")),
     **{
         f"fields_{task}": Table(f"accuracy/fields.py --task {task} --seeds 0 1 2 --jobs 6", partial(fields.table, task))
