@@ -47,12 +47,12 @@ class SteadyCrop:
         offset: its first row and column.
         margin: how many pixels the image has above, left, below and right of it: so far the camera can move before
             the crop leaves the view. It jumps then, and where a better one comes into view.
-        scores: how good the crop is that starts at each position.
+        spots: how strong the best spot is of the crop that starts at each position.
     """
 
     offset: Int64[Tensor, "B 2"]
     margin: Int64[Tensor, "B 4"]
-    scores: Float64[Tensor, "B h w"]
+    spots: Float64[Tensor, "B h w"]
 
 
 def crop_scores(image: Float[Tensor, "B C H W"], size: Pair) -> Float64[Tensor, "B h w"]:
@@ -119,7 +119,7 @@ class Steady(nn.Module):
             able = scores if allowed is None else scores.masked_fill(~allowed, -1)
             offset = choose((able,), lambda _: window_keys(image.permute(0, 2, 3, 1), self.size)).offset
         after = torch.stack([room[axis] - offset[:, axis] for axis in (0, 1)], 1)
-        return SteadyCrop(offset, torch.cat([offset, after], 1), scores)
+        return SteadyCrop(offset, torch.cat([offset, after], 1), scores % STANDS_OUT)
 
     def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The model's output on the chosen crop."""
@@ -196,7 +196,7 @@ class Video(nn.Module):
             moved = self.offset + step
             room = [whole - length for whole, length in zip(frame.shape[2:], size, strict=True)]
             chosen = self.steady.choose(frame, _stays_long(step, room))
-            best, spots = chosen.offset, chosen.scores.flatten(1) % STANDS_OUT
+            best, spots = chosen.offset, chosen.spots.flatten(1)
             kept = torch.stack([moved[:, axis].clamp(0, room[axis]) for axis in (0, 1)], 1)
             rival, own = (spots.gather(1, at[:, :1] * (room[1] + 1) + at[:, 1:])[:, 0] for at in (best, kept))
             self.jumped = (kept != moved).any(1) | (rival > (1 + self.lead) * own)
