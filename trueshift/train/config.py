@@ -87,7 +87,8 @@ class AugmentConfig:
         pad_crop: shift by up to so many pixels: a random crop of the image padded by as many with the mean color.
         circular_shift: how often an image is shifted circularly by a random offset; true, always, for the paper's
             data-augmented baseline.
-        auto_augment: timm's name for RandAugment and its like, e.g. rand-m9-mstd0.5-inc1.
+        auto_augment: timm's name for RandAugment and its like, e.g. rand-m9-mstd0.5-inc1; or trivial, torchvision's
+            TrivialAugment, which works on batches and so on pixels that are kept on the device.
         color_jitter: strength, where there is no auto_augment.
         erasing: how often a rectangle is replaced by noise.
         mixup: alpha; 0 for none.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import v2
 
 from trueshift.data import EmbeddedSample, Preparation, Sample
 from trueshift.ops.geometry.shift import circular_shift
@@ -109,6 +110,7 @@ WAYS = [
     {"auto_augment": "rand-m9-mstd0.5-inc1"},
     {"auto_augment": "augmix-m3-w3"},
     {"auto_augment": "original"},
+    {"auto_augment": "trivial"},
     {"color_jitter": 0.4},
 ]
 
@@ -165,6 +167,22 @@ def test_so_many_images_are_shifted_as_asked_for_and_by_what_they_would_be_anywa
     assert abs(moved.mean() - 0.25) < 0.04
     assert np.array_equal(some[moved], every[moved])
     assert not transform(flip=0.5).drawn(2, np.arange(2000))[:, 4:].any()
+
+
+def test_trivial_augment_draws_one_of_torchvisions_changes_for_each_group_and_an_image_does_not_feel_the_others():
+    change, indices = transform(auto_augment="trivial"), np.arange(200)
+    pixels = torch.from_numpy(np.stack([SAMPLE.pixels[at % len(SAMPLE)] for at in indices])).permute(0, 3, 1, 2)
+    changed = change.trivial(pixels, 3, indices)
+    some = np.random.default_rng(0).permutation(200)[:50]
+    assert torch.equal(change.trivial(pixels[some], 3, indices[some]), changed[some])
+    possible = []
+    for group in range(64):
+        with seeded(0, 3, group, 11):
+            fill = list(map(float, SMALL.mean_pixel))
+            possible.append(v2.TrivialAugmentWide(interpolation=v2.InterpolationMode.BILINEAR, fill=fill)(pixels))
+    fits = torch.stack([(each == changed).flatten(1).all(1) for each in possible])
+    assert bool(fits.any(0).all())
+    assert len(set(fits.int().argmax(0).tolist())) > 30  # most groups are met
 
 
 def test_a_random_crop_takes_the_part_asked_for():

@@ -17,7 +17,7 @@ from trueshift.train.data.sampler import ALONE, BatchOrder, Share
 COUNT = 26
 SAMPLE = Subset(EmbeddedSample(), np.arange(COUNT))
 SMALL = Preparation((24, 24), 0.875)
-EVERYTHING = AugmentConfig(flip=0.5, vertical_flip=0.5, pad_crop=3, circular_shift=True, erasing=0.5)
+EVERYTHING = AugmentConfig(0.5, 0.5, pad_crop=3, circular_shift=True, auto_augment="trivial", erasing=0.5)
 
 
 def on_device(share=ALONE, accumulate=1, augment=EVERYTHING):
@@ -75,10 +75,10 @@ def test_both_feeds_give_the_same(workers):
         assert_same(resident_feed.epoch(epoch, first_step), loader.epoch(epoch, first_step))
 
 
-@pytest.mark.parametrize("left_out", ["flip", "vertical_flip", "pad_crop", "circular_shift", "erasing"])
+@pytest.mark.parametrize("left_out", ["flip", "vertical_flip", "pad_crop", "circular_shift", "auto_augment", "erasing"])
 def test_each_change_is_made(left_out):
     """The twin that must fail: without one of the changes, the batches differ."""
-    less = AugmentConfig(**{**vars(EVERYTHING), left_out: type(getattr(EVERYTHING, left_out))(0)})
+    less = AugmentConfig(**{**vars(EVERYTHING), left_out: type(getattr(EVERYTHING, left_out))()})
     for feed in (on_device, by_loader):
         whole, without = (
             torch.cat([batch.images for batch in feed(augment=each).epoch(0)]) for each in (EVERYTHING, less)

@@ -27,7 +27,9 @@ from ..config import AugmentConfig
 from ..dense_config import SegmentationAugmentConfig
 
 # streams of random numbers, one for each purpose
-_FLIP, _VERTICAL, _ROWS, _COLUMNS, _IMAGE, _ERASE, _TOP, _LEFT, _SCENE, _SHIFTED, _SECOND = range(11)
+_FLIP, _VERTICAL, _ROWS, _COLUMNS, _IMAGE, _ERASE, _TOP, _LEFT, _SCENE, _SHIFTED, _SECOND, _GROUP = range(12)
+_GROUPS = 64  # of images that are changed alike in an epoch by what works on batches
+TRIVIAL = "trivial"
 _RETRIES = 10  # of a crop with too much of one class
 
 # what is left to do with a batch on the device: (pixels, epoch, indices) -> images
@@ -37,6 +39,8 @@ Finish = Callable[[Tensor, int, np.ndarray], Tensor]
 @dataclass(frozen=True)
 class ClassificationTransform:
     """Resize, crop and RandAugment single images; then, in batches on the device, normalize, flip, shift and erase.
+
+    TrivialAugment works on batches too: each image is put into a group by chance, and a change is drawn for the group.
 
     With ``augment.consistency`` each image has two views, drawn independently; they share a tensor, as 6 channels.
     """
@@ -60,7 +64,9 @@ class ClassificationTransform:
 
     @cached_property
     def _colors(self) -> Any:
-        """RandAugment and its like, or color jitter; None for neither."""
+        """RandAugment and its like, or color jitter, of single images; None for neither."""
+        if self.augment.auto_augment == TRIVIAL:
+            return None
         if self.augment.auto_augment:
             with seeded(0):  # built at the first image, whose random numbers must not depend on that
                 return auto_augment(self.augment.auto_augment, self.preparation)
@@ -80,6 +86,23 @@ class ClassificationTransform:
             if self._colors is not None:
                 image = self._colors(image)
         return pixels_of(image)
+
+    @cached_property
+    def _trivial(self) -> v2.TrivialAugmentWide:
+        fill = [float(value) for value in self.preparation.mean_pixel]
+        return v2.TrivialAugmentWide(interpolation=v2.InterpolationMode.BILINEAR, fill=fill)
+
+    def trivial(self, pixels: UInt8[Tensor, "B 3 H W"], epoch: int, indices: np.ndarray) -> UInt8[Tensor, "B 3 H W"]:
+        """torchvision's TrivialAugment of a batch, group by group; an image's change does not depend on the others."""
+        groups = (hashed(self.seed, epoch, indices, _GROUP) % np.uint64(_GROUPS)).astype(np.int64)
+        order = np.argsort(groups, kind="stable")
+        there, back = torch.from_numpy(np.stack([order, np.argsort(order)])).to(pixels.device, non_blocking=True)
+        parts = pixels[there].split(np.bincount(groups, minlength=_GROUPS).tolist())
+        changed = []
+        for group, part in enumerate(parts):
+            with seeded(self.seed, epoch, group, _GROUP):
+                changed.append(self._trivial(part) if len(part) else part)
+        return torch.cat(changed)[back]
 
     def drawn(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         """What is drawn for each image: mirrored, upside down, corner of the crop, offset of the shift, as [..., 6]."""
@@ -105,11 +128,13 @@ class ClassificationTransform:
         return circular_shift(images, drawn[:, 4:], IMAGE_DIMS) if self.augment.circular_shift else images
 
     def finisher(self, device: torch.device | str) -> Finish:
-        """Normalize, move and erase a batch, each view on its own."""
+        """Recolor by TrivialAugment, normalize, move and erase a batch, each view on its own."""
         normalize = self.preparation.normaliser(device)
 
         def finish(view: ClassificationTransform, pixels: Tensor, epoch: int, indices: np.ndarray) -> Tensor:
             drawn = torch.from_numpy(view.drawn(epoch, indices)).to(device, non_blocking=True)
+            if view.augment.auto_augment == TRIVIAL:
+                pixels = view.trivial(pixels.byte(), epoch, indices)
             images = view.move(normalize(pixels), drawn)
             if view.augment.erasing:
                 erase(images, hashed(view.seed, epoch, indices, _ERASE).tolist(), view.augment.erasing)
@@ -153,7 +178,9 @@ def auto_augment(name: str, preparation: Preparation) -> Any:
                 return make(name, arguments)
             except (AssertionError, ValueError) as error:
                 raise ValueError(f"augment.auto_augment {name!r}: timm cannot read it ({error})") from error
-    raise ValueError(f"augment.auto_augment {name!r}: needs e.g. rand-m9-mstd0.5-inc1, augmix-m3-w3 or original")
+    raise ValueError(
+        f"augment.auto_augment {name!r}: needs e.g. rand-m9-mstd0.5-inc1, augmix-m3-w3, original or trivial"
+    )
 
 
 # the ranges of mmsegmentation, each change with probability 1/2

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...data.source import Source
 from ...data.transforms import Preparation
 from ..config import AugmentConfig
-from .augment import ClassificationTransform
+from .augment import TRIVIAL, ClassificationTransform
 
 LARGEST = 4 << 30  # bytes of pixels that are kept on a device
 _BITS = 22  # of Pillow's weights
@@ -59,7 +59,8 @@ def is_resident(source: Source) -> bool:
 
 def needs_loader(augment: AugmentConfig) -> list[str]:
     """Settings that work on single images, not on batches."""
-    return [name for name in ("crop_scale", "auto_augment", "color_jitter") if getattr(augment, name)]
+    names = ("crop_scale", "auto_augment", "color_jitter")
+    return [name for name in names if getattr(augment, name) and getattr(augment, name) != TRIVIAL]
 
 
 def resize_matrices(size: tuple[int, int], preparation: Preparation) -> tuple[np.ndarray, np.ndarray]:
