@@ -100,7 +100,9 @@ BOTH, ALL = "reference | adaptive", "reference | adaptive | memory"
 
 def adapted() -> str:
     """Networks of other libraries, adapted, beside themselves."""
-    found = measured("adapted_speed")
+    found = measured("adapted_*")
+    latest = [find(found, model=each["model"], words=each["words"]) for each in found]
+    found = sorted({id(each): each for each in latest if each}.values(), key=lambda each: each["mode"])
     return listing(
         f"model | setting | {ALL}", f"{SETTING} | {SPEED} | {ALLOCATED}", found, f"{_places(found)} {MEMORY}"
     )
