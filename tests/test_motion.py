@@ -19,6 +19,7 @@ CROP, VIEW, WHOLE = 24, 30, 42  # two spots each way
 
 
 MODEL = trueshift.steady(nn.Identity(), CROP)  # shows what the model saw
+SEVERAL = trueshift.steady(nn.Identity(), CROP, crops=3)
 HOSTILE = hostile_images(WHOLE)
 
 
@@ -32,8 +33,14 @@ def view(image: torch.Tensor, top: int, left: int) -> torch.Tensor:
     return image[:, :, top : top + VIEW, left : left + VIEW]
 
 
-def contains(corner: tuple[int, int], crop: torch.Tensor) -> bool:
-    return all(at <= start <= at + VIEW - CROP for at, start in zip(corner, crop.tolist(), strict=True))
+def chosen_in(image: torch.Tensor, corner: tuple[int, int], model: motion.Steady) -> list[tuple[int, int]]:
+    """Where the crops start in the whole image."""
+    crops = model.best(view(image, *corner), model.crops)
+    return [tuple(at + start for at, start in zip(corner, crop.offset[0].tolist(), strict=True)) for crop in crops]
+
+
+def contains(corner: tuple[int, int], crops: list[tuple[int, int]]) -> bool:
+    return all(at <= start <= at + VIEW - CROP for crop in crops for at, start in zip(corner, crop, strict=True))
 
 
 corners = st.tuples(st.integers(0, WHOLE - VIEW), st.integers(0, WHOLE - VIEW))
@@ -44,8 +51,7 @@ def pairs_that_share(image: torch.Tensor, model: motion.Steady) -> list[tuple[to
     seen = []
     for step in range(WHOLE - VIEW + 1):
         corner = (step, step // 2)
-        offset = model.choose(view(image, *corner)).offset[0] + torch.tensor(corner)
-        seen.append((corner, offset, model(view(image, *corner))))
+        seen.append((corner, chosen_in(image, corner, model), model(view(image, *corner))))
     return [
         (first[2], second[2])
         for first in seen
@@ -54,11 +60,12 @@ def pairs_that_share(image: torch.Tensor, model: motion.Steady) -> list[tuple[to
     ]
 
 
+@pytest.mark.parametrize("model", [MODEL, SEVERAL], ids=["one", "several"])
 @pytest.mark.parametrize("name", ["random", *HOSTILE])
-def test_views_that_contain_each_others_crop_give_the_same_bits(name):
+def test_views_that_contain_each_others_crops_give_the_same_bits(name, model):
     torch.manual_seed(0)
     image = photo(name)
-    pairs = pairs_that_share(image, MODEL)
+    pairs = pairs_that_share(image, model)
     repeats = window_keys(image.permute(0, 2, 3, 1), (CROP, CROP)).unique().numel() < (WHOLE - CROP + 1) ** 2
     assert repeats or len(pairs) > WHOLE - VIEW + 1  # more than each with itself
     assert all(torch.equal(first, second) for first, second in pairs)
@@ -68,9 +75,10 @@ def test_views_that_contain_each_others_crop_give_the_same_bits(name):
 @given(seed=st.integers(0, 2**31), first=corners, second=corners, levels=st.sampled_from([2, 3, 256]))
 def test_the_law_holds_for_any_two_views(seed, first, second, levels):
     image = torch.randint(levels, (1, 3, WHOLE, WHOLE), generator=torch.Generator().manual_seed(seed)) / 255
-    chosen = [MODEL.choose(view(image, *corner)).offset[0] + torch.tensor(corner) for corner in (first, second)]
-    if contains(first, chosen[1]) and contains(second, chosen[0]):
-        assert torch.equal(MODEL(view(image, *first)), MODEL(view(image, *second)))
+    for model in (MODEL, SEVERAL):
+        chosen = [chosen_in(image, corner, model) for corner in (first, second)]
+        if contains(first, chosen[1]) and contains(second, chosen[0]):
+            assert torch.equal(model(view(image, *first)), model(view(image, *second)))
 
 
 def test_a_score_that_depends_on_the_position_breaks_the_law(monkeypatch):
@@ -160,6 +168,19 @@ def test_any_model_and_arguments_pass_through():
     assert torch.equal(wrapped(image, 2.0, plus=1)["logits"], crop.mean((2, 3)) * 2 + 1)
 
 
+def test_the_mean_over_the_best_crops_in_the_order_of_their_scores():
+    image = torch.rand(2, 3, VIEW, VIEW)
+    found = SEVERAL.best(image, 5)
+    assert torch.equal(found[0].offset, MODEL.choose(image).offset)
+    for number in range(len(image)):
+        places = [tuple(crop.offset[number].tolist()) for crop in found]
+        scores = motion.crop_scores(image, (CROP, CROP))[number]
+        assert [scores[place] for place in places] == scores.flatten().sort(descending=True).values[:5].tolist()
+    seen = [motion.crop_at(image, crop.offset, (CROP, CROP)) for crop in found[:3]]
+    torch.testing.assert_close(SEVERAL(image), torch.stack(seen).mean(0))
+    assert len(SEVERAL.best(image[:, :, : CROP + 1, :CROP], 5)) == 2  # all that there are
+
+
 def test_images_of_a_batch_do_not_see_each_other():
     image = torch.rand(4, 3, VIEW, VIEW)
     together = MODEL(image)
@@ -177,7 +198,7 @@ def test_gradients_reach_the_crop_alone():
 
 @in_own_process
 def test_under_the_compiler_and_exported():
-    model, image = trueshift.steady(nn.Conv2d(3, 4, 3), CROP).eval(), torch.rand(2, 3, VIEW, VIEW)
+    model, image = trueshift.steady(nn.Conv2d(3, 4, 3), CROP, crops=2).eval(), torch.rand(2, 3, VIEW, VIEW)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     exported = torch.export.export(model, (image,)).module()
     assert all(torch.equal(other(image), model(image)) for other in (compiled, exported))
@@ -186,6 +207,8 @@ def test_under_the_compiler_and_exported():
 def test_bad_input():
     with pytest.raises(ValueError, match="at least 15"):
         trueshift.steady(nn.Identity(), 14)
+    with pytest.raises(ValueError, match="0 crops: needs at least 1"):
+        trueshift.steady(nn.Identity(), 24, crops=0)
     with pytest.raises(ValueError, match=r"18 x 40 pixels: needs at least the crop's 24 x 24"):
         MODEL(torch.rand(1, 3, 18, 40))
     with pytest.raises(ValueError, match="NaN or infinity"):
@@ -256,11 +279,30 @@ def test_a_mean_over_grids_is_exact_and_is_the_mean(family):
         logits = model(image)
         shifted = model(torch.stack([image[0].roll((5, 2), (1, 2)), image[1].roll((31, 1), (1, 2))]))
         assert torch.equal(shifted, logits)
+        same = trueshift.create_model(f"a_{family}_mini", **narrow(family), grids=4).eval()
+        same.load_state_dict(network.state_dict())
+        assert torch.equal(same(image), logits)
         chosen = network.patch_embed.choose(image).offset
-        each = [network(image, start=chosen + torch.tensor(away)) for away in motion.displacements(4, model.stride)]
+        each = [network(image, start=chosen + away) for away in motion.displacements(4, model.stride)]
         torch.testing.assert_close(logits, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(each[0], network(image), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(each[0], each[1])
+
+
+def test_a_network_with_several_grids_is_saved_so_and_trains_on_one(tmp_path):
+    torch.manual_seed(0)
+    model, image = trueshift.create_model("a_swin_mini", **narrow("swin"), grids=2).eval(), torch.rand(2, 3, 32, 32)
+    model.save_pretrained(tmp_path)
+    again = trueshift.from_pretrained(tmp_path).eval()
+    assert again.config.grids == 2
+    with torch.no_grad():
+        assert torch.equal(again(image), model(image))
+        one = model.train()(image)
+        assert torch.equal(one, model.forward_head(model.forward_features(image)))
+        assert not torch.allclose(one, model.eval()(image))
+    for name, grids, needed in (("swin_mini", 2, "needs 1, or"), ("a_swin_mini", 3, "needs one of 1, 2, 4")):
+        with pytest.raises(ValueError, match=f"{grids} grids.*{needed}"):
+            trueshift.create_model(name, **narrow("swin"), grids=grids)
 
 
 def test_a_mean_over_the_grids_of_any_model():

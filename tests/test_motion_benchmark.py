@@ -58,6 +58,7 @@ def test_sizes_classes_and_rows_follow_from_the_networks(measured, monkeypatch):
         *networks,
         "adaptive, 4 grids",
         *(f"{name}, steady" for name in networks),
+        *(f"{name}, steady, 2 crops" for name in networks),
         "adaptive, 4 grids, steady",
         "ordinary, video",
     ]

@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from .layers.tokenize import AdaptiveTokenize, check_image
+from .ops.geometry.grid import displacements, mean_of_each
 from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from .ops.nn.autocast import without_autocast
 from .ops.selection.choose import choose
@@ -87,25 +87,35 @@ def _triangle(values: Int64[Tensor, "B C H W"], width: int) -> Int64[Tensor, "B 
 class Steady(nn.Module):
     """See :func:`steady`."""
 
-    def __init__(self, model: nn.Module, size: int | Pair) -> None:
+    def __init__(self, model: nn.Module, size: int | Pair, crops: int = 1) -> None:
         super().__init__()
-        self.model = model
-        self.size = pair(size)
+        self.model, self.size, self.crops = model, pair(size), crops
         if min(self.size) < SUPPORT:
             raise ValueError(f"a crop of {self.size[0]} x {self.size[1]} pixels: needs at least {SUPPORT} each way")
+        if crops < 1:
+            raise ValueError(f"{crops} crops: needs at least 1")
 
     def extra_repr(self) -> str:
-        """Show the size of the crop."""
-        return f"size={self.size}"
+        """Show the size of the crops, and how many there are."""
+        return f"size={self.size}" + f", crops={self.crops}" * (self.crops > 1)
 
-    @torch.no_grad()
     def choose(self, image: Float[Tensor, "B C H W"], allowed: Bool[Tensor, "B h w"] | None = None) -> SteadyCrop:
-        """The crop that the content chooses.
+        """The crop that the content chooses, the best one.
 
         Shift law: if each of two views of one size contains the crop chosen in the other, both chose the same content.
 
         Args:
             allowed: where the crop may start, if not everywhere.
+        """
+        return self.best(image, 1, allowed)[0]
+
+    @torch.no_grad()
+    def best(
+        self, image: Float[Tensor, "B C H W"], count: int, allowed: Bool[Tensor, "B h w"] | None = None
+    ) -> list[SteadyCrop]:
+        """The best crops, the first before all others; fewer where the image has not so many.
+
+        Shift law: as that of ``choose``, if each of two views contains all crops chosen in the other.
         """
         check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
         room = [whole - length for whole, length in zip(image.shape[2:], self.size, strict=True)]
@@ -114,16 +124,25 @@ class Steady(nn.Module):
                 f"an image of {image.shape[2]} x {image.shape[3]} pixels: needs at least the crop's "
                 f"{self.size[0]} x {self.size[1]}, and more to choose from"
             )
+        found = []
         with without_autocast(image):
             scores = crop_scores(image, self.size)
             able = scores if allowed is None else scores.masked_fill(~allowed, -1)
-            offset = choose((able,), lambda _: window_keys(image.permute(0, 2, 3, 1), self.size)).offset
-        after = torch.stack([room[axis] - offset[:, axis] for axis in (0, 1)], 1)
-        return SteadyCrop(offset, torch.cat([offset, after], 1), scores % STANDS_OUT)
+            for _ in range(min(count, scores[0].numel())):
+                offset = choose((able,), lambda _: window_keys(image.permute(0, 2, 3, 1), self.size)).offset
+                after = torch.stack([room[axis] - offset[:, axis] for axis in (0, 1)], 1)
+                found.append(SteadyCrop(offset, torch.cat([offset, after], 1), scores % STANDS_OUT))
+                place = offset[:, :1] * scores.shape[2] + offset[:, 1:]
+                able = able.flatten(1).scatter(1, place, -1).view_as(scores)
+        return found
 
     def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
-        """The model's output on the chosen crop."""
-        return self.model(crop_at(image, self.choose(image).offset, self.size), *args, **kwargs)
+        """The model's output on the chosen crop, or the mean of its outputs on several."""
+        chosen = self.best(image, self.crops)
+        if len(chosen) == 1:
+            return self.model(crop_at(image, chosen[0].offset, self.size), *args, **kwargs)
+        seen = torch.stack([crop_at(image, crop.offset, self.size) for crop in chosen], 1).flatten(0, 1)
+        return mean_of_each(self.model(seen, *args, **kwargs), len(chosen))
 
 
 def crop_at(image: Shaped[Tensor, "B C H W"], offset: Int64[Tensor, "B 2"], size: Pair) -> Shaped[Tensor, "B C h w"]:
@@ -133,23 +152,28 @@ def crop_at(image: Shaped[Tensor, "B C H W"], offset: Int64[Tensor, "B 2"], size
     return image.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2).contiguous()
 
 
-def steady(model: nn.Module, size: int | Pair) -> Steady:
+def steady(model: nn.Module, size: int | Pair, crops: int = 1) -> Steady:
     """Wrap any image model so that its answer stays while the camera moves, weights untouched.
 
     The image is larger than the model's input; the model sees one crop of it, chosen by the content. As long as that
     crop stays in view and no better one comes in, the model sees literally the same tensor, whatever else enters or
     leaves: outputs are bit-identical. ``docs/motion.md`` has what that is worth and what it costs.
 
+    A crop chosen by its content is in the middle of the image no more often than any other, where objects are. The mean
+    over the two best crops makes up for the Top-1 that this costs, for two passes.
+
     What it does not give: an answer that never changes. The crop jumps when it leaves the view or a better one enters;
     ``choose(image).margin`` has how far that is. Resizing, noise and fractions of a pixel change pixels, and may change
     the crop.
 
     Shift law: with A and B two views of one size of a larger image, if A contains the crop chosen in B and B the one
-    chosen in A, then ``f(A) == f(B)``, bit for bit.
+    chosen in A, then ``f(A) == f(B)``, bit for bit; with several crops, if they contain all of each other's.
 
     Args:
         model: takes images ``[B, C, H, W]`` first; further arguments are passed on.
         size: height and width of the crop, the model's input.
+        crops: how many of the best crops the model sees, in one batch; its outputs are averaged as they are, logits in
+            general.
 
     >>> from torchvision.models import resnet18
     >>> model, scene = trueshift.steady(resnet18(), 64).eval(), torch.rand(1, 3, 80, 99)
@@ -157,7 +181,7 @@ def steady(model: nn.Module, size: int | Pair) -> Steady:
     >>> torch.equal(model(scene[..., :96]), model(scene[..., 3:]))  # the camera moves to the right
     True
     """
-    return Steady(model, size)
+    return Steady(model, size, crops)
 
 
 class Video(nn.Module):
@@ -259,29 +283,22 @@ def video(model: nn.Module, size: int | Pair, lead: float = 1.0) -> Video:
 class MeanOverGrids(nn.Module):
     """See :func:`mean_over_grids`."""
 
-    away: Int64[Tensor, "grids 2"]
-
     def __init__(self, model: nn.Module, grids: int, stride: Pair) -> None:
         super().__init__()
-        self.model, self.stride = model, stride
-        # on the model's device: a copy in each call would wait for it
-        self.register_buffer("away", torch.tensor(displacements(grids, stride)), persistent=False)
+        self.model, self.grids, self.stride = model, grids, stride
+        displacements(grids, stride)  # refuses what the patches do not have
 
     def extra_repr(self) -> str:
         """Show the number of grids."""
-        return f"grids={len(self.away)}"
+        return f"grids={self.grids}"
 
     def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The mean of the model's outputs on all grids, in one batch."""
-        away = self.away.to(image.device)
-        count, images = len(away), image.repeat_interleave(len(away), 0)
-        tokenizer = adaptive_tokenizer(self.model)
-        if tokenizer is None:
-            output = self.model(circular_shift(images, away.repeat(len(image), 1), IMAGE_DIMS), *args, **kwargs)
-        else:
-            start = (tokenizer.choose(image).offset[:, None] + away).flatten(0, 1)
-            output = self.model(images, *args, start=start, **kwargs)
-        return tree_map(lambda part: part.unflatten(0, (-1, count)).mean(1), output)
+        if tokenizer := adaptive_tokenizer(self.model):
+            return tokenizer.mean_over_grids(self.model, image, self.grids, *args, **kwargs)
+        away = displacements(self.grids, self.stride, image.device).repeat(len(image), 1)
+        moved = circular_shift(image.repeat_interleave(self.grids, 0), away, IMAGE_DIMS)
+        return mean_of_each(self.model(moved, *args, **kwargs), self.grids)
 
 
 def adaptive_tokenizer(model: nn.Module) -> AdaptiveTokenize | None:
@@ -290,23 +307,13 @@ def adaptive_tokenizer(model: nn.Module) -> AdaptiveTokenize | None:
     return layer if isinstance(layer, AdaptiveTokenize) and layer.anchor and layer.criterion.adaptive else None
 
 
-def displacements(grids: int, stride: Pair) -> list[Pair]:
-    """So many offsets within one patch, evenly spread."""
-    divisors = [[part for part in range(1, step + 1) if step % part == 0] for step in stride]
-    splits = {rows * columns: (rows, columns) for rows in divisors[0] for columns in divisors[1] if rows <= columns}
-    if grids not in splits:
-        known = ", ".join(map(str, sorted(splits)))
-        raise ValueError(f"{grids} grids: needs one of {known} for patches of {stride[0]} x {stride[1]} pixels")
-    rows, columns = splits[grids]
-    return [(i * stride[0] // rows, j * stride[1] // columns) for i in range(rows) for j in range(columns)]
-
-
 def mean_over_grids(model: nn.Module, grids: int = 4, stride: int | Pair | None = None) -> MeanOverGrids:
     """Wrap a model so that its output is the mean over several grids of patches, in one batch of ``grids`` passes.
 
     One of our adaptive networks keeps the grid that it chooses and adds others at fixed distances from it: the output
-    stays bit-identical under circular shifts. Any other model is shown the image rolled by so many pixels, which is a
-    mean over its grids and no guarantee; ``canonicalize`` around it gives that.
+    stays bit-identical under circular shifts. ``create_model(..., grids=4)`` makes such a network. Any other model is
+    shown the image rolled by so many pixels, which is a mean over its grids and no guarantee; ``canonicalize`` around
+    it gives that.
 
     Shift law: for adaptive networks ``f(S x) == f(x)``, bit for bit.
 

@@ -49,6 +49,7 @@ WRAPPERS: dict[str, tuple[int, Callable[[Any, Pair], nn.Module]]] = {  # passes,
     "": (1, lambda network, size: nn.Sequential(CenterCrop(size), network)),
     "4 grids": (4, lambda network, size: nn.Sequential(CenterCrop(size), trueshift.mean_over_grids(network, 4))),
     "steady": (1, trueshift.steady),
+    "steady, 2 crops": (2, lambda network, size: trueshift.steady(network, size, 2)),
     "4 grids, steady": (4, lambda network, size: trueshift.steady(trueshift.mean_over_grids(network, 4), size)),
     "video": (1, trueshift.video),
 }
@@ -112,7 +113,9 @@ def main() -> None:
 
     for wrapper, (passes, wrap) in WRAPPERS.items():
         for name, network in found.items():
-            if passes > 1 and adaptive_tokenizer(network.module) is None:  # others have one frame and no further grids
+            if (
+                "grids" in wrapper and adaptive_tokenizer(network.module) is None
+            ):  # others have one frame and no further grids
                 continue
             if wrapper == "video" and name != first:
                 continue

@@ -21,6 +21,7 @@ from jinja2 import Environment, StrictUndefined
 from safetensors.torch import save
 
 import trueshift
+from benchmarks.accuracy import store
 from benchmarks.common import record
 from benchmarks.common.record import Recorded
 from benchmarks.release.weights import restore_weights
@@ -52,6 +53,17 @@ def numbers_of(result: Recorded) -> Recorded:
     consistency = {"c_cons": circular, "s_cons": standard}
     rates = {key: each.get("consistency", nothing)["rate"] for key, each in consistency.items()}
     return {"top1": top1.get("rate"), **rates, "data": f"{top1.get('images', 0):,} test images"}
+
+
+def over_grids(recipe: str, seed: int | None) -> list[Recorded]:
+    """The same numbers of the mean over several grids, where the tables have them."""
+    found = []
+    for part, grids in (("grids_2", 2), ("grids_4", 4)):
+        columns = {"top1": store.TOP1, "c_cons": store.C_CONS, "s_cons": store.S_CONS}
+        numbers = {key: store.numbers(recipe, part, *column).get(seed) for key, column in columns.items()}
+        if numbers["top1"] is not None:
+            found.append({"grids": grids, **numbers})
+    return found
 
 
 def training_of(result: Recorded, recipe: str) -> Recorded:
@@ -216,6 +228,7 @@ def main() -> int:
                 raise Refused("its result has no Top-1: needs that of the run with its evaluation")
             model, kept_in = open_run(source)
             training = training_of(result, model.architecture)
+            measured["several"] = over_grids(training["recipe"], training["seed"])
             limits = {"shifts": options.shifts, "allowed": options.allow}
             path = ship(model, options.folder, training, measured, options.tag, kept_in, **limits)
         except (ValueError, OSError) as error:

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, values_on_grid
-from ..ops.geometry.grid import Tokens
+from ..ops.geometry.grid import Tokens, displacements, mean_of_each
 from ..ops.geometry.polyphase import polyphase
 from ..ops.geometry.shift import Pair, circular_shift, circular_take, fixes_rows, pair
 from ..ops.geometry.windows import token_norm
@@ -255,6 +255,22 @@ class AdaptiveTokenize(PatchLayer):
         return project_patches(image, self.proj, start, self.factor, self.padding, self.pad_mode)
 
     merge_for_scores = merge
+
+    def nearby(self, grids: int, device: torch.device | None = None) -> Int64[Tensor, "grids 2"]:
+        """So many grids, as distances from one of them in pixels."""
+        rows, columns = self.patch_size
+        return displacements(grids, (1 if self.fixed_rows else rows, columns), device)
+
+    def mean_over_grids(
+        self, network: Callable[..., Any], image: Float[Tensor, "B C H W"], grids: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The mean of a network's outputs on the chosen grid and on others at fixed distances from it, in one batch.
+
+        Args:
+            network: passes ``start`` on to this layer.
+        """
+        start = (self.choose(image).offset[:, None] + self.nearby(grids, image.device)).flatten(0, 1)
+        return mean_of_each(network(image.repeat_interleave(grids, 0), *args, start=start, **kwargs), grids)
 
     def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
         """The first token of the chosen grid behind the image's wrap seam, usually the photograph's own corner.

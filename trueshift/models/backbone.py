@@ -87,6 +87,7 @@ class Backbone(HubModel):
         more |= {"criterion": config.at("tokenize", dim), "anchor": config.anchored, "closed": config.closed}
         more |= {"padding_mode": config.padding_mode, "circular": config.circular}
         self.patch_embed = AdaptiveTokenize(self.in_chans, dim, stride, **more)
+        self.patch_embed.nearby(config.grids)  # refuses what the patches do not have
 
     def _make_head(
         self, dims: Sequence[int], strides: Sequence[int], pool: str, has_prefix: bool = False, norm_eps: float = 1e-5
@@ -163,6 +164,9 @@ class Backbone(HubModel):
             start: the pixel at which the first grid starts, where it is not to be chosen; see
                 :class:`~trueshift.AdaptiveTokenize`.
         """
+        if start is None and self.config.grids > 1 and not self.training:
+            check_image(x, self.in_chans, self.size_multiple)
+            return self.patch_embed.mean_over_grids(self, x, self.config.grids)
         return self.forward_head(self.forward_features(x, start))
 
     def _intermediates(

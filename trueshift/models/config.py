@@ -182,6 +182,8 @@ class BackboneConfig(SelectionConfig):
         global_pool: ``"avg"``, ``"token"`` where there is a class token, or ``""`` for none.
         feature_frame: of the maps from ``forward_intermediates`` and ``features_only``: rolled back by whole tokens
             (``"stride"``), or resampled to where an ordinary network's tokens stand (``"pixel"``).
+        grids: over how many grids of patches logits are averaged in evaluation: the chosen one and others at fixed
+            distances from it, in one batch of as many passes. Needs a tokenizer that chooses.
     """
 
     img_size: int | Pair = 224
@@ -191,6 +193,7 @@ class BackboneConfig(SelectionConfig):
     drop_rate: float = 0.0
     drop_path_rate: float = 0.0
     feature_frame: str = "stride"
+    grids: int = 1
 
     def __post_init__(self) -> None:
         if self.feature_frame not in FRAMES:
@@ -198,6 +201,8 @@ class BackboneConfig(SelectionConfig):
         if self.in_chans < 1 or self.num_classes < 0:
             raise ValueError(f"{self.in_chans} channels, {self.num_classes} classes: needs at least 1 and 0")
         super().__post_init__()
+        if self.grids != 1 and not (self.anchored and self.adaptive("tokenize")):
+            raise ValueError(f"{self.grids} grids of a network with a fixed one: needs 1, or trueshift.mean_over_grids")
 
     @property
     def choices(self) -> SelectionConfig:

@@ -6,10 +6,12 @@ All the choices a network has made so far add up to that one pair of integers pe
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from .shift import Pair, circular_shift, pair, spread_out
 
@@ -105,3 +107,19 @@ def place(tokens: Tokens) -> Float[Tensor, "B H W C"]:
 
 for _structure, _name in ((TokenGrid, "trueshift.TokenGrid"), (Tokens, "trueshift.Tokens")):
     torch.export.register_dataclass(_structure, serialized_type_name=_name)
+
+
+def displacements(grids: int, stride: Pair, device: torch.device | None = None) -> Int[Tensor, "grids 2"]:
+    """So many offsets within one patch, evenly spread."""
+    divisors = [[part for part in range(1, step + 1) if step % part == 0] for step in stride]
+    splits = {rows * columns: (rows, columns) for rows in divisors[0] for columns in divisors[1] if rows <= columns}
+    if grids not in splits:
+        known = ", ".join(map(str, sorted(splits)))
+        raise ValueError(f"{grids} grids: needs one of {known} for patches of {stride[0]} x {stride[1]} pixels")
+    along = zip(stride, splits[grids], strict=True)
+    return torch.cartesian_prod(*[torch.arange(0, step, step // count, device=device) for step, count in along])
+
+
+def mean_of_each(output: Any, count: int) -> Any:
+    """The mean of so many outputs for each image, which stand side by side in a batch."""
+    return tree_map(lambda part: part.unflatten(0, (-1, count)).mean(1), output)
