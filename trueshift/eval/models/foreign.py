@@ -14,6 +14,7 @@ from ...data import Preparation
 from ...data.transforms import ScenePreparation
 from ...models.registry import CIFAR_MEAN, CIFAR_STD
 from ...utils.checks import first_line, import_optional
+from ...utils.files import sha256_of
 from ..options import EvalOptions
 from .eval_model import EvalModel, imagenet_names, make_eval_model
 
@@ -142,6 +143,5 @@ def _onnx_fingerprint(path: Path) -> str:
     starts = [(match.end(), match[1][0]) for match in _EXTERNAL.finditer(model)]
     for name in sorted({model[start : start + length].decode(errors="replace") for start, length in starts}):
         if (path.parent / name).is_file():
-            with (path.parent / name).open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(bytes.fromhex(sha256_of(path.parent / name)))
     return digest.hexdigest()[:16]
