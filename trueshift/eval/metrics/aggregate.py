@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...data.source import IGNORED
-from ..protocols.real_motion import Path
 from ..protocols.registry import ShiftProtocol
+from ..protocols.shifts import Path
 from ..runner.records import LabelAnswers, PixelAnswers, Record
 from . import consistency as metrics
 
