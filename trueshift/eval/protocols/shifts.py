@@ -198,14 +198,10 @@ class Cropped(_Bounded):
 
 @dataclass(frozen=True)
 class CropsApart(Cropped):
-    """Crops of a larger image, any two of them at most ``largest`` apart along each axis.
-
-    Args:
-        largest: in steps of ``step``, whole pixels here.
-    """
+    """Crops of a larger image, any two of them at most ``largest`` pixels apart along each axis."""
 
     few: ClassVar[bool] = True
-    largest: int
+    largest: int  # in steps, of which ``step`` make a pixel: here one
 
     def reach(self, size: Pair) -> Pair:
         further = -(-(self.largest - self.largest // 2) // self.step)
@@ -330,11 +326,7 @@ class Jitter(Motion):
 def windows(
     images: Shaped[Tensor, "B C XH XW"], where: Int64[Tensor, "K 3"], size: Pair, step: int = 1
 ) -> Shaped[Tensor, "K C H W"]:
-    """Windows of ``size``, each given by the number of its image and the row and column where it begins.
-
-    Args:
-        step: take every so many-th pixel.
-    """
+    """Windows of ``size``, of every ``step``-th pixel, each given by the number of its image, first row and column."""
     high, wide = ((length - 1) * step + 1 for length in size)
     every = images.unfold(2, high, 1).unfold(3, wide, 1)[..., ::step, ::step]  # a view: B, C, rows, columns, H, W
     which, rows, columns = where.to(images.device, non_blocking=True).unbind(1)
