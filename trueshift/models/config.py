@@ -199,11 +199,6 @@ class BackboneConfig(SelectionConfig):
             raise ValueError(f"{self.in_chans} channels, {self.num_classes} classes: needs at least 1 and 0")
         super().__post_init__()
 
-    @property
-    def choices(self) -> SelectionConfig:
-        """How grids are selected."""
-        return self
-
     def arguments(self) -> dict[str, Any]:
         """All fields, to build the same again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
