@@ -33,6 +33,7 @@ _RENAMED = {
     "eval.models.dense": "eval.models.eval_model",
     "eval.motions": "eval.protocols.shifts",
     "eval.picture_audit": "eval.audit.classification",
+    "eval.protocols.real_motion": "eval.protocols.shifts",
     "eval.pixel_logits": "eval.models.eval_model",
     "eval.processes": "utils.distributed",
     "eval.scene_audit": "eval.audit.segmentation",

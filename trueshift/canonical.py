@@ -88,13 +88,9 @@ class Canonicalize(nn.Module):
             raise TypeError("no image was given: needs [B, C, H, W] as the first argument, or as pixel_values")
         check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
         start, size = self.origin(image), (image.shape[2], image.shape[3])
-
-        def along(part: Any) -> Any:
-            return _rolled(part, start) if _lies_on(part, size) else part
-
         moved = circular_shift(image, start, IMAGE_DIMS)
-        if self.dense:
-            args, kwargs = tree_map(along, (args, kwargs))
+        if self.dense:  # what lies on the pixels moves along
+            args, kwargs = tree_map(lambda part: _rolled(part, start) if _lies_on(part, size) else part, (args, kwargs))
         output = self.model(*args, pixel_values=moved, **kwargs) if named else self.model(moved, *args, **kwargs)
         if callable(self.dense):
             return self.dense(output, start, size)

@@ -6,6 +6,7 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 _TUPLES = {2: ("HEIGHT", "WIDTH"), 3: ("R", "G", "B")}  # names of the values of one option
@@ -38,7 +39,7 @@ def command_line(program: str, about: str, commands: Mapping[str, Callable[..., 
             else:
                 positional = argument.kind is not inspect.Parameter.KEYWORD_ONLY
                 _add(subparser, argument.name, hints[argument.name], helps[argument.name], argument.default, positional)
-        subparser.set_defaults(run=_caller(function, parameters))
+        subparser.set_defaults(run=partial(_call, function, parameters))
     return parser
 
 
@@ -56,18 +57,13 @@ def respelled(words: Sequence[str], old: str, new: str) -> list[str]:
     return [re.sub(r"^--[^=]+", lambda name: f"--{name[0][2:].replace(old, new)}", word) for word in words]
 
 
-def _caller(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[[argparse.Namespace], Any]:
-    def call(given: argparse.Namespace) -> Any:
-        values = {}
-        for argument in parameters:
-            if is_dataclass(argument.default):
-                kind: Any = type(argument.default)
-                values[argument.name] = kind(**{each.name: getattr(given, each.name) for each in fields(kind)})
-            else:
-                values[argument.name] = getattr(given, argument.name)
-        return function(**values)
-
-    return call
+def _call(function: Callable[..., Any], parameters: list[inspect.Parameter], given: argparse.Namespace) -> Any:
+    values = vars(given)
+    for argument in parameters:
+        if is_dataclass(argument.default):
+            kind: Any = type(argument.default)
+            values[argument.name] = kind(**{each.name: values[each.name] for each in fields(kind)})
+    return function(**{argument.name: values[argument.name] for argument in parameters})
 
 
 def _add_fields(parser: argparse.ArgumentParser, defaults: Any) -> None:
@@ -87,7 +83,8 @@ def _add(
         options["default"] = default
         if default is not None and default is not False and default != "":
             options["help"] += f" (default: {default})"
-    hint = _without_none(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint,) = (each for each in get_args(hint) if each is not type(None))
     if hint is bool:
         options["action"] = "store_true"
     elif get_origin(hint) is list:
@@ -111,12 +108,6 @@ class _Tuple(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         setattr(namespace, self.dest, tuple(values))
-
-
-def _without_none(hint: Any) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
-        (hint,) = (each for each in get_args(hint) if each is not type(None))
-    return hint
 
 
 def _read_docstring(thing: Any) -> tuple[str, dict[str, str]]:

@@ -1,7 +1,7 @@
 """What a network chose for an image, and how clearly: as data, as a table and as a figure."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,12 +135,10 @@ def _recorded(model: nn.Module) -> Iterator[list[Decision]]:
         layer = criteria[criterion].removesuffix("criterion").rstrip("._")  # type: ignore[index]
         decisions.append(Decision(layer, arguments[0].phases, choice.offset, choice.margin, choice.tied))
 
-    handles = [criterion.register_forward_hook(note) for criterion in criteria]
-    try:
+    with ExitStack() as hooks:
+        for criterion in criteria:
+            hooks.enter_context(criterion.register_forward_hook(note))
         yield decisions
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _displayable(image: Float[Tensor, "C H W"]) -> Any:

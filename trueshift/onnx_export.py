@@ -1,6 +1,5 @@
 """Models as ONNX files: one graph, one file, the same choices as here."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from .layers.tokenize import check_size
 from .models.backbone import Backbone
 from .ops.geometry.shift import Pair, pair
 from .tasks import UperNet
+from .utils.checks import import_optional
 from .utils.evaluation_mode import in_evaluation
 from .utils.files import write_whole
 
@@ -54,7 +54,8 @@ def export_onnx(
     >>> model = trueshift.create_model("a_swin_mini", pretrained=True)
     >>> trueshift.export_onnx(model, "a_swin_mini.onnx")  # doctest: +SKIP
     """
-    _require_onnx()
+    for package in ("onnx", "onnxscript"):
+        import_optional(package, "writing ONNX needs onnx and onnxscript: pip install 'trueshift[onnx]'")
     backbone = model.encoder if isinstance(model, UperNet) else model
     if origins and not isinstance(model, Backbone):
         raise ValueError(f"origins: needs a backbone of trueshift alone, not a {type(model).__name__}")
@@ -128,8 +129,15 @@ def _as_onnx(program: torch.export.ExportedProgram, names: list[str], opset: int
 
     Not by torch's ``optimize``, which also rewrites arithmetic (exact sums must stay as they are) and is slow.
     """
+    import onnx_ir
     from onnx_ir.passes import Sequential, common
+    from onnxscript import opset18
     from onnxscript.optimizer import fold_constants
+
+    def exact_scalar(s: float, dtype: int = 1, layout: str = "", device: str = "", pin_memory: bool = False) -> Any:
+        """How a Python number becomes a constant; torch's own way rounds it to float32 even in float64 arithmetic."""
+        exact: Any = onnx_ir.tensor(s, dtype=onnx_ir.DataType(dtype))
+        return opset18.Constant(value=exact)
 
     exported: Any = torch.onnx.export(
         program,
@@ -137,7 +145,7 @@ def _as_onnx(program: torch.export.ExportedProgram, names: list[str], opset: int
         input_names=["image"],
         output_names=names,
         opset_version=opset,
-        custom_translation_table={torch.ops.aten.scalar_tensor.default: _exact_scalar()},
+        custom_translation_table={torch.ops.aten.scalar_tensor.default: exact_scalar},
         optimize=False,
         verbose=False,
     )
@@ -159,28 +167,8 @@ def _as_onnx(program: torch.export.ExportedProgram, names: list[str], opset: int
     return written
 
 
-def _exact_scalar() -> Callable[..., Any]:
-    """How a Python number becomes a constant; torch's own way rounds it to float32 even in float64 arithmetic."""
-    import onnx_ir
-    from onnxscript import opset18
-
-    def scalar(s: float, dtype: int = 1, layout: str = "", device: str = "", pin_memory: bool = False) -> Any:
-        exact: Any = onnx_ir.tensor(s, dtype=onnx_ir.DataType(dtype))
-        return opset18.Constant(value=exact)
-
-    return scalar
-
-
 def _replace(path: Path, written: Any) -> None:
     """The file as a whole, if one file can hold it."""
     if written.ByteSize() >= 2**31:
         raise ValueError(f"{written.ByteSize() / 2**30:.1f} GiB: one ONNX file holds less than 2; try model.half()")
     write_whole(path, written.SerializeToString())
-
-
-def _require_onnx() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError("writing ONNX needs onnx and onnxscript: pip install 'trueshift[onnx]'") from error

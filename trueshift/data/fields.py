@@ -3,13 +3,13 @@
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..utils.checks import import_optional
 from .source import SPLITS, check_split
 from .subset import spread
 
@@ -161,14 +161,11 @@ def _read(path: Path, split: str) -> np.ndarray:
 
 
 def _read_by_xarray(path: Path) -> np.ndarray:
-    try:
-        import xarray
-    except ImportError as error:
-        raise ImportError(f"{path.name} is read by xarray: pip install 'trueshift[fields]'") from error
+    xarray = import_optional("xarray", f"{path.name} is read by xarray: pip install 'trueshift[fields]'")
     try:
         # what only describes the grid, such as bounds of cells, becomes a coordinate
         engine = "zarr" if path.suffix == ".zarr" else None
-        data: Any = xarray.open_dataset(path, engine=engine, decode_coords="all")
+        data = xarray.open_dataset(path, engine=engine, decode_coords="all")
     except Exception as error:  # its engines raise many kinds, also where one of them is not installed
         reason = " ".join(str(error).split())
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..utils.checks import import_optional
 from .images import decoded
 from .source import SPLITS, Sample, check_split
 
@@ -83,11 +84,7 @@ class DatasetImages:
 
 
 def _library() -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ImportError("parquet files, shards and the Hub need datasets: pip install 'trueshift[data]'") from error
-    return datasets
+    return import_optional("datasets", "parquet files, shards and the Hub need datasets: pip install 'trueshift[data]'")
 
 
 def _load(where: str, split: str, files: Sequence[str]) -> Any:

@@ -24,6 +24,7 @@ class Colours:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str
+    framed: Callable[..., Image.Image]
 
     def check_colours(self) -> None:
         """Refuse values that no image can be prepared by."""
@@ -52,6 +53,10 @@ class Colours:
     def normalise(self, canvas: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
         """Normalise pixels."""
         return self.normaliser(canvas.device)(canvas)
+
+    def canvas(self, image: Image.Image, margin: Pair = (0, 0)) -> UInt8[Tensor, "3 H W"]:
+        """The pixels of :meth:`framed`."""
+        return pixels_of(self.framed(image, margin))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for a file."""
@@ -123,10 +128,6 @@ class Preparation(Colours):
         """Top and left of the centre crop of a resized image."""
         return round((height - self.size[0]) / 2), round((width - self.size[1]) / 2)
 
-    def canvas(self, image: Image.Image, margin: Pair = (0, 0)) -> UInt8[Tensor, "3 H W"]:
-        """The pixels of :meth:`framed`."""
-        return pixels_of(self.framed(image, margin))
-
 
 @dataclass(frozen=True)
 class ScenePreparation(Colours):
@@ -183,10 +184,6 @@ class ScenePreparation(Colours):
         height, width = self.scaled(image.height, image.width)
         height, width = height + 2 * margin[0], width + 2 * margin[1]
         return image if (width, height) == image.size else image.resize((width, height), self.filter)
-
-    def canvas(self, image: Image.Image, margin: Pair = (0, 0)) -> UInt8[Tensor, "3 H W"]:
-        """The pixels of :meth:`framed`."""
-        return pixels_of(self.framed(image, margin))
 
 
 def _given(config: dict[str, Any]) -> Any:

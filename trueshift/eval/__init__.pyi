@@ -19,9 +19,8 @@ from .models.feature_maps import token_errors
 from .models.foreign import WeightsUnavailable
 from .models.load import load_eval_model
 from .options import AuditOptions, EvalOptions
-from .protocols.real_motion import CropsApart, Jitter, Path, SubPixel
 from .protocols.registry import PROTOCOLS, SUITES, ShiftProtocol, find_protocols
-from .protocols.shifts import Circular, Cropped, ZeroPadded
+from .protocols.shifts import Circular, Cropped, CropsApart, Jitter, Path, SubPixel, ZeroPadded
 from .runner.classify import margin_of, measure
 from .runner.evaluate import run_evaluation
 from .runner.records import LabelAnswers, PixelAnswers, Record

@@ -321,10 +321,7 @@ def _check_fit(models: Sequence[FieldModel], pairs: FieldPairs) -> None:
             raise ValueError(
                 f"{pairs.title} has {pairs.channels} channels: needs the {model.net.in_chans} of {model.name}"
             )
-        try:
-            check_size(pairs.size, model.net.size_multiple)
-        except ValueError as error:
-            raise ValueError(f"{pairs.title} does not fit {model.name}: {error}") from error
+        check_size(pairs.size, model.net.size_multiple, f"{pairs.title} does not fit {model.name}: ")
         apart = np.subtract([model.statistics.mean, model.statistics.std], [first.mean, first.std]) / first.std
         if np.abs(apart).max() > 1e-3:
             raise ValueError(f"{model.name} is normalized unlike {models[0].name}: needs the same training split")

@@ -350,10 +350,10 @@ def check_image(image: Tensor | torch.fx.Proxy, channels: int, multiple: Pair) -
     check_size(tuple(image.shape[2:]), multiple)
 
 
-def check_size(size: tuple[int, ...], multiple: Pair) -> None:
-    """Refuse a size that a grid of this stride does not divide, and name the nearest ones that it does."""
+def check_size(size: tuple[int, ...], multiple: Pair, what: str = "", otherwise: str = "") -> None:
+    """Refuse a size that a grid of this stride does not divide; name the nearest between ``what`` and ``otherwise``."""
     for name, length, step in zip(("height", "width"), size, multiple, strict=True):
         if length % step or length == 0:
             below, above = length // step * step, (length // step + 1) * step
             near = f"{below} or {above}" if below else f"{above}"
-            raise ValueError(f"{name} {length}: needs a multiple of {step}, e.g. {near}")
+            raise ValueError(f"{what}{name} {length}: needs a multiple of {step}, e.g. {near}{otherwise}")

@@ -4,7 +4,6 @@ A model has three files in ``trueshift/weights``: ``NAME.TAG.safetensors``, ``NA
 it, and ``NAME.TAG.md``, its card. ``benchmarks/release/ship_weights.py`` writes them.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 from timm.models import PretrainedCfg
 from torch import Tensor
+
+from ..utils.files import sha256_of
 
 FOLDER = Path(__file__).parents[1] / "weights"
 _PARTS = ("architecture", "tag", "arguments", "pretrained_cfg", "weights")
@@ -66,11 +67,6 @@ class Shipped:
             size, whole = self.path.stat().st_size, self.about["weights"]["bytes"]
             details = f"{size:,} of {whole:,} bytes, sha256 {found[:12]}..., needs {wanted[:12]}..."
             raise DamagedWeights(f"{self.path} is damaged ({details}): {_REPAIR}")
-
-
-def sha256_of(path: Path) -> str:
-    """The checksum of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def tags_of(name: str) -> dict[str, Path]:

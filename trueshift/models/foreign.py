@@ -4,6 +4,7 @@ library and class  ->  a deep copy, whose first convolution is an AdaptivePatchC
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from typing import Any
 
@@ -149,12 +150,10 @@ def _torchvision_stages(network: Any, image: Tensor) -> list[Tensor]:
         raise TypeError(f"a {type(network).__name__} gives no maps: needs forward hooks, and trueshift.origin")
     stages: list[Tensor] = []
     blocks = network.features[1::2] if swin else network.encoder.layers
-    handles = [block.register_forward_hook(lambda *seen: stages.append(seen[-1])) for block in blocks]
-    try:
+    with ExitStack() as hooks:
+        for block in blocks:
+            hooks.enter_context(block.register_forward_hook(lambda *seen: stages.append(seen[-1])))
         network(image)
-    finally:
-        for handle in handles:
-            handle.remove()
     return [stage.permute(0, 3, 1, 2) for stage in stages] if swin else stages
 
 

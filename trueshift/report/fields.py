@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rcParams
-from matplotlib.figure import Figure
 from PIL import Image
 
 from ..utils.files import json_text, write_whole
@@ -91,8 +90,7 @@ def _tiles(rollouts: dict[str, Any], made: dict[str, Any], steps: int) -> dict[s
 def _spectrum_figure(result: dict[str, Any], steps: list[int], theme: str = "light", **options: Any) -> bytes:
     """Energy by wave number, of the truth and of each network's rollout."""
     waves = slice(1, min(result["data"]["size"]) // 2 + 1)  # up to 2 points per wave
-
-    def draw(figure: Figure) -> None:
+    with drawn((3.2 * len(steps) + 0.8, 3.2), theme, **options) as (figure, file):
         for axes, count in zip(np.atleast_1d(figure.subplots(1, len(steps), sharey=True)), steps, strict=True):
             found = [model["measured"]["spectrum"][str(count)] for model in result["models"]]
             numbers, ink = np.arange(len(found[0]["true"]))[waves], rcParams["text.color"]
@@ -107,16 +105,14 @@ def _spectrum_figure(result: dict[str, Any], steps: list[int], theme: str = "lig
         figure.axes[0].set_ylabel("energy")
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=1, fontsize=8.5)
-
-    return drawn(draw, (3.2 * len(steps) + 0.8, 3.2), theme, **options)
+    return file.getvalue()
 
 
 def _maps_figure(names: list[str], steps: list[int], rollouts: dict[str, Any]) -> bytes:
     """A row for each network and length: truth, rollout, its error, and how far it is from moving with the state."""
     largest = _largest(rollouts)
     rows = [(name, made, count) for name, made in zip(names, rollouts["models"], strict=True) for count in steps]
-
-    def draw(figure: Figure) -> None:
+    with drawn((8, 2.1 * len(rows) + 0.3)) as (figure, file):
         grid = figure.subplots(len(rows), 4, squeeze=False)
         for line, (name, made, count) in zip(grid, rows, strict=True):
             maps = _maps(rollouts, made, count)
@@ -127,8 +123,7 @@ def _maps_figure(names: list[str], steps: list[int], rollouts: dict[str, Any]) -
             line[3].set_xlabel(f"at most {np.abs(maps['rolled, difference']).max():.2g}")
         for axes, title in zip(grid[0], maps, strict=True):
             axes.set_title(title)
-
-    return drawn(draw, (8, 2.1 * len(rows) + 0.3))
+    return file.getvalue()
 
 
 def _animation(rollouts: dict[str, Any]) -> bytes:

@@ -1,7 +1,8 @@
 """Figures of an audit, for papers and slides: consistency by magnitude, planes of shifts, tokens, flipped labels."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
@@ -24,8 +25,9 @@ CONSISTENCY_BY_MAGNITUDE = {
 _INK = {"light": ("#1f2328", "#d0d7de"), "dark": ("#e6edf3", "#3d444d")}
 
 
-def drawn(draw: Callable[[Figure], None], size: tuple[float, float], theme: str = "light", **options: Any) -> bytes:
-    """A figure as a PNG."""
+@contextmanager
+def drawn(size: tuple[float, float], theme: str = "light", **options: Any) -> Iterator[tuple[Figure, io.BytesIO]]:
+    """A figure to draw on, and the file that holds it as a PNG afterwards."""
     ink, faint = _INK[theme]
     settings: Any = {
         "text.color": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.edgecolor": faint,
@@ -36,9 +38,8 @@ def drawn(draw: Callable[[Figure], None], size: tuple[float, float], theme: str 
     file = io.BytesIO()
     with matplotlib.rc_context(settings):
         figure = Figure(size, layout="constrained")
-        draw(figure)
+        yield figure, file
         figure.savefig(file, format="png", **options)
-    return file.getvalue()
 
 
 def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: bool = False) -> bytes | None:
@@ -48,8 +49,7 @@ def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: b
         return None
     share = [100 * pixels / 32 for pixels in MAGNITUDES]
     grey: Any = {"color": _INK[theme][0], "alpha": 0.4, "linewidth": 1}
-
-    def draw(figure: Figure) -> None:
+    with drawn((4.4, 3.5), theme, transparent=transparent) as (figure, file):
         axes = figure.add_subplot()
         for name, curve in CONSISTENCY_BY_MAGNITUDE.items():
             axes.plot(share, curve, linestyle=":" if name.startswith("adaptive") else "--", **grey)
@@ -63,8 +63,7 @@ def magnitude_figure(audit: dict[str, Any], theme: str = "light", transparent: b
         axes.set(xlabel="largest circular shift, % of the image", ylabel="same answer as unshifted, %", xticks=share)
         axes.grid(axis="y", linewidth=0.5)
         figure.legend(loc="outside lower center", ncols=1, fontsize=8.5)
-
-    return drawn(draw, (4.4, 3.5), theme, transparent=transparent)
+    return file.getvalue()
 
 
 def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
@@ -73,8 +72,7 @@ def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
     if not models:
         return None
     rows = min(len(model["planes"]) for model in models)
-
-    def draw(figure: Figure) -> None:
+    with drawn((2.4 * (len(models) + 1), 2.5 * rows)) as (figure, file):
         for line, *planes in zip(
             figure.subplots(rows, len(models) + 1, squeeze=False), *(model["planes"] for model in models), strict=False
         ):
@@ -90,8 +88,7 @@ def planes_figure(audit: dict[str, Any], source: Source) -> bytes | None:
             named = [(answer_name(models[0], label), colour) for label, colour in list(colours.items())[:6]]
             handles = [line[0].scatter([], [], color=colour, label=name) for name, colour in named]
             line[-1].legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
-
-    return drawn(draw, (2.4 * (len(models) + 1), 2.5 * rows))
+    return file.getvalue()
 
 
 def tokens_figure(audit: dict[str, Any]) -> bytes | None:
@@ -100,8 +97,7 @@ def tokens_figure(audit: dict[str, Any]) -> bytes | None:
     if not models:
         return None
     stages = max(len(model["tokens"][0]["stages"]) for model in models)
-
-    def draw(figure: Figure) -> None:
+    with drawn((2.1 * stages, 2.4 * len(models))) as (figure, file):
         for row, model in zip(figure.subplots(len(models), stages, squeeze=False), models, strict=True):
             for axes in row:
                 axes.set_axis_off()
@@ -110,8 +106,7 @@ def tokens_figure(audit: dict[str, Any]) -> bytes | None:
                 height, width = len(stage["error"]), len(stage["error"][0])
                 axes.set_title(f"stage {number}, {height} x {width}\nlargest {stage['largest']:.2g}", fontsize=8)
             row[0].text(0, -0.08, model["name"], transform=row[0].transAxes, fontsize=9, va="top")
-
-    return drawn(draw, (2.1 * stages, 2.4 * len(models)))
+    return file.getvalue()
 
 
 def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
@@ -124,8 +119,7 @@ def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
     if not rows:
         return None
     heights = [2.5 * flip["size"][0] / flip["size"][1] + 0.3 for _, flip in rows]
-
-    def draw(figure: Figure) -> None:
+    with drawn((12.5, sum(heights))) as (figure, file):
         grid = figure.subplots(len(rows), 5, squeeze=False, height_ratios=heights)
         for line, (model, flip) in zip(grid, rows, strict=True):
             titles = {
@@ -140,5 +134,4 @@ def flips_figure(audit: dict[str, Any], source: Source) -> bytes | None:
                 axes.imshow(images[which], interpolation="nearest")
                 axes.set_title(title, fontsize=8.5)
                 axes.set_axis_off()
-
-    return drawn(draw, (12.5, sum(heights)))
+    return file.getvalue()

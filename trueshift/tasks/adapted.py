@@ -12,7 +12,7 @@ from ..models.convert import adapt
 from ..models.foreign import ADAPTS, is_adapted, library_of, located, unwrapped
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
-from ..utils.checks import first_line
+from ..utils.checks import first_line, import_optional
 
 LIBRARY = "transformers/"  # before the model_type, where a configuration names the backbone
 _KINDS = {"swin": "SwinModel", "swinv2": "Swinv2Model"}
@@ -74,10 +74,8 @@ class AdaptedEncoder(nn.Module):
             config: of transformers, as :meth:`changed_arguments` has it; by default the library's own.
             given: arguments of ``adapt``, and changes of that configuration, such as ``embed_dim`` or ``img_size``.
         """
-        try:
-            import transformers
-        except ImportError as error:
-            raise ImportError(f"a backbone {backbone} needs transformers: pip install transformers") from error
+        needed = f"a backbone {backbone} needs transformers: pip install transformers"
+        transformers = import_optional("transformers", needed)
         kind = backbone.removeprefix(LIBRARY)
         if kind not in _KINDS:
             raise ValueError(f"backbone {backbone!r}: needs one of {', '.join(LIBRARY + name for name in _KINDS)}")

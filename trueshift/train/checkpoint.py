@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..utils.files import json_text, write_whole
+from ..utils.files import json_text, sha256_of, write_whole
 from .config import TrainConfig
 
 _ABOUT, _WEIGHTS, _AVERAGE, _STATE = "about.json", "model.safetensors", "ema.safetensors", "training.pt"
@@ -109,7 +109,7 @@ def _write(snapshot: Snapshot, folder: Path) -> None:
     except Exception as error:  # torch and safetensors hide the system's error
         full = shutil.disk_usage(folder).free < 1 << 20 or "No space left" in str(error)
         raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
-    files = {file.name: _digest(file) for file in sorted(folder.iterdir())}
+    files = {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
     for name in files:
         _sync(folder / name)
     about = {**{name: getattr(snapshot, name) for name in _VALUES}, "files": files}
@@ -125,7 +125,7 @@ def read_checkpoint(folder: Path) -> Snapshot:
             raise ValueError(f"{_ABOUT} has changed since it was written")
         files = about.pop("files")
         for name, digest in files.items():
-            if _digest(folder / name) != digest:
+            if sha256_of(folder / name) != digest:
                 raise ValueError(f"{name} has changed since it was written")
         return Snapshot(
             **about,
@@ -136,11 +136,6 @@ def read_checkpoint(folder: Path) -> Snapshot:
         )
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(f"{folder} is not a whole checkpoint ({error})") from error
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _digest_of(about: dict[str, Any]) -> str:

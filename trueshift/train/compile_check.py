@@ -6,8 +6,9 @@ from contextlib import contextmanager, suppress
 from math import isfinite
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+
+from ..utils.distributed import gathered
 
 ALLOWED = 0.45  # of a parameter's gradient (an adaptive network may choose other grids for an image or two), and
 CHANCE = 10.0  # so many times what low precision costs the network itself, and
@@ -98,8 +99,4 @@ def fault_of_compiler(
             reason = None
         except Exception as error:  # compilers fail in many ways
             reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:200]}"
-    if dist.is_initialized():  # processes must agree
-        reasons: list[str | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(reasons, reason)
-        reason = next(filter(None, reasons), None)
-    return reason
+    return next(filter(None, gathered(reason)), None)  # processes must agree

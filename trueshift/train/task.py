@@ -301,15 +301,9 @@ class Segmentation(Task):
         network = build_segmenter(self.config, len(self.data.classes))
         wanted, known = self.config.segmentation, network.pretrained_cfg
         needed, multiple = network.size_multiple, pair(wanted.multiple or network.size_multiple)
-        try:
-            check_size(multiple, needed)
-        except ValueError as error:
-            raise ValueError(f"segmentation.multiple, {error}") from None
+        check_size(multiple, needed, "segmentation.multiple, ")
         if wanted.fit == "resize":  # otherwise crops are padded, as whole images are
-            try:
-                check_size(wanted.augment.crop, needed)
-            except ValueError as error:
-                raise ValueError(f"segmentation.augment.crop, {error}, or --segmentation.fit pad") from None
+            check_size(wanted.augment.crop, needed, "segmentation.augment.crop, ", ", or --segmentation.fit pad")
         colors: dict[str, Any] = {key: tuple(known[key]) for key in ("mean", "std") if key in known}
         self.preparation = ScenePreparation(wanted.scale, multiple, wanted.fit, **colors)
         self.transform = SegmentationTransform(self.preparation, wanted.augment, self.config.seed)

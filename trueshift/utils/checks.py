@@ -1,4 +1,7 @@
-"""Check numbers given by the user before any work is done, and say what went wrong in one line."""
+"""Check what the user gave, and what is installed, before any work is done; say what went wrong in one line."""
+
+from importlib import import_module
+from typing import Any
 
 _SEEDS = 1 << 63  # as many as every generator takes
 
@@ -14,6 +17,14 @@ def check_seed(seed: int) -> None:
     check_at_least("seed", seed, 0)
     if seed >= _SEEDS:
         raise ValueError(f"seed is {seed}: needs less than 2**63")
+
+
+def import_optional(package: str, needed: str) -> Any:
+    """A package that not everybody has; without it, an error that says what needs it and how to get it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ImportError(needed) from error
 
 
 def first_line(error: BaseException) -> str:

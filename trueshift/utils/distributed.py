@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,15 @@ def joined_processes(device: str) -> Iterator[tuple[str, int]]:
         yield device, dist.get_rank()
     finally:
         dist.destroy_process_group()
+
+
+def gathered(mine: Any) -> list[Any]:
+    """What each of the joined processes has."""
+    if not dist.is_initialized():
+        return [mine]
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
 
 
 @contextmanager

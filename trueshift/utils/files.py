@@ -1,5 +1,6 @@
-"""Write files whole or not at all."""
+"""Write files whole or not at all, and know them again."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -39,6 +40,12 @@ def writable_folder(path: str | Path) -> Path:
     except OSError as error:
         raise PermissionError(f"{path} cannot be written to ({error.strerror}): choose another folder") from error
     return path
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def json_text(value: Any) -> str:

@@ -22,7 +22,7 @@ from trueshift.eval import (
     measure,
 )
 from trueshift.eval.metrics.aggregate import LabelTally
-from trueshift.eval.protocols.real_motion import DIRECTIONS, fourier_enlarge
+from trueshift.eval.protocols.shifts import DIRECTIONS, fourier_enlarge
 
 SIZE = (12, 10)
 RANDOM = np.random.default_rng(0)

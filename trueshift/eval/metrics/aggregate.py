@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...data.source import IGNORED
-from ..protocols.real_motion import Path
 from ..protocols.registry import ShiftProtocol
+from ..protocols.shifts import Path
 from ..runner.records import LabelAnswers, PixelAnswers, Record
 from . import consistency as metrics
 
@@ -104,11 +104,7 @@ class LabelTally(Tally):
 
 
 class PixelTally(Tally):
-    """Metrics of a segmentation model.
-
-    Args:
-        num_classes: labels that a pixel can get.
-    """
+    """Metrics of a segmentation model, which gives each pixel one of ``num_classes`` labels."""
 
     def __init__(self, protocol: ShiftProtocol, num_classes: int) -> None:
         super().__init__(protocol, consistency=metrics.SegmentationConsistency())

@@ -89,11 +89,7 @@ def is_segmenter(module: nn.Module) -> bool:
 
 
 def answer_to_blank(model: Any, device: torch.device | str, side: int | None = None) -> Tensor | None:
-    """A model's logits for a blank image; None if it takes none of the sizes tried.
-
-    Args:
-        side: of the image to try, where it is known.
-    """
+    """A model's logits for a blank image of this side, or of usual ones; None if it takes none of those tried."""
     sizes = [tuple(-(-tried // each) * each for each in size_multiple_of(model)) for tried in _TRIED]
     for size in [(side, side)] if side else sizes:
         # it may need another size; any other fault shows when it is measured

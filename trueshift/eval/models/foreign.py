@@ -13,7 +13,8 @@ from torch import Tensor
 from ...data import Preparation
 from ...data.transforms import ScenePreparation
 from ...models.registry import CIFAR_MEAN, CIFAR_STD
-from ...utils.checks import first_line
+from ...utils.checks import first_line, import_optional
+from ...utils.files import sha256_of
 from ..options import EvalOptions
 from .eval_model import EvalModel, imagenet_names, make_eval_model
 
@@ -41,29 +42,21 @@ def only_float32(model: str, options: EvalOptions) -> None:
 
 def from_transformers(model: str, options: EvalOptions) -> EvalModel:
     """A classifier or segmentation model of transformers."""
+    transformers = import_optional("transformers", f"{model} needs transformers: pip install transformers")
     try:
-        from transformers import (
-            AutoConfig,
-            AutoImageProcessor,
-            AutoModelForImageClassification,
-            AutoModelForSemanticSegmentation,
-        )
-    except ImportError as error:
-        raise ImportError(f"{model} needs transformers: pip install transformers") from error
-    try:
-        config = AutoConfig.from_pretrained(model)
+        config = transformers.AutoConfig.from_pretrained(model)
     except Exception as error:  # missing, unreadable, or no network to ask
         raise WeightsUnavailable(
             f"{model} is unavailable on the Hub ({first_line(error)}): needs a network connection, or a local folder"
         ) from error
     dense = any(name.endswith("ForSemanticSegmentation") for name in config.architectures or ())
-    kind: Any = AutoModelForSemanticSegmentation if dense else AutoModelForImageClassification
+    kind = transformers.AutoModelForSemanticSegmentation if dense else transformers.AutoModelForImageClassification
     try:
         module = kind.from_config(config) if options.random_weights else kind.from_pretrained(model)
     except Exception as error:  # of another kind, or without weights
         raise unavailable(model, error) from error
     try:
-        processor = AutoImageProcessor.from_pretrained(model).to_dict()
+        processor = transformers.AutoImageProcessor.from_pretrained(model).to_dict()
     except (OSError, ValueError):  # a model without one: every table says so
         processor = {}
     weights = f"random, seed {options.seed}" if options.random_weights else "pretrained"
@@ -105,10 +98,7 @@ def _from_processor(processor: dict[str, Any], config: Any, dense: bool = False)
 
 def from_onnx(model: str, options: EvalOptions) -> EvalModel:
     """An ONNX file, run by onnxruntime."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ImportError("an .onnx file needs onnxruntime: pip install onnxruntime") from error
+    onnxruntime = import_optional("onnxruntime", "an .onnx file needs onnxruntime: pip install onnxruntime")
     only_float32(model, options)
     path = Path(model)
     if not path.is_file():
@@ -153,6 +143,5 @@ def _onnx_fingerprint(path: Path) -> str:
     starts = [(match.end(), match[1][0]) for match in _EXTERNAL.finditer(model)]
     for name in sorted({model[start : start + length].decode(errors="replace") for start, length in starts}):
         if (path.parent / name).is_file():
-            with (path.parent / name).open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(bytes.fromhex(sha256_of(path.parent / name)))
     return digest.hexdigest()[:16]

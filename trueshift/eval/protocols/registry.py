@@ -14,19 +14,14 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ...ops.geometry.shift import Pair
-from .real_motion import CropsApart, Jitter, Path, SubPixel
-from .shifts import Circular, Cropped, Motion, Shifts, ZeroPadded
+from .shifts import Circular, Cropped, CropsApart, Jitter, Motion, Path, Shifts, SubPixel, ZeroPadded
 
 
 @dataclass(frozen=True)
 class EraseSquare:
-    """A square of random size and place becomes zero (the mean colour, after normalising).
+    """A square of random size and place becomes zero (the mean colour, after normalising)."""
 
-    Args:
-        largest: the largest side as a part of the image's; the side is drawn uniformly from 0 pixels up to it.
-    """
-
-    largest: float
+    largest: float  # side as a part of the image's; the side is drawn uniformly from 0 pixels up to it
 
     def __call__(self, image: Float[Tensor, "C H W"], generator: np.random.Generator) -> Float[Tensor, "C H W"]:
         """The image with its square erased; the square lies inside the image."""

@@ -24,9 +24,8 @@ from ...data import Preparation, Prepared, Unreadable
 from ...ops.geometry.shift import Pair
 from ...utils.async_copy import AsyncCopy
 from ..metrics.consistency import bit_identical, logit_change
-from ..protocols.real_motion import Jitter
 from ..protocols.registry import ShiftProtocol
-from ..protocols.shifts import windows
+from ..protocols.shifts import Jitter, windows
 from .records import LabelAnswers, Record
 
 _MOSTLY = 0.5  # of the shifted views of a batch: where fewer are exact, it is the model and not the place
@@ -124,15 +123,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class ViewMaker:
-    """Makes views of images.
-
-    Args:
-        shifts: how many of each protocol, by its name; every shift there is for None.
-    """
+    """Makes views of images."""
 
     protocols: list[ShiftProtocol]
     preparation: Preparation
-    shifts: Mapping[str, int | None]
+    shifts: Mapping[str, int | None]  # how many of each protocol, by its name; every shift there is for None
     seed: int
     batch_size: int
     device: torch.device | str

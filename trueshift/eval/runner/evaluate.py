@@ -14,11 +14,12 @@ import torch.distributed as dist
 from torch import nn
 
 from ...data import Source
+from ...utils.distributed import gathered
 from ...utils.provenance import circumstances, device_name
 from ..models.eval_model import EvalModel
 from ..options import EvalOptions, Progress
-from ..protocols.real_motion import CropsApart, Jitter
 from ..protocols.registry import ShiftProtocol
+from ..protocols.shifts import CropsApart, Jitter
 from .records import Journal, Record
 from .tasks import Task, problem_of, task_of
 
@@ -60,7 +61,7 @@ def run_evaluation(
         if progress:
             progress("images", min(done * world, total), total)
     return {
-        **result_header(task, total, _gathered(skipped)),
+        **result_header(task, total, [entry for part in gathered(skipped) for entry in part]),
         "processes": world,
         "model": model_facts(model),
         "measured": {tally.protocol.name: tally.summary() for tally in tallies},
@@ -114,14 +115,6 @@ def model_facts(model: EvalModel) -> dict[str, Any]:
     """What a result reports of a model, as plain data."""
     facts = {key: getattr(model, key) for key in ("name", "weights", "random", "assumed", "num_classes")}
     return {**facts, "preparation": model.preparation.to_dict()}
-
-
-def _gathered(mine: list[dict[str, str]]) -> list[dict[str, str]]:
-    if not dist.is_initialized():
-        return mine
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return [entry for part in everyone for entry in part]
 
 
 # what must be the same for a run to resume: the question, and the model that was asked

@@ -21,9 +21,8 @@ from ...data.source import IGNORED, WithoutTargets
 from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
 from ..metrics.consistency import bit_identical, class_counts, pixel_agreement
-from ..protocols.real_motion import CropsApart
 from ..protocols.registry import ShiftProtocol
-from ..protocols.shifts import Circular, Motion, Shifts, ZeroPadded
+from ..protocols.shifts import Circular, CropsApart, Motion, Shifts, ZeroPadded
 from .classify import check_logits
 from .records import PixelAnswers, Record
 

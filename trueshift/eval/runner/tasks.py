@@ -20,17 +20,13 @@ from .segment import NOT_NUMBERS, check_dense, measure_segmentation, read_scenes
 
 @dataclass
 class Task:
-    """A model, the data, and what is asked; here one answer for each image, see :class:`Segmentation` for pixels.
-
-    Args:
-        shifts: how many of each protocol, by its name; every shift for None.
-    """
+    """A model, the data, and what is asked; here one answer for each image, see :class:`Segmentation` for pixels."""
 
     model: EvalModel
     source: Source
     protocols: list[ShiftProtocol]
     options: EvalOptions
-    shifts: Mapping[str, int | None]
+    shifts: Mapping[str, int | None]  # how many of each protocol, by its name; every shift for None
 
     name = "classification"
 

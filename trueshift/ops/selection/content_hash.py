@@ -46,8 +46,9 @@ def fingerprint(x: Shaped[Tensor, "B H W C"]) -> Int64[Tensor, "B H W"]:
     """
     values = x if x.dtype == torch.float64 else x.to(torch.float32)
     multipliers = _salts(1, x.shape[-1], x.device) | 1
-    if exporting():
-        return _mix(sum_in_halves(bits_by_arithmetic(values) * multipliers))
+    if exporting():  # a sum that may wrap around, of two that do not: ONNX Runtime adds up integers in float64
+        words = bits_by_arithmetic(values) * multipliers
+        return _mix((words & 0xFFFFFFFF).sum(-1) + (words >> 32).sum(-1) * 2**32)
     return _mix((bits_by_view(values) * multipliers).sum(-1))
 
 
@@ -71,11 +72,6 @@ def bits_by_arithmetic(x: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
         first //= 2
     bits = exponent * 2**digits + (mantissa * 2.0**digits).to(torch.int64)  # the leading 1 adds 1 to the exponent
     return bits + torch.where((wide < 0) | (1 / wide < 0), sign, 0)  # -0 shows its sign only when divided by
-
-
-def sum_in_halves(x: Int64[Tensor, "*any C"]) -> Int64[Tensor, "*any"]:
-    """``x.sum(-1)``, which may wrap around, of sums that do not: ONNX Runtime adds up integers in float64."""
-    return (x & 0xFFFFFFFF).sum(-1) + (x >> 32).sum(-1) * 2**32
 
 
 @kernel_for(lambda x, needed=None: needed is not None and max(x.shape[1:3]) <= 2**15 and usable(x))

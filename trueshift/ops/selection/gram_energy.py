@@ -23,6 +23,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ..geometry.shift import Pair, circular_pad
+from ..geometry.windows import window_partition
 from ..kernels import kernel_for, usable
 from .exact import headroom, power_of_two_above
 from .quantised_image import BITS, Pixels
@@ -105,7 +106,7 @@ def _plain_energy(pixels: Pixels, gram: Tensor, plan: Plan) -> Float64[Tensor, "
     integers, size, (height, width) = pixels.integers(), plan.size, plan.kernel
     unit, centre = integers.unit.view(-1, 1, 1), integers.centre.view(-1, 1, 1)
     values = integers.values.contiguous()  # so that the blocks and neighbourhoods below are copied in long runs
-    blocks = _blocks(values, plan.stride)
+    blocks = window_partition(values, plan.stride).flatten(1).unflatten(0, (values.shape[0], -1))  # B tokens sh*sw*C
     products = _neighbour_products(values, blocks, plan.stride, plan.kernel)
     correlation = _by_displacement(products, plan.channels, plan.stride, plan.kernel)  # B sh sw kh (2kw-1) C C
     left = _digits(correlation.flatten(3), plan.product_digit, 2)
@@ -132,12 +133,6 @@ def _plain_energy(pixels: Pixels, gram: Tensor, plan: Plan) -> Float64[Tensor, "
 
     constant = gram[size, size] + 2 * centre * gram[size, size + 1] + centre * centre * gram[size + 1, size + 1]
     return square + linear + plan.tokens * constant
-
-
-def _blocks(x: Tensor, stride: Pair) -> Tensor:
-    """Cut into blocks of the stride: ``[B, tokens, sh * sw * C]``."""
-    split = x.unflatten(2, (-1, stride[1])).unflatten(1, (-1, stride[0]))
-    return split.permute(0, 1, 3, 2, 4, 5).flatten(3).flatten(1, 2)
 
 
 def _neighbour_products(x: Tensor, blocks: Tensor, stride: Pair, kernel: Pair) -> Tensor:
