@@ -204,6 +204,11 @@ class BackboneConfig(SelectionConfig):
         if self.grids != 1 and not (self.anchored and self.adaptive("tokenize")):
             raise ValueError(f"{self.grids} grids of a network with a fixed one: needs 1, or trueshift.mean_over_grids")
 
+    @property
+    def choices(self) -> SelectionConfig:
+        """How grids are selected."""
+        return self
+
     def arguments(self) -> dict[str, Any]:
         """All fields, to build the same again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
