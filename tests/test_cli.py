@@ -2,7 +2,7 @@ import io
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ import trueshift
 from trueshift.cli import main
 from trueshift.commands import command_line, respelled
 from trueshift.data.arrays import SAMPLE_FOLDER
-from trueshift.eval.options import inference_device
+from trueshift.eval.options import AuditOptions, EvalOptions, inference_device
 from trueshift.train import parse_arguments
 from trueshift.utils.files import writable_folder
 from trueshift.utils.locks import sole_writer
@@ -263,50 +263,26 @@ def test_names_of_options_have_dashes_or_underscores_and_values_stay():
     assert either == parse_arguments(["--ema_decay", "0.9", "--data.on_device=no", "--output", "a-b_c", "--dry-run"])
 
 
-@dataclass(frozen=True)
-class Brush:
-    """A brush.
-
-    Args:
-        width: in pixels.
-        colour: of its paint.
-        angle: in degrees.
-    """
-
-    width: int = 3
-    colour: tuple[float, float, float] | None = None
-    angle: int = 0
-
-
-@dataclass(frozen=True)
-class Roller(Brush):
-    """A roller.
-
-    Args:
-        width: in hands.
-    """
-
-    width: int = 9
-
-
 def test_a_dataclass_stands_for_one_option_per_field(capsys):
-    def paint(image: str, *, tool: Brush = Roller(colour=(0.0, 0.5, 1.0))) -> str:
-        """Paint.
+    usual = AuditOptions(mean=(0.0, 0.5, 1.0))
+
+    def look(model: str, *, options: EvalOptions = usual) -> EvalOptions:
+        """Look.
 
         Args:
-            image: what to paint.
+            model: at what.
         """
-        return f"{image} {tool}"
+        return options
 
-    parser = command_line("p", "about", {"paint": paint})
-    given = parser.parse_args(["paint", "cat", "--width", "5"])
-    assert given.run(given) == "cat Roller(width=5, colour=(0.0, 0.5, 1.0), angle=0)"
+    parser = command_line("p", "about", {"look": look})
+    given = parser.parse_args(["look", "cat", "--plane", "5"])
+    assert given.run(given) == replace(usual, plane=5)
     with pytest.raises(SystemExit):
-        parser.parse_args(["paint", "--help"])
+        parser.parse_args(["look", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "in hands. (default: 9)" in shown
-    assert "of its paint." in shown
-    assert "in degrees. (default: 0)" in shown
+    assert "images at most, evenly spread over the data; 0 for all. (default: 64)" in shown  # in words of its own
+    assert "of each colour, where the model does not say." in shown
+    assert "of the shifts, and of random weights. (default: 0)" in shown
 
 
 def test_recipes_are_listed_and_shown_without_what_training_needs(monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """Models whose consistency is known, what they answer, and small scenes in memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from model_checks import perturb_norms
@@ -10,7 +12,6 @@ from trueshift import FieldNet
 from trueshift.data import EmbeddedSample, Preparation, Sample, ScenePreparation, read_ahead
 from trueshift.eval import EvalModel, EvalOptions, find_protocols, margin_of, measure
 from trueshift.eval.models.eval_model import PixelLogits, pixel_forward
-from trueshift.layers import CircularConv2d
 
 TINY = Preparation((32, 32), 1.0, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 SMALL = ScenePreparation((64, 16), (8, 8), "resize", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
@@ -46,19 +47,6 @@ class ReadsOnePixel(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         value = images[:, :, 0, 0].sum(1)
         return torch.stack([-value, value], 1)
-
-
-class ConvolveAndPool(nn.Module):
-    """Circular convolutions and a global maximum: invariant, and exactly so, as a maximum does not round."""
-
-    num_classes = 10
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = CircularConv2d(3, 8, 3), CircularConv2d(8, 10, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.second(self.first(images).relu()).amax((2, 3))
 
 
 def subject(module: nn.Module, name: str = "model", preparation: Preparation = TINY) -> EvalModel:
@@ -101,6 +89,37 @@ class ByPlace(nn.Module):
         logits = torch.zeros(len(images), 3, *images.shape[2:])
         logits[:, 0, : images.shape[2] // 2] = logits[:, 1, images.shape[2] // 2 :] = 1
         return logits
+
+
+class Reversed(EmbeddedSample):
+    """The sample, as if in folders whose names sort the other way around."""
+
+    def __init__(self):
+        super().__init__()
+        self.classes = self.classes[::-1]
+
+    def __getitem__(self, index):
+        picture = super().__getitem__(index)
+        return replace(picture, target=9 - picture.target)
+
+
+def save_onnx(path, looks: Tensor, batch="batch", external=None):
+    """A linear model of images of 32 x 32, whose weights are ``looks``; ``external`` names a file of their own."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["images"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "looks"], ["logits"]),
+        ],
+        "linear",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, 32, 32])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [batch, looks.shape[1]])],
+        [numpy_helper.from_array(looks.numpy(), "looks")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(made, path, save_as_external_data=external is not None, location=external)
 
 
 class Scenes:

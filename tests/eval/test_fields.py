@@ -95,17 +95,6 @@ def test_spectra(size):
     torch.testing.assert_close(spectrum(torch.cat([noise, noise], longer)), found)
 
 
-@pytest.mark.parametrize("size", [(32, 32), (32, 64), (32, 128)])
-def test_the_spectrum_of_a_point_grows_as_its_rings(size):
-    """A point has every wave; no number lacks those that one side has and the other has not."""
-    point = torch.zeros(1, 1, *size)
-    point[..., 3, 7] = (size[0] * size[1]) ** 0.5
-    found = spectrum(point)[1:17]
-    expected = 2 * torch.pi * torch.arange(1, 17) / 32**2  # a ring's share of all waves
-    assert (found / expected - 1).abs().max() < 0.4  # few waves are short of a circle
-    assert (found[1:] > 0.8 * found[:-1]).all()
-
-
 def test_a_network_that_knows_the_answer_and_one_that_does_nothing(moving):
     right = measure_fields(lambda x: x.roll(1, 3), moving, PLAIN, (2, 4), steps=(1, 3, 5, 50))
     assert right["relative_l2"] == {"1": 0, "3": 0, "5": 0}

@@ -10,7 +10,7 @@ from trueshift.layers.frame import FrameFinder
 from trueshift.ops.geometry.shift import circular_shift
 from trueshift.ops.selection.frame_scores import COARSER
 from trueshift.ops.selection.quantised_image import Pixels
-from trueshift.ops.selection.seam import LONGEST
+from trueshift.ops.selection.seam import LONGEST, seam_scores
 from trueshift.testing import hostile_images, photographs
 
 
@@ -22,12 +22,13 @@ def first_lines(x):
     return torch.stack([scores.argmax(1) for scores in find(x)], 1)
 
 
+@pytest.mark.parametrize("scores", [find, seam_scores])
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_scores_move_with_the_lines_bit_for_bit(channels):
+def test_scores_move_with_the_lines_bit_for_bit(channels, scores):
     x = torch.stack([*hostile_images((24, 20), channels).values(), torch.rand(channels, 24, 20)]).permute(0, 2, 3, 1)
-    rows, columns = find(x)
+    rows, columns = scores(x)
     offset = torch.randint(0, 20, (len(x), 2))
-    moved_rows, moved_columns = find(circular_shift(x, offset))
+    moved_rows, moved_columns = scores(circular_shift(x, offset))
     for i, (row, column) in enumerate(offset.tolist()):
         assert torch.equal(moved_rows[i], rows[i].roll(-row))
         assert torch.equal(moved_columns[i], columns[i].roll(-column))

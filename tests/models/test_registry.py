@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import re
+from copy import deepcopy
 from typing import Any, get_type_hints
 
 import pytest
@@ -41,20 +42,23 @@ def make(name: str, **arguments) -> tuple[ts.models.Backbone, torch.Tensor]:
 
 @every_model
 def test_training_with_and_without_checkpointing(name):
-    model, images = make(name)
-    model.train()
+    """Every weight learns, on random grids too. Batch norms see a batch once, whatever is computed again."""
+    model, images = make(name, grid_drop_rate=0.5)
+    state = deepcopy(model.train().state_dict())
 
-    def gradients() -> dict[str, torch.Tensor]:
+    def learned() -> dict[str, torch.Tensor]:
         torch.manual_seed(0)
+        model.load_state_dict(state)
         model.zero_grad()
         model(images).square().sum().backward()
-        return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+        gradients = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+        return gradients | {key: buffer.clone() for key, buffer in model.named_buffers()}
 
-    plain = gradients()
-    assert plain.keys() == dict(model.named_parameters()).keys()
-    assert all(grad.isfinite().all() for grad in plain.values())
+    plain = learned()
+    assert plain.keys() >= dict(model.named_parameters()).keys()
+    assert all(value.isfinite().all() for value in plain.values())
     model.set_grad_checkpointing()
-    assert all(torch.equal(grad, plain[key]) for key, grad in gradients().items())
+    assert all(torch.equal(value, plain[key]) for key, value in learned().items())
 
 
 @every_model
@@ -94,11 +98,25 @@ def test_other_types(name, dtype):
     assert logits.isfinite().all()
 
 
+class Asking(ts.MaxNorm):
+    """A criterion of a user's own that makes the host wait for a GPU."""
+
+    def scores(self, candidates):
+        scores = super().scores(candidates)
+        return scores / scores.amax().item()
+
+
 @each_family
 def test_shapes_can_be_had_without_memory(name):
+    """Nor does a network look at values while it learns."""
     with torch.device("meta"):
-        model, images = make(name)
-    assert model(images).shape == model.train()(images).shape == (2, 3)
+        model, images = make(name, drop_path_rate=0.2, grid_drop_rate=0.5)
+        asking, _ = make("a_swin_mini", criterion=Asking())
+    assert model(images).shape == (2, 3)
+    model.train()(images).sum().backward()
+    assert all(parameter.grad.is_meta for parameter in model.parameters())
+    with pytest.raises(RuntimeError, match="item"):
+        asking(torch.empty(2, 3, 32, 32, device="meta"))
 
 
 @each_family

@@ -8,11 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from training_runs import log, losses, run_here, same, weights
 
-from trueshift import FieldNet, MaxNorm, create_model
+from trueshift import FieldNet
 from trueshift.eval.fields import relative_l2
 from trueshift.train import cuda_graph, optimization
 from trueshift.train import trainer as loop
@@ -65,11 +64,6 @@ def test_what_cannot_be_captured_is_refused(changes, device, processes, message)
         check_capture(config, device, processes)
     check_capture(replace(config, cuda_graph=False), device, processes)
     check_capture(TrainConfig(cuda_graph=True, precision="bf16", compile=True), GPU, 1)
-
-
-def test_a_cpu_is_refused_before_anything_is_opened(tmp_path):
-    with pytest.raises(ValueError, match="works on GPUs only"):
-        run_here(tmp_path, cuda_graph="true", data__path=tmp_path / "absent")
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "sgd", "lamb", "lion"])
@@ -170,34 +164,9 @@ def test_a_checkpoint_does_not_decide_where_steps_are_counted(before):
     assert group["lr"] == 0.125
 
 
-class Asking(MaxNorm):
-    """A criterion of a user's own that makes the host wait."""
-
-    def scores(self, candidates):
-        scores = super().scores(candidates)
-        return scores / scores.amax().item()
-
-
-def gradients_of_nothing(name, **arguments):
-    """Forward and backward pass on tensors without values: whatever looks at one fails."""
-    model = create_model(name, num_classes=10, drop_path_rate=0.2, **arguments).train().to("meta")
-    F.cross_entropy(model(torch.empty(4, 3, 32, 32, device="meta")), torch.rand(4, 10, device="meta")).backward()
-    return [parameter.grad for parameter in model.parameters()]
-
-
-@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini"])
-def test_no_network_looks_at_values_while_it_learns(name):
-    sizes = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1)}
-    if "cvt" in name:
-        sizes = {"embed_dim": (8, 8, 8), "depths": (1, 1, 1), "num_heads": (1, 1, 1)}
-    assert all(gradient.is_meta for gradient in gradients_of_nothing(name, grid_drop_rate=0.5, **sizes))
-    if name == "a_swin_mini":
-        with pytest.raises(RuntimeError, match="item"):
-            gradients_of_nothing(name, criterion=Asking(), **sizes)
-
-
 @pytest.mark.parametrize("circular", ["both", "width"])
 def test_no_network_for_fields_looks_at_values_while_it_learns(circular):
+    """For classifiers see test_registry.py."""
     sizes = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "decoder_depth": 1}
     net = FieldNet("a_swinv2_mini", 2, circular=circular, grid_drop_rate=0.5, **sizes).train().to("meta")
     field = torch.empty(4, 2, 32, 64, device="meta")

@@ -258,16 +258,6 @@ def test_states_on_the_device_or_from_files_and_rolls(tmp_path, flows):
     assert not same(weights(tmp_path / "file"), weights(tmp_path / "wide"))
 
 
-def test_an_exact_network_learns_the_same_from_rolled_states(tmp_path, flows):
-    """Which is why it needs no rolls: losses of the first step are equal, whatever is rolled."""
-    first = []
-    for rolled in (False, True):
-        folder = tmp_path / str(rolled)
-        assert run(folder, flows, FIELDS, max_steps=1, fields__random_rolls=rolled, optimizer__lr=0) == 0
-        first.append(losses(folder)[1])
-    assert first[0] == pytest.approx(first[1], rel=1e-6)
-
-
 @pytest.mark.parametrize("on_device", [True, False])
 def test_a_state_and_the_next_are_rolled_together(flows, on_device):
     pairs = open_fields(flows, "train")
@@ -379,7 +369,7 @@ def test_fields_that_do_not_fit_are_refused(tmp_path, flows):
         (FIELDS, {"evaluate__protocols": "[circular]"}, "are for images"),
         (FIELDS, {"fields__decoder": "{channels: 3}"}, "fields.decoder has channels: needs some of residual"),
         (FIELDS, {"fields__random_rolls": True, "model__arguments": "{circular: width}"}, "rolls rows: needs width"),
-        (FIELDS, {"cuda_graph": True}, "cuda_graph works on GPUs only"),
+        (FIELDS, {"cuda_graph": True, "data__path": "nowhere"}, "cuda_graph works on GPUs only"),  # nothing is opened
         (FIELDS, {"model__name": "resnet18"}, "resnet18"),
         (FIELDS, {"model__name": "transformers/vit"}, "needs one of transformers/swin, transformers/swinv2"),
         (FIELDS, {"model__name": "transformers/swin", "model__arguments": "{dim: 8}"}, "does not know dim"),

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from known_models import save_onnx
 from PIL import Image
 
 import trueshift
@@ -171,16 +172,7 @@ def test_a_checkpoint_that_does_not_fit_is_reported(tmp_path):
 
 
 def test_an_onnx_file(tmp_path):
-    import onnx
-    from onnx import TensorProto, helper
-
-    graph = helper.make_graph(
-        [helper.make_node("ReduceMean", ["image"], ["logits"], axes=[2, 3], keepdims=0)],
-        "mean",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [4, 3, 32, 32])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [4, 3])],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), tmp_path / "m.onnx")
+    save_onnx(tmp_path / "m.onnx", torch.eye(3).repeat_interleave(32 * 32, 0) / 32**2, batch=4)  # the mean colour
     subject = load_eval_model(str(tmp_path / "m.onnx"))
     assert subject.preparation.size == (32, 32)
     assert (subject.num_classes, subject.batch_size) == (3, 4)

@@ -4,25 +4,13 @@ from dataclasses import replace
 
 import pytest
 import timm
-from known_models import ByPixel, Constant, Scenes, noise, segmenter, subject
+from known_models import ByPixel, Constant, Reversed, Scenes, noise, segmenter, subject
 
 from trueshift.data import EmbeddedSample
 from trueshift.eval import AuditOptions, EvalOptions, find_protocols, load_eval_model, run_audit, run_evaluation
 from trueshift.eval.models.eval_model import make_eval_model
 
 CIRCULAR = find_protocols(["circular"])
-
-
-class Reversed(EmbeddedSample):
-    """The same images, as if in folders whose names sort the other way around."""
-
-    def __init__(self):
-        super().__init__()
-        self.classes = self.classes[::-1]
-
-    def __getitem__(self, index):
-        picture = super().__getitem__(index)
-        return replace(picture, target=9 - picture.target)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from known_models import TINY, ReadsOnePixel, subject
+from known_models import TINY, ReadsOnePixel, save_onnx, subject
 
 import trueshift
 from trueshift.data import EmbeddedSample
@@ -19,25 +19,11 @@ def evaluated(model, output, settings=SETTINGS):
     return run_evaluation(model, EmbeddedSample(), find_protocols(["circular"]), settings, output)["measured"]
 
 
-def save_onnx(path, pixel, external=None):
+def save_pixel(path, pixel, external=None):
     """A model that answers with one of the picture's pixels; where it looks stands in its weights."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
     looks = torch.zeros(3 * 32 * 32, 2)
     looks[pixel, 0], looks[pixel, 1] = 1, -1
-    graph = helper.make_graph(
-        [
-            helper.make_node("Flatten", ["images"], ["flat"]),
-            helper.make_node("MatMul", ["flat", "looks"], ["logits"]),
-        ],
-        "pixel",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 32, 32])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
-        [numpy_helper.from_array(looks.numpy(), "looks")],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    onnx.save(made, path, save_as_external_data=external is not None, location=external)
+    save_onnx(path, looks, external=external)
     return load_eval_model(str(path))
 
 
@@ -46,11 +32,11 @@ def test_another_onnx_file_of_the_same_name_is_another_model(tmp_path, external)
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     path, output = tmp_path / "model.onnx", tmp_path / "out"
-    first = evaluated(save_onnx(path, 0, external), output)
+    first = evaluated(save_pixel(path, 0, external), output)
     assert evaluated(load_eval_model(str(path)), output) == first
     if external:
         (tmp_path / external).unlink()
-    other = save_onnx(path, 1000, external)
+    other = save_pixel(path, 1000, external)
     with pytest.raises(ValueError, match=r"weights was \w+, is \w+\): needs another --output"):
         evaluated(other, output)
 

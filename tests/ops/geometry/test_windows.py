@@ -18,15 +18,6 @@ def test_norm_is_the_norm(p):
     torch.testing.assert_close(token_norm(x, p), x.double().norm(p, dim=3), rtol=1e-6, atol=0)
 
 
-def test_energy_is_the_mean_over_the_window_starting_there():
-    norms = torch.rand(2, 6, 8, dtype=torch.float64)
-    energy = window_energy(norms, (3, 4))
-    around = torch.cat([norms, norms[:, :3]], 1)
-    around = torch.cat([around, around[:, :, :4]], 2)
-    for i, j in [(0, 0), (5, 7), (2, 6)]:
-        torch.testing.assert_close(energy[:, i, j], around[:, i : i + 3, j : j + 4].mean((1, 2)))
-
-
 def test_energy_moves_bit_for_bit_and_is_one_number_where_the_window_spans_the_grid():
     norms = torch.rand(2, 6, 8, dtype=torch.float64)
     moved = norms.roll((2, 5), (1, 2))

@@ -30,12 +30,6 @@ def test_keys_are_equal_exactly_where_the_content_is(name):
     assert torch.equal(keys[:, None] == keys[None, :], same)
 
 
-def test_mirrored_and_transposed_content_gets_other_keys():
-    x = torch.rand(1, 12, 12, 1)
-    keys = origin_keys(x + x.transpose(1, 2))
-    assert len(keys.unique()) == 144  # (i, j) and (j, i) see transposed content
-
-
 def test_one_bit_in_one_channel_is_noticed():
     x = torch.rand(1, 4, 4, 3)
     other = x.clone()

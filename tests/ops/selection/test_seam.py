@@ -28,16 +28,6 @@ def test_scores_are_twice_a_difference_less_both_neighbours():
     assert torch.equal(seam_scores(image.transpose(1, 2))[1], expected)
 
 
-def test_scores_move_bit_for_bit():
-    x = torch.rand(3, 12, 16, 2)
-    rows, columns = seam_scores(x)
-    offset = torch.tensor([[1, 2], [11, 0], [5, 9]])
-    moved_rows, moved_columns = seam_scores(circular_shift(x, offset))
-    for i, (row, column) in enumerate(offset.tolist()):
-        assert torch.equal(moved_rows[i], rows[i].roll(-row))
-        assert torch.equal(moved_columns[i], columns[i].roll(-column))
-
-
 def test_each_line_belongs_to_the_token_that_starts_at_it_or_next():
     scores = torch.rand(1, 12, dtype=torch.float64)
     for start in range(4):
