@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import trueshift
 from benchmarks.accuracy import motion, tables
@@ -81,6 +82,26 @@ def test_photographs_have_larger_views_and_longer_paths(measured, monkeypatch):
     ((view, path),) = seen
     assert (view.size, view.resized(64, 64), path) == ((48, 48), (80, 80), "path-32")
     assert "| Swin-mini, ordinary, video | 1 | - |" in tables.motion("photos")
+
+
+def test_top1_on_the_centre_and_on_the_mean_over_crops(measured, monkeypatch):
+    seen = []
+
+    class SecondClass(nn.Module):  # right for one of the three images
+        def forward(self, image):
+            seen.append(tuple(image.shape))
+            return torch.tensor([0.0, 1.0, 0.0]).expand(len(image), 3)
+
+    found = motion.load_networks
+    replaced = lambda words: {key: motion.beside(each, SecondClass()) for key, each in found(words).items()}  # noqa: E731
+    monkeypatch.setattr(motion, "load_networks", replaced)
+    words = "--data", str(measured.folder / "squares"), "--crops", "1", "2", "--limit", "3"
+    measured({"ordinary": ("swin_mini", 32)}, *words)
+    assert seen == [(3, 3, 32, 32), (3, 3, 32, 32), (6, 3, 32, 32)]
+    assert record.load("steady_crops_swin")["result"] == {
+        "images": 3,
+        "top1": dict.fromkeys(["centre", "1", "2"], 1 / 3),
+    }
 
 
 def test_results_from_before_titles_keep_their_rows(measured):

@@ -8,7 +8,8 @@ r"""Answers while the camera moves: each wrapper around a network, on the same v
 For networks of 32 pixels labelled images are enlarged to 40, a view, of which the networks take 32; for others in
 proportion. Photographs have no labels that the networks know: their shorter side becomes 80 pixels, views are 48, and
 paths of 32 pixels move over them. With ``--view 2`` views are twice the networks' size, and photographs larger by as
-much. The last part of the data's path names the result file, ``motion_cifar10_swin``.
+much. The last part of the data's path names the result file, ``motion_cifar10_swin``. ``--crops 1 2`` measures
+instead, on views that show whole images, Top-1 of the first network on the centre and on the mean over so many crops.
 """
 
 import re
@@ -77,6 +78,23 @@ def frame_by_frame(
     return {name: {"flicker": rate_of(flicker), "longest_run": rate_of(longest)}}
 
 
+@torch.inference_mode()
+def top1_by_crops(
+    network: EvalModel, source: Any, view: Preparation, counts: list[int], limit: int
+) -> dict[str, float]:
+    """Top-1 on the centre of each view, and on the mean over some of the crops that `steady` takes for the best."""
+    size, right = network.preparation.size, dict.fromkeys(["centre", *map(str, counts)], 0)
+    wrapped = {"centre": nn.Sequential(CenterCrop(size), network.module)}
+    wrapped |= {str(count): trueshift.steady(network.module, size, count) for count in counts}
+    for start in range(0, limit, CLIPS):
+        samples = [source[index] for index in range(start, min(start + CLIPS, limit))]
+        views = torch.stack([view.normalise(view.canvas(sample.image)) for sample in samples])
+        labels = torch.tensor([sample.target for sample in samples])
+        for name, model in wrapped.items():
+            right[name] += int((model.eval()(views).argmax(1) == labels).sum())
+    return {name: count / limit for name, count in right.items()}
+
+
 def load_networks(words: list[str]) -> dict[str, EvalModel]:
     """Networks by name; all of one size, so that they see the same views."""
     if wrong := [word for word in words if "=" not in word]:
@@ -92,6 +110,7 @@ def main() -> None:
         __doc__,
         **{"family": "swin", "title": "", "data": "", "photos": "", "limit": 1000, "device": "cpu"},
         networks={"default": [], "metavar": "NAME=MODEL", "help": "the ordinary one first; else the pair shipped"},
+        crops={"default": [], "type": int, "help": "instead: Top-1 of the mean over so many crops"},
         view={"default": 1.5, "help": "a photograph's, as a multiple of the networks' size"},
     ).parse_args()
     source = open_source(given.data or given.photos)
@@ -106,6 +125,11 @@ def main() -> None:
     larger, kept = (1.25, 1.0) if given.data else (given.view, given.view / (given.view + 1))
     options = EvalOptions(limit=min(given.limit, len(source)), device=given.device)
     methods: dict[str, Any] = {}
+    if given.crops:
+        view = replace(found[first].preparation, size=tuple(int(larger * side) for side in size), crop_pct=kept)
+        rates = top1_by_crops(found[first], source, view, given.crops, options.limit)
+        record.write(f"steady_crops_{given.family}", {"images": options.limit, "top1": rates}, 0)
+        return
 
     def measure(model: nn.Module, network: EvalModel, view: Preparation, protocols: list[str]) -> dict[str, Any]:
         subject = replace(beside(network, model, options), preparation=view)

@@ -282,17 +282,21 @@ SHIPPED = [
     Line("{plain}, `anchor=True`", "shipped/{family}_mini", part="canonical"),
     Line("{adaptive}", "shipped/a_{family}_mini"),
     Line("{plain} + Adapt, 20 epochs", "shipped/{family}_mini_adapted_20_epochs"),
+    Line("{plain} + Adapt, 20 epochs, `grids=2`", "shipped/{family}_mini_adapted_20_epochs", part="grids_2"),
     Line("{plain}, `anchor=True`, 20 epochs more", "shipped/{family}_mini_anchored_20_epochs"),
 ]
+OVER = {"grids_2": ", `grids=2`", "grids_4": ", `grids=4`"}
 LENGTH = [
-    Line(f"{title}, {epochs} epochs", f"shipped/{recipe}{longer}", part=part)
-    for epochs, longer in ((100, ""), (200, "_200_epochs"))
-    for title, recipe, part in (
-        ("Swin-mini", "swin_mini", "itself"),
-        ("Swin-mini, `anchor=True`", "swin_mini", "canonical"),
-        ("A-Swin-mini, random grids, closed border", "a_swin_mini_random_grids", ""),
-        ("the same, mean over 2", "a_swin_mini_random_grids", "grids_2"),
+    Line(title_of(family, part != "itself") + f"{OVER.get(part, '')}, {epochs} epochs", f"shipped/{recipe}", part=part)
+    for family, epochs, plain, twin in (
+        ("swin", 100, "swin_mini", "a_swin_mini_random_grids"),
+        ("swin", 200, "swin_mini_200_epochs", "a_swin_mini_random_grids_200_epochs"),
+        ("swinv2", 100, "swinv2_mini", "a_swinv2_mini_random_grids"),
+        ("cvt", 100, "cvt_mini", "a_cvt_mini_random_grids"),
+        ("cvt", "100 + 50", "cvt_mini_longest", "a_cvt_mini_longest"),
+        ("mvitv2", "200 + 200", "mvitv2_mini_longest", "a_mvitv2_mini_longest"),
     )
+    for recipe, part in ((plain, "itself"), (twin, ""), (twin, "grids_2"), (twin, "grids_4"))
 ]
 VIT = [
     Line("ViT-mini", "vit_mini"),
