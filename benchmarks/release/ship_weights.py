@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from textwrap import fill
 from unittest import mock
@@ -58,11 +58,11 @@ def numbers_of(result: Recorded) -> Recorded:
 def over_grids(recipe: str, seed: int | None) -> list[Recorded]:
     """The same numbers of the mean over several grids, where the tables have them."""
     found = []
-    for part, grids in (("grids_2", 2), ("grids_4", 4)):
-        columns = {"top1": store.TOP1, "c_cons": store.C_CONS, "s_cons": store.S_CONS}
-        numbers = {key: store.numbers(recipe, part, *column).get(seed) for key, column in columns.items()}
-        if numbers["top1"] is not None:
-            found.append({"grids": grids, **numbers})
+    columns = {"top1": store.TOP1, "c_cons": store.C_CONS, "s_cons": store.S_CONS}
+    for grids, device in product((2, 4), ("cuda", "cpu")):
+        numbers = {key: store.numbers(recipe, f"grids_{grids}", *each, device) for key, each in columns.items()}
+        if seed in numbers["top1"]:
+            found.append({"grids": grids, **{key: each[seed] for key, each in numbers.items()}})
     return found
 
 

@@ -357,6 +357,8 @@ def test_the_card_agrees_with_the_description(shipping, path):
     about = json.loads(path.read_text())
     assert path.stem == f"{about['architecture']}.{about['tag']}"
     assert path.with_suffix(".md").read_text() == shipping.card(about)
+    measured, training = about["measured"], about["training"]
+    assert measured.get("several", []) == shipping.over_grids(training["recipe"], training["seed"])
     assert path.with_suffix(".safetensors").stat().st_size <= shipping.LIMIT
     assert about["architecture"] in ts.list_models(pretrained=True)
     assert path.stem in timm.list_pretrained()

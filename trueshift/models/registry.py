@@ -228,8 +228,8 @@ def create_model(name: str, pretrained: bool = False, **arguments: Any) -> nn.Mo
         pretrained: load trained weights: bundled ones, which need no network, for the small models; elsewhere published
             ones of the ordinary network, which the adaptive one takes as well.
         arguments: ``num_classes``, ``in_chans``, ``img_size``, ``drop_path_rate``, ``grid_drop_rate``, ``criterion``,
-            ``anchor``, ``circular``, ``padding``, ``feature_frame`` and whatever the family's ``Config`` has;
-            ``features_only`` and ``out_indices``.
+            ``anchor``, ``circular``, ``grids``, ``padding``, ``feature_frame`` and whatever the family's ``Config``
+            has; ``features_only`` and ``out_indices``.
 
     Returns:
         a :class:`~trueshift.models.backbone.Backbone`, or timm's wrapper around one with ``features_only``. Below
