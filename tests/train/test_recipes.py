@@ -52,7 +52,8 @@ ADAPTED = [f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)]
 TABLES = [*MAIN, *CHANGED, *(f"{model}_da_circular" for model in MINIS[::2]), *(f"{a}_random_grids" for a in ADAPTIVE)]
 SHIPPED = [f"shipped/{model}" for model in MINIS]
 FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored")]
-TRAINED_ON = ("mvitv2_mini_longer", "mvitv2_mini_longest", "a_mvitv2_mini_longest", "swin_mini_200_epochs")
+LONGEST = [f"{name}_mini_longest" for name in ("cvt", "a_cvt", "mvitv2", "a_mvitv2")]
+TRAINED_ON = ("mvitv2_mini_longer", "swin_mini_200_epochs", *LONGEST)
 TRAINED_ON += (*(f"{model}_random_grids" for model in ADAPTIVE), "a_swin_mini_random_grids_200_epochs")
 VIT = [
     "vit_mini",
@@ -102,7 +103,7 @@ def title_of(model):
 
 
 def test_all_are_there():
-    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 59)
+    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 61)
     assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *TINY, *OPTIONS])
 
 
