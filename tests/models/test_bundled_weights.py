@@ -240,10 +240,12 @@ def test_the_example_shows_that_only_ordinary_networks_flip():
     command = [sys.executable, ROOT / "examples" / "trained.py", "--images", "50"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines() if "mini" in line]
-    assert len(rows) == 8
-    for name, _, _, *flips, change in rows:
-        assert (sum(map(int, flips)) == float(change) == 0) == name.startswith("a_")
+    rows = [(line[:22].strip(), line[22:].split()) for line in done.stdout.splitlines() if "mini" in line]
+    assert [title for title, _ in rows] == [
+        title for name in SMALL for title in (name, f"{name}, anchor", f"a_{name}", f"a_{name}, grids=4")
+    ]
+    for title, (_, _, *flips, change) in rows:
+        assert (sum(map(int, flips)) == float(change) == 0) == (title not in SMALL)
 
 
 # -- how they are written ---------------------------------------------------------------------------------------------
