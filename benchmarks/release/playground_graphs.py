@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir
 from onnx import TensorProto, helper, numpy_helper
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
 from onnxscript.optimizer import fold_constants
 
 import trueshift
@@ -86,6 +86,7 @@ def graph_of(name: str) -> bytes:
         exported = onnx_ir.load(trueshift.export_onnx(model, Path(folder) / "model.onnx", batch=1))
         fold_constants(exported, input_size_limit=FOLDED)
         RemoveUnusedNodesPass()(exported)
+        DeduplicateInitializersPass(size_limit=FOLDED)(exported)
         graph = without_weights(onnx_ir.to_proto(exported), weights_of(name))
     return gzip.compress(graph.SerializeToString(), mtime=0)
 

@@ -102,7 +102,7 @@ def test_a_graph_is_bound_to_the_weights_that_are_shipped(name):
     inside = sum(len(tensor.raw_data) for tensor in graph.graph.initializer if tensor not in outside)
     # the weights are not stored twice
     assert sum(torch.Size(tensor.dims).numel() for tensor in outside) > 0.95 * weights_of(name).stat().st_size / 2
-    assert inside < 200_000  # the frame finder has tables of its own
+    assert inside < 150_000
 
 
 def images_of(model):
