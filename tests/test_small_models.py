@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
 def test_recipes_by_patterns():
     small = [f"cifar10_small/{name}" for name in ("a_cvt_mini", "a_mvitv2_mini", "a_swinv2_mini")]
     assert matching(["a_*v*_mini"]) == small
-    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 61
+    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 68
     assert matching(["cifar10_small/swin_mini", "swin*"])[0] == "cifar10_small/swin_mini"
     assert matching(["cifar10/*swin_tiny_circular"]) == [f"cifar10/{a}swin_tiny_circular" for a in ("a_", "")]
     with pytest.raises(SystemExit, match="no recipe fits swim"):
@@ -67,6 +67,7 @@ MEASURED = {
     "cifar10_small/shipped/a_swin_mini": [*EXACT, *SWITCHED_OFF],
     "cifar10_small/shipped/cvt_mini": ["itself", "canonical"],
     "cifar10_small/shipped/cvt_mini_anchored_20_epochs": [],
+    "cifar10_small/shipped/a_cvt_mini_distilled": [*EXACT, "grids_2", "grids_4"],
     "cifar10_small/cvt_mini_circular": ["magnitude", "canonical", "adapted"],
     "cifar10_small/swin_mini_da_circular": ["distorted", "canonical", "adapted"],
     "cifar10_small/a_swinv2_mini_200_epochs": EXACT,
@@ -82,8 +83,12 @@ MEASURED = {
 
 
 def test_what_a_run_needs_and_what_is_asked_of_it():
-    assert needed_by("cifar10_small/cvt_mini_adapted_10_epochs") == "cifar10_small/cvt_mini_circular"
-    assert needed_by("cifar10/a_swin_tiny_circular") is None
+    adapted = {"model.start_from": "cifar10_small/cvt_mini_circular"}
+    assert needed_by("cifar10_small/cvt_mini_adapted_10_epochs") == adapted
+    taught = {"model.start_from": "cvt_mini", "distill.teacher": "cvt_mini_longest"}
+    taught = {key: f"cifar10_small/shipped/{name}" for key, name in taught.items()}
+    assert needed_by("cifar10_small/shipped/a_cvt_mini_distilled") == taught
+    assert needed_by("cifar10/a_swin_tiny_circular") == {}
     assert {recipe: measure.parts_of(recipe) for recipe in MEASURED} == MEASURED
     assert measure.parts_of("cifar10_small/a_swin_mini", ["magnitude", "adapted"]) == ["magnitude"]
 

@@ -68,11 +68,11 @@ def _train(given: argparse.Namespace, runs: list[Run]) -> int:
             waiting[run.name] = run
     first, later = {}, {}
     for name, run in waiting.items():
-        needed = run.first and run.first.weights() is None
-        (later if needed else first)[name] = run.command(given.data, more)
-        if needed and run.first and run.first.name not in waiting:
-            beside = f"needs --runs {run.first.recipe} beside it, or --weights FOLDER"
-            raise SystemExit(f"{name} starts from {run.first.name}: {beside}")
+        missing = [needed for needed in run.needed.values() if needed.weights() is None]
+        (later if missing else first)[name] = run.command(given.data, more)
+        if absent := [needed for needed in missing if needed.name not in waiting]:
+            beside = f"needs --runs {absent[0].recipe} beside it, or --weights FOLDER"
+            raise SystemExit(f"{name} starts from {absent[0].name}: {beside}")
 
     def finished(name: str) -> None:
         run = waiting[name]

@@ -80,19 +80,19 @@ def frame_by_frame(
 
 @torch.inference_mode()
 def top1_by_crops(
-    network: EvalModel, source: Any, view: Preparation, counts: list[int], limit: int
+    network: EvalModel, source: Any, view: Preparation, counts: list[int], options: EvalOptions
 ) -> dict[str, float]:
     """Top-1 on the centre of each view, and on the mean over some of the crops that `steady` takes for the best."""
     size, right = network.preparation.size, dict.fromkeys(["centre", *map(str, counts)], 0)
     wrapped = {"centre": nn.Sequential(CenterCrop(size), network.module)}
     wrapped |= {str(count): trueshift.steady(network.module, size, count) for count in counts}
-    for start in range(0, limit, CLIPS):
-        samples = [source[index] for index in range(start, min(start + CLIPS, limit))]
-        views = torch.stack([view.normalise(view.canvas(sample.image)) for sample in samples])
-        labels = torch.tensor([sample.target for sample in samples])
+    for start in range(0, options.limit, CLIPS):
+        samples = [source[index] for index in range(start, min(start + CLIPS, options.limit))]
+        views = torch.stack([view.normalise(view.canvas(sample.image)) for sample in samples]).to(options.device)
+        labels = torch.tensor([sample.target for sample in samples], device=options.device)
         for name, model in wrapped.items():
-            right[name] += int((model.eval()(views).argmax(1) == labels).sum())
-    return {name: count / limit for name, count in right.items()}
+            right[name] += int((model.to(options.device).eval()(views).argmax(1) == labels).sum())
+    return {name: count / options.limit for name, count in right.items()}
 
 
 def load_networks(words: list[str]) -> dict[str, EvalModel]:
@@ -123,11 +123,11 @@ def main() -> None:
     path = "path-8" if given.data and min(size) < 64 else "path-32"
     protocols = [*CROPS, path, *(PIXELS if given.data else ())]
     larger, kept = (1.25, 1.0) if given.data else (given.view, given.view / (given.view + 1))
-    options = EvalOptions(limit=min(given.limit, len(source)), device=given.device)
+    options = EvalOptions(limit=min(given.limit, len(source)), device=given.device, workers=0)  # images are small
     methods: dict[str, Any] = {}
     if given.crops:
         view = replace(found[first].preparation, size=tuple(int(larger * side) for side in size), crop_pct=kept)
-        rates = top1_by_crops(found[first], source, view, given.crops, options.limit)
+        rates = top1_by_crops(found[first], source, view, given.crops, options)
         record.write(f"steady_crops_{given.family}", {"images": options.limit, "top1": rates}, 0)
         return
 

@@ -39,10 +39,11 @@ def configuration(recipe: str) -> TrainConfig:
     return parse_arguments(["--config", recipe]).config
 
 
-def needed_by(recipe: str) -> str | None:
-    """The recipe whose final weights this one starts from."""
-    start = configuration(recipe).model.start_from
-    return start.removeprefix("runs/").removesuffix("/final") if start else None
+def needed_by(recipe: str) -> dict[str, str]:
+    """The recipes whose final weights this one needs, by the option that names them."""
+    config = configuration(recipe)
+    named = {"model.start_from": config.model.start_from, "distill.teacher": config.distill.teacher}
+    return {key: run.removeprefix("runs/").removesuffix("/final") for key, run in named.items() if run}
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,16 @@ class Run:
         return restore_weights(file, self.work / "restored" / self.name), "float16"
 
     @property
-    def first(self) -> "Run | None":
-        """The run whose weights it starts from."""
-        needed = needed_by(self.recipe)
-        return replace(self, recipe=needed) if needed else None
+    def needed(self) -> "dict[str, Run]":
+        """The runs whose weights it needs, by the option that names them."""
+        return {key: replace(self, recipe=recipe) for key, recipe in needed_by(self.recipe).items()}
 
     def command(self, data: str, more: list[str]) -> list[str]:
         """The options of ``trueshift train``."""
         words = ["--config", self.recipe, "--seed", str(self.seed), "--data.path", data, "--output", str(self.folder)]
-        if first := self.first:
-            folder, _ = first.weights() or (first.folder / "final", "")
-            words += ["--model.start_from", str(folder)]
+        for key, run in self.needed.items():
+            folder, _ = run.weights() or (run.folder / "final", "")
+            words += [f"--{key}", str(folder)]
         return [*words, *more]
 
     def result(self, more: list[str]) -> dict[str, Any]:
@@ -90,7 +90,9 @@ class Run:
         summary, log = training_run(self.folder)
         config = summary["config"]
         del config["output"], config["data"]["path"]
-        config["model"]["start_from"] = needed_by(self.recipe)
+        for key, recipe in needed_by(self.recipe).items():
+            part, _, name = key.partition(".")
+            config[part][name] = recipe
         train, tests = ([entry for entry in log if entry["kind"] == kind] for kind in ("train", "test"))
         command = ["trueshift", "train", "--config", self.recipe, "--seed", str(self.seed), *more]
         kept = {key: summary[key] for key in ("data", "steps", "best_top1")}

@@ -294,6 +294,7 @@ LENGTH = [
         ("swinv2", 100, "swinv2_mini", "a_swinv2_mini_random_grids"),
         ("cvt", 100, "cvt_mini", "a_cvt_mini_random_grids"),
         ("cvt", "100 + 50", "cvt_mini_longest", "a_cvt_mini_longest"),
+        ("cvt", "100 + 200", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs"),
         ("mvitv2", "200 + 200", "mvitv2_mini_longest", "a_mvitv2_mini_longest"),
     )
     for recipe, part in ((plain, "itself"), (twin, ""), (twin, "grids_2"), (twin, "grids_4"))

@@ -53,7 +53,10 @@ TABLES = [*MAIN, *CHANGED, *(f"{model}_da_circular" for model in MINIS[::2]), *(
 SHIPPED = [f"shipped/{model}" for model in MINIS]
 FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored")]
 LONGEST = [f"{name}_mini_longest" for name in ("cvt", "a_cvt", "mvitv2", "a_mvitv2")]
-TRAINED_ON = ("mvitv2_mini_longer", "swin_mini_200_epochs", *LONGEST)
+DISTILLED = {"a_swin_mini": "swin_mini", "a_swinv2_mini": "swinv2_mini", "a_cvt_mini": "cvt_mini_longest"}  # by whom
+CONSISTENT = ["swin_mini_consistency", "a_swin_mini_consistency"]
+TRAINED_ON = ("mvitv2_mini_longer", "swin_mini_200_epochs", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs", *LONGEST)
+TRAINED_ON += (*(f"{model}_distilled" for model in DISTILLED), *CONSISTENT)
 TRAINED_ON += (*(f"{model}_random_grids" for model in ADAPTIVE), "a_swin_mini_random_grids_200_epochs")
 VIT = [
     "vit_mini",
@@ -103,7 +106,7 @@ def title_of(model):
 
 
 def test_all_are_there():
-    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 61)
+    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 68)
     assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *TINY, *OPTIONS])
 
 
@@ -305,7 +308,7 @@ def test_images_stay_as_they_are_and_little_interrupts(name):
     assert (config.compile, config.log.tensorboard, config.checkpoint.every_steps) == (False, False, 0)
     assert config.evaluate.every_epochs >= 5
     assert config.augment.label_smoothing == 0.1
-    assert (config.augment.auto_augment is None) != ("_long" in name)  # only the loader does it
+    assert (config.augment.auto_augment is None) != bool(re.search("_long|cvt_mini_(300_epochs|distilled)", name))
     assert 0 < config.optimizer.lr * config.batch_size / config.optimizer.lr_batch_size <= 2e-3
 
 
@@ -363,6 +366,22 @@ def test_shipped_weights_are_fine_tuned_on_what_they_were_trained_on(name):
     assert how == "adapted" or config.model.arguments == {"anchor": True}
     different = ("model", "schedule", "optimizer.lr", *(("augment.cutmix",) if "mvitv2_mini_anchored" in name else ()))
     assert not apart(f"cifar10_small/{name}", f"cifar10_small/{ordinary}", *different)
+
+
+@pytest.mark.parametrize(("model", "teacher"), DISTILLED.items())
+def test_a_distilled_network_learns_as_before_and_from_its_ordinary_twin(model, teacher):
+    like = f"cifar10_small/shipped/{model}_{'longest' if teacher.endswith('longest') else 'random_grids'}"
+    assert not apart(f"cifar10_small/shipped/{model}_distilled", like, "distill")
+    distill = small(f"shipped/{model}_distilled").distill
+    assert distill.teacher == f"{small(f'shipped/{teacher}').output}/final"
+    assert small(f"shipped/{teacher}").model.name == model.removeprefix("a_")
+
+
+@pytest.mark.parametrize("name", CONSISTENT)
+def test_a_loss_between_two_crops_is_the_only_difference(name):
+    like = name.removesuffix("_consistency") + "_random_grids" * name.startswith("a_")
+    assert not apart(f"cifar10_small/shipped/{name}", f"cifar10_small/shipped/{like}", "augment.consistency")
+    assert small(f"shipped/{name}").augment.consistency == 1
 
 
 @pytest.mark.parametrize("family", ["swin", "swinv2", "cvt", "mvitv2"])

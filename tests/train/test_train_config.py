@@ -48,7 +48,7 @@ def test_all_parts_of_a_configuration_are_looked_at():
     def parts(kind):
         return {kind}.union(*(parts(hint) for hint in get_type_hints(kind).values() if is_dataclass(hint)))
 
-    assert len(DATACLASSES) == 12
+    assert len(DATACLASSES) == 13
     assert set(DATACLASSES) == parts(TrainConfig)
     assert {*config.CLASSES, "any"} == set(get_args(get_type_hints(DataConfig)["kind"]))  # every dataset can be named
 
@@ -250,6 +250,9 @@ TOO_LOW = [
         ({"augment.consistency": -1.0, "augment.pad_crop": 4}, "augment.consistency is -1.0: needs at least 0"),
         ({"augment.consistency": 0.5}, "augment.consistency is 0.5: needs random crops to compare"),
         ({"augment.consistency": 0.5, "augment.circular_shift": True}, "needs random crops to compare"),
+        ({"distill.temperature": 0.0}, "distill.temperature is 0.0: needs more than 0"),
+        ({"distill.weight": 1.5}, "distill.weight is 1.5: needs a part of 1"),
+        ({"task": "fields", "distill.teacher": "swin_mini.cifar10"}, "distill.teacher is for classification"),
         # epochs
         ({"schedule.epochs": 5, "schedule.warmup_epochs": 6.0}, "do not fit into 5 epochs"),
         ({"schedule.epochs": 5, "schedule.warmup_epochs": 3.0, "schedule.cooldown_epochs": 3}, "do not fit"),

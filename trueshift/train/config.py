@@ -117,6 +117,22 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True)
+class DistillConfig:
+    """Knowledge distillation: learn from the predictions of a trained network beside the labels.
+
+    Args:
+        teacher: the network, of the same classes and input: a model such as swin_mini.cifar10, or the final/ of another
+            run. None for no distillation.
+        weight: share of the loss that is the teacher's; the rest is the labels'.
+        temperature: divides the logits of both before they are compared.
+    """
+
+    teacher: str | None = None
+    weight: float = 0.9
+    temperature: float = 4.0
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """The optimizer. All learning rates are given for one batch size and scaled to the run's.
 
@@ -228,6 +244,7 @@ class TrainConfig:
         model: the network.
         data: the images.
         augment: random changes for classification.
+        distill: knowledge distillation, for classification.
         segmentation: preparation, random changes and decoder for segmentation.
         fields: random changes and decoder for fields.
         optimizer: the optimizer.
@@ -256,6 +273,7 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
     segmentation: SegmentationConfig = field(default_factory=SegmentationConfig)
     fields: FieldsConfig = field(default_factory=FieldsConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -301,6 +319,8 @@ class TrainConfig:
         consistency, cropped = self.augment.consistency, self.augment.crop_scale or self.augment.pad_crop
         wanted = "needs random crops to compare, e.g. --augment.pad_crop 4"
         yield consistency > 0 and not cropped, f"augment.consistency is {consistency}: {wanted}"
+        temperature = self.distill.temperature
+        yield temperature <= 0, f"distill.temperature is {temperature}: needs more than 0, e.g. 4"
         change = self.segmentation.augment
         (least, most), share, name = change.scale_range, change.max_class_share, "segmentation.augment"
         yield not 0 < least <= most, f"{name}.scale_range is {[least, most]}: needs the least factor first, above 0"
@@ -335,6 +355,7 @@ class TrainConfig:
             return
         here = {"segmentation": "--segmentation.augment", "fields": "--fields.random_rolls"}[self.task]
         yield self.augment != AugmentConfig(), f"augment is for classification: needs {here} here"
+        yield self.distill.teacher is not None, "distill.teacher is for classification: leave it out"
         yield data.crop_pct is not None, "data.crop_pct is for classification: leave it out"
         if self.task == "fields":
             yield kind != "any", f"data.kind {kind} has no fields: needs any, or to be left out"
@@ -366,5 +387,5 @@ _AT_LEAST = {
 }
 _SHARES = (
     "augment.flip augment.vertical_flip augment.circular_shift augment.erasing augment.mix_probability "
-    "augment.switch_probability augment.label_smoothing segmentation.augment.flip model.drop_path_rate"
+    "augment.switch_probability augment.label_smoothing distill.weight segmentation.augment.flip model.drop_path_rate"
 )

@@ -29,10 +29,12 @@ def dry_run(config: TrainConfig, console: Console | None = None) -> int:
         folder = Path(scratch)
         gpu = on_gpu(inference_device(config.device))
         data, workers = _synthetic_data(config, folder / "data"), min(config.data.workers, 1)
+        start, teacher = (_stand_in(each, config, folder) for each in (config.model.start_from, config.distill.teacher))
         small = replace(
             config,
             data=replace(config.data, path=data, download=False, limit=0, workers=workers),
-            model=replace(config.model, start_from=_stand_in(config, folder), pretrained=False),
+            model=replace(config.model, start_from=start, pretrained=False),
+            distill=replace(config.distill, teacher=teacher),
             segmentation=config.segmentation if gpu else _small_decoder(config),
             evaluate=replace(config.evaluate, batch_size=_SMALLEST_BATCH, limit=_SMALLEST_BATCH),
             log=replace(config.log, every_steps=1, wandb=None),
@@ -77,10 +79,10 @@ def _small_decoder(config: TrainConfig) -> SegmentationConfig:
     return replace(config.segmentation, decoder={**asked, **thin})
 
 
-def _stand_in(config: TrainConfig, folder: Path) -> str | None:
-    """Untrained weights in place of those that a recipe starts from, if they are not there yet."""
-    if not config.model.start_from or Path(config.model.start_from).exists():
-        return config.model.start_from
+def _stand_in(wanted: str | None, config: TrainConfig, folder: Path) -> str | None:
+    """Untrained weights in place of those of another run that a recipe needs, if they are not there yet."""
+    if not wanted or not Path(wanted).parent.name or Path(wanted).exists():
+        return wanted
     ordinary = resolve_name(config.model.name).removeprefix("a_")
     classes = CLASSES[config.data.kind] if config.data.kind.startswith("cifar") else 1000
     return str(create_model(ordinary, num_classes=classes).save_pretrained(folder / "start"))

@@ -21,6 +21,7 @@ from ..data import Preparation, Prepared, Unreadable, read_ahead
 from ..data.source import IGNORED
 from ..data.transforms import ScenePreparation
 from ..eval.metrics.consistency import MeanIoU, class_counts
+from ..eval.models.eval_model import EvalModel
 from ..eval.models.load import load_eval_model
 from ..eval.options import EvalOptions
 from ..eval.protocols.registry import PROTOCOLS, find_protocols
@@ -190,6 +191,14 @@ def divergence(first: Float[Tensor, "B classes"], second: Float[Tensor, "B class
     return ((one.exp() - other.exp()) * (one - other)).sum(1).mean() / 2
 
 
+def distillation(
+    logits: Float[Tensor, "B classes"], teacher: Float[Tensor, "B classes"], temperature: float
+) -> Float[Tensor, ""]:
+    """Kullback-Leibler divergence of a network's predictions from its teacher's, at a temperature, times its square."""
+    own, taught = ((each.float() / temperature).log_softmax(1) for each in (logits, teacher))
+    return F.kl_div(own, taught, reduction="batchmean", log_target=True) * temperature**2
+
+
 class Classification(Task):
     """One class per image."""
 
@@ -197,6 +206,7 @@ class Classification(Task):
     tallied = (2,)  # right answers, cross-entropy
     preparation: Preparation
     mixup: Mixup | None = None
+    teacher: EvalModel | None = None
     test_images: ResidentImages | None = None
 
     def __init__(self, config: TrainConfig, share: Share = ALONE, device: torch.device | str = "cpu") -> None:
@@ -221,7 +231,21 @@ class Classification(Task):
     def build_network(self) -> nn.Module:
         network = build_network(self.config, len(self.data.classes))
         self.preparation = preparation_for(self.config, network)
+        if self.config.distill.teacher:
+            self.teacher = self._load_teacher(self.config.distill.teacher)
         return network
+
+    def _load_teacher(self, name: str) -> EvalModel:
+        """It sees what the network sees, so it has to be made for such images and for the same classes."""
+        precision = "bf16" if self.config.precision == "bf16" else "float32"
+        teacher = load_eval_model(name, EvalOptions(device=str(self.device), precision=precision))
+        for what in ("size", "mean", "std"):
+            needed, found = getattr(self.preparation, what), getattr(teacher.preparation, what, None)
+            if needed != found:
+                raise ValueError(f"distill.teacher {name} takes images of {what} {found}: needs {needed}")
+        if (classes := len(self.data.classes)) != teacher.num_classes:
+            raise ValueError(f"distill.teacher {name} has {teacher.num_classes} classes: needs {classes}, as the data")
+        return teacher
 
     def feed(self) -> LoaderFeed | DirectFeed:
         """From pixels on the device where they fit, otherwise from worker processes."""
@@ -250,14 +274,19 @@ class Classification(Task):
         return replace(batch, images=images, labels=labels)
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """Cross-entropy, with smoothed labels if wanted, and the divergence of two views if there are two."""
+        """Cross-entropy, with smoothed labels if wanted; a teacher's part; the divergence of two views."""
         smoothing = self.config.augment.label_smoothing if self.mixup is None else 0.0  # mixed labels are smooth
-        weight, images, targets = self.config.augment.consistency, batch.images, batch.labels
-        if not weight:
-            return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing)
-        logits = model(torch.cat(images.chunk(2, 1))).float()  # one call, as parallel and compiled networks expect
-        loss = F.cross_entropy(logits, torch.cat([targets, targets]), label_smoothing=smoothing)
-        return loss + weight * divergence(*logits.chunk(2))
+        consistency, images, targets = self.config.augment.consistency, batch.images, batch.labels
+        if consistency:  # one call, as parallel and compiled networks expect
+            images, targets = torch.cat(images.chunk(2, 1)), torch.cat([targets, targets])
+        logits = model(images).float()
+        loss = F.cross_entropy(logits, targets, label_smoothing=smoothing)
+        if self.teacher is not None:
+            given = self.config.distill
+            with torch.no_grad():
+                taught = self.teacher.forward(images)
+            loss = torch.lerp(loss, distillation(logits, taught, given.temperature), given.weight)
+        return loss + consistency * divergence(*logits.chunk(2)) if consistency else loss
 
     def _tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([(outputs.argmax(1) == targets).sum(), F.cross_entropy(outputs, targets, reduction="sum")])
