@@ -58,13 +58,7 @@ CONSISTENT = ["swin_mini_consistency", "a_swin_mini_consistency"]
 TRAINED_ON = ("mvitv2_mini_longer", "swin_mini_200_epochs", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs", *LONGEST)
 TRAINED_ON += (*(f"{model}_distilled" for model in DISTILLED), *CONSISTENT)
 TRAINED_ON += (*(f"{model}_random_grids" for model in ADAPTIVE), "a_swin_mini_random_grids_200_epochs")
-VIT = [
-    "vit_mini",
-    "vit_mini_da_circular",
-    "a_vit_mini_random_grids",
-    "shipped/vit_mini",
-    "shipped/a_vit_mini",
-]  # timm's
+VIT = ["vit_mini", "vit_mini_da_circular", "a_vit_mini_random_grids", "shipped/vit_mini", "shipped/a_vit_mini"]
 PLAIN, OURS = ("{}", "{}_da_circular", "{}_crops"), ("a_{}_random_grids", "a_{}_crops", "a_{}_crops_random_grids")
 TINY = [f"tiny_imagenet/{name.format(model)}" for model in ("swin_mini", "swinv2_mini") for name in (*PLAIN, *OURS)]
 SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED, *VIT)]
