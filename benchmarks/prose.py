@@ -62,9 +62,13 @@ def slower(family: str, setting: str) -> str:
     return f"{sum(map(float.__lt__, theirs, ours))} of {len(ours)}"
 
 
-def flicker(file: str, method: str) -> float:
-    """The rate of frames that change the answer."""
-    return load(file)["result"]["methods"][method]["measured"]["path-32"]["flicker"]["rate"]
+def moving(protocol: str, metric: str, file: str, method: str) -> float:
+    """A rate of a network while the camera moves, in percent."""
+    return 100 * load(file)["result"]["methods"][method]["measured"][protocol][metric]["rate"]
+
+
+flicker, crops = partial(moving, "path-32", "flicker"), partial(moving, "crop-1", "consistency")
+motion_top1 = partial(moving, "crop-1", "top1")
 
 
 def number(expression: str) -> str:

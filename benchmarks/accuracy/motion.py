@@ -28,6 +28,7 @@ from benchmarks.common import record
 from trueshift.data import ImageFolder, Preparation
 from trueshift.data.subset import evenly_spread
 from trueshift.eval import (
+    PROTOCOLS,
     EvalModel,
     EvalOptions,
     FlickerRate,
@@ -103,6 +104,39 @@ def load_networks(words: list[str]) -> dict[str, EvalModel]:
     if len(sizes := {network.preparation.size for network in found.values()}) > 1:
         raise SystemExit(f"--networks for images of {sorted(sizes)}: needs networks of one size")
     return found
+
+
+def table(where: str) -> str:
+    """Rates in percent of all families measured: each network as it is, the first and the last in wrappers."""
+    rows, found = [], list(record.load_all(f"motion_{where}_*"))
+    for run in found:
+        methods = run["result"]["methods"]
+        plain = [method for method in methods if not method.endswith(tuple(filter(None, WRAPPERS)))]
+        wrapped = [f"{name}, {wrapper}" for wrapper in WRAPPERS for name in (plain[0], plain[-1])]
+        for method in dict.fromkeys([*plain, *filter(methods.get, wrapped)]):
+            measured = methods[method]["measured"]
+            rates = {name: (each.get("flicker") or each["consistency"])["rate"] for name, each in measured.items()}
+            if top1 := measured.get("crop-1", {}).get("top1"):
+                rates["Top-1"] = top1["rate"]
+            row = {
+                "network": f"{run['result']['title']}, {method}",
+                "passes": methods[method]["passes"],
+                "missing": "-",
+            }
+            rows.append(row | {name: 100 * rate for name, rate in rates.items()})
+    shown = ["Top-1", *(name for name in PROTOCOLS if any(name in row for row in rows))]
+    titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
+    titles |= {"jpeg": "JPEG", "Top-1": "Top-1"}
+    head = " | ".join(["network", "passes", *(titles.get(name, name.replace("-", " ")) for name in shown)])
+    form = " | ".join(["{network}", "{passes}", *(f"{{{name}:.1f}}" for name in shown)])
+    if not found:
+        return record.listing(head, form, [{}])
+    images, places = (
+        store.spread([run["result"]["images"] for run in found]),
+        sorted(set(map(record.machine, found))),
+    )
+    note = "Flicker, the lower the better: frames with another answer than the one before."
+    return record.listing(head, form, rows, f"{images} images; {'; '.join(places)}. {note}")
 
 
 def main() -> None:

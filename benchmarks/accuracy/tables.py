@@ -7,11 +7,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from benchmarks.accuracy import fields, store
+from benchmarks.accuracy import fields, motion, store
 from benchmarks.accuracy.store import C_CONS, EXACT, FAMILIES, NETWORKS, S_CONS, TOP1, cell, rates, recipe_of, title_of
 from benchmarks.common import record
 from benchmarks.common.record import NOT_YET, Table, listing, machine, table
-from trueshift.eval import PROTOCOLS
 
 STANDARD_TOP1 = ("cifar-standard", "top1")
 TITLES = {TOP1: "Top-1", STANDARD_TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical"}
@@ -286,19 +285,31 @@ SHIPPED = [
     Line("{plain}, `anchor=True`, 20 epochs more", "shipped/{family}_mini_anchored_20_epochs"),
 ]
 OVER = {"grids_2": ", `grids=2`", "grids_4": ", `grids=4`"}
-LENGTH = [
-    Line(title_of(family, part != "itself") + f"{OVER.get(part, '')}, {epochs} epochs", f"shipped/{recipe}", part=part)
-    for family, epochs, plain, twin in (
-        ("swin", 100, "swin_mini", "a_swin_mini_random_grids"),
-        ("swin", 200, "swin_mini_200_epochs", "a_swin_mini_random_grids_200_epochs"),
-        ("swinv2", 100, "swinv2_mini", "a_swinv2_mini_random_grids"),
-        ("cvt", 100, "cvt_mini", "a_cvt_mini_random_grids"),
-        ("cvt", "100 + 50", "cvt_mini_longest", "a_cvt_mini_longest"),
-        ("cvt", "100 + 200", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs"),
-        ("mvitv2", "200 + 200", "mvitv2_mini_longest", "a_mvitv2_mini_longest"),
+LENGTH, TAUGHT = (
+    [
+        Line(title_of(family, part != "itself") + f"{OVER.get(part, '')}, {how}", f"shipped/{recipe}", part=part)
+        for family, how, plain, twin in runs
+        for recipe, part in ((plain, "itself"), (twin, ""), (twin, "grids_2"), (twin, "grids_4"))
+        if recipe
+    ]
+    for runs in (
+        (
+            ("swin", "100 epochs", "swin_mini", "a_swin_mini_random_grids"),
+            ("swin", "200 epochs", "swin_mini_200_epochs", "a_swin_mini_random_grids_200_epochs"),
+            ("swinv2", "100 epochs", "swinv2_mini", "a_swinv2_mini_random_grids"),
+            ("cvt", "100 epochs", "cvt_mini", "a_cvt_mini_random_grids"),
+            ("cvt", "100 + 50 epochs", "cvt_mini_longest", "a_cvt_mini_longest"),
+            ("cvt", "100 + 200 epochs", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs"),
+            ("mvitv2", "200 + 200 epochs", "mvitv2_mini_longest", "a_mvitv2_mini_longest"),
+        ),
+        (
+            ("swin", "consistency loss", "swin_mini_consistency", "a_swin_mini_consistency"),
+            ("swin", "distilled", "", "a_swin_mini_distilled"),
+            ("swinv2", "distilled", "", "a_swinv2_mini_distilled"),
+            ("cvt", "100 + 50 epochs, distilled", "", "a_cvt_mini_distilled"),
+        ),
     )
-    for recipe, part in ((plain, "itself"), (twin, ""), (twin, "grids_2"), (twin, "grids_4"))
-]
+)
 VIT = [
     Line("ViT-mini", "vit_mini"),
     Line("ViT-mini, trained on circular shifts (DA)", "vit_mini_da_circular"),
@@ -308,6 +319,7 @@ VIT = [
     Line("ViT-mini, crops and CutMix, adapted as it is", "shipped/vit_mini", part="canonical"),
     Line("ViT-mini, crops and CutMix, adapted, random grids", "shipped/a_vit_mini"),
 ]
+TINY_GRIDS = "tiny_imagenet/a_{family}_mini_crops_random_grids"
 TINY = [
     Line("{plain}", "tiny_imagenet/{family}_mini"),
     Line("{plain}, trained on circular shifts (DA)", "tiny_imagenet/{family}_mini_da_circular"),
@@ -316,38 +328,16 @@ TINY = [
     Line("{plain}, crops and CutMix", "tiny_imagenet/{family}_mini_crops"),
     Line("{plain}, crops and CutMix, `anchor=True`", "tiny_imagenet/{family}_mini_crops", part="canonical"),
     Line("{adaptive}, crops and CutMix", "tiny_imagenet/a_{family}_mini_crops"),
-    Line("{adaptive}, crops and CutMix, random grids", "tiny_imagenet/a_{family}_mini_crops_random_grids"),
+    *(
+        Line("{adaptive}, crops and CutMix, random grids" + OVER.get(part, ""), TINY_GRIDS, part=part)
+        for part in ("", *OVER)
+    ),
 ]
 TRIED = "One seed. Frames of the finder while training were a change of one line, which is not in the repository."
 SEAM = "By the seam: measured before the [frame finder](exactness.md) took its place in `canonicalize`."
 ERASED = {f"max {side}": [(f"erased-{side}", key) for key in ("top1", "consistency")] for side in (0, 28, 42, 56, 70)}
 FLIPPED = {f"flipped: {TITLES[column]}": [("flipped", column[1])] for column in (TOP1, C_CONS)}
 MAGNITUDES = {f"0 to {most} pixels": [(f"magnitude-{most}", "consistency")] for most in (8, 16, 24, 32)}
-
-
-def motion(where: str) -> str:
-    """Wrappers around networks while the camera moves: rates in percent, all families that were measured."""
-    rows, found = [], list(record.load_all(f"motion_{where}_*"))
-    for run in found:
-        # before titles were recorded, there was one for each family
-        title = run["result"].get("title") or title_of(run["command"].split("--family ")[1].split()[0], False)
-        for method, result in run["result"]["methods"].items():
-            measured = result["measured"]
-            rates = {name: (each.get("flicker") or each["consistency"])["rate"] for name, each in measured.items()}
-            if top1 := measured.get("crop-1", {}).get("top1"):
-                rates["Top-1"] = top1["rate"]
-            row = {"network": f"{title}, {method}", "passes": result["passes"], "missing": "-"}
-            rows.append(row | {name: 100 * rate for name, rate in rates.items()})
-    shown = ["Top-1", *(name for name in PROTOCOLS if any(name in row for row in rows))]
-    titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
-    titles |= {"jpeg": "JPEG", "Top-1": "Top-1"}
-    head = " | ".join(["network", "passes", *(titles.get(name, name.replace("-", " ")) for name in shown)])
-    form = " | ".join(["{network}", "{passes}", *(f"{{{name}:.1f}}" for name in shown)])
-    if not found:
-        return listing(head, form, [{}])
-    images, places = store.spread([run["result"]["images"] for run in found]), sorted(set(map(machine, found)))
-    note = "Flicker, the lower the better: frames with another answer than the one before."
-    return listing(head, form, rows, f"{images} images; {'; '.join(places)}. {note}")
 
 
 CIFAR = "accuracy/cifar.py --data data/cifar10 --runs"
@@ -375,6 +365,7 @@ MEASURED = {
     "canonical": partial(by_family, CANONICAL, SEAM),
     "shipped": partial(by_family, SHIPPED),
     "length": partial(by_line, LENGTH),
+    "taught": partial(by_line, TAUGHT),
     "exactness": exactness,
 }
 TABLES = {
@@ -387,12 +378,12 @@ TABLES = {
     ),
     "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", tried),
     "camvid": Table("accuracy/camvid.py --data data/camvid", camvid),
-    "motion_cifar10": Table("accuracy/motion.py --family swin --data data/cifar10", partial(motion, "cifar10")),
+    "motion_cifar10": Table("accuracy/motion.py --family swin --data data/cifar10", partial(motion.table, "cifar10")),
     "motion_tiny_imagenet": Table(
         "accuracy/motion.py --title Swin-mini --data data/tiny_imagenet.npz --networks ordinary=FOLDER",
-        partial(motion, "tiny_imagenet"),
+        partial(motion.table, "tiny_imagenet"),
     ),
-    "motion_photos": Table("accuracy/motion.py --family swin --photos data/photos", partial(motion, "photos")),
+    "motion_photos": Table("accuracy/motion.py --family swin --photos data/photos", partial(motion.table, "photos")),
     **{
         f"fields_{task}": Table(f"accuracy/fields.py --task {task} --seeds 0 1 2 --jobs 6", partial(fields.table, task))
         for task in fields.TASKS
