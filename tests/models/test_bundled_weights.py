@@ -215,6 +215,17 @@ def test_a_damaged_description_does_not_stop_the_import(copied):
         assert _shipped_cfgs(FULL) == {}
 
 
+@pytest.mark.skipif(len(SHIPPED) < 8, reason="not all weights are here")
+@pytest.mark.parametrize("name", SMALL)
+def test_an_adaptive_network_is_the_more_accurate_one_by_its_card(name):
+    """On all test images: the mean over four grids beside the ordinary twin, in both columns."""
+    ordinary, adaptive = (find_shipped(resolve_name(each)).about["measured"] for each in (name, f"a_{name}"))
+    (four,) = (each for each in adaptive["several"] if each["grids"] == 4)
+    assert four["top1"] > ordinary["top1"]
+    assert four["s_cons"] > ordinary["s_cons"]
+    assert four["c_cons"] == adaptive["c_cons"] == 1 > ordinary["c_cons"]
+
+
 def test_an_empty_folder_offers_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     assert find_shipped(FULL) is None
@@ -244,7 +255,8 @@ def test_the_example_shows_that_only_ordinary_networks_flip():
     assert [title for title, _ in rows] == [
         title for name in SMALL for title in (name, f"{name}, anchor", f"a_{name}", f"a_{name}, grids=4")
     ]
-    for title, (_, _, *flips, change) in rows:
+    for title, (*_, near, far, another, change) in rows:
+        flips = near, far, another
         assert (sum(map(int, flips)) == float(change) == 0) == (title not in SMALL)
 
 
