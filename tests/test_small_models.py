@@ -61,11 +61,12 @@ def test_recipes_by_patterns():
 
 
 EXACT = ["exactness_float32", "exactness_bf16"]
+ANCHORED = ["itself", "canonical", "canonical_grids_4"]
 SWITCHED_OFF = ["no_a_token", "no_a_wsa", "no_a_pmerge"]
 MEASURED = {
     "cifar10_small/a_swin_mini": [*EXACT, "magnitude", "distorted", *SWITCHED_OFF],
     "cifar10_small/shipped/a_swin_mini": [*EXACT, *SWITCHED_OFF],
-    "cifar10_small/shipped/cvt_mini": ["itself", "canonical"],
+    "cifar10_small/shipped/cvt_mini": ANCHORED,
     "cifar10_small/shipped/cvt_mini_anchored_20_epochs": [],
     "cifar10_small/shipped/a_cvt_mini_distilled": [*EXACT, "grids_2", "grids_4"],
     "cifar10_small/cvt_mini_circular": ["magnitude", "canonical", "adapted"],
@@ -75,7 +76,7 @@ MEASURED = {
     "cifar10_small/a_swin_mini_random_grids": [*EXACT, "grids_2", "grids_4"],
     "cifar10_small/a_vit_mini_random_grids": EXACT,
     "cifar10_small/shipped/a_vit_mini": EXACT,
-    "cifar10_small/shipped/vit_mini": ["itself", "canonical"],
+    "cifar10_small/shipped/vit_mini": ANCHORED,
     "cifar10_small/cvt_mini_standard": [],
     "cifar10_small/a_swin_mini_no_anchor": [],
     "cifar10/a_swin_tiny_circular": [*EXACT, "magnitude"],
@@ -104,10 +105,12 @@ def test_one_module_switched_off_and_a_mean_over_grids():
         assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
         assert not torch.equal(twin.forward(images), twin.forward(moved)), part
         assert all(map(torch.equal, twin.module.parameters(), subject.module.parameters()))
-    mean = measure.PARTS["grids_2"].twin(subject, EvalOptions())
-    assert mean.num_classes == subject.num_classes
-    assert torch.equal(mean.forward(images), mean.forward(moved))
-    assert not torch.equal(mean.forward(images), subject.forward(images))
+    ordinary = load_eval_model("swin_mini", EvalOptions())
+    for subject, part in ((subject, "grids_2"), (ordinary, "canonical_grids_4")):
+        mean = measure.PARTS[part].twin(subject, EvalOptions())
+        assert mean.num_classes == subject.num_classes
+        assert torch.equal(mean.forward(images), mean.forward(moved))
+        assert not torch.equal(mean.forward(images), subject.forward(images))
 
 
 def test_the_result_of_a_run_is_all_that_is_worth_keeping(finished):

@@ -75,6 +75,7 @@ PARTS = {
     "distorted": Part("cifar10_small/(a_swin_mini|swin_mini(_da_circular)?)", ("erased", "flips")),
     "itself": Part(ANCHORED, BOTH),  # under the shifts of "canonical"
     "canonical": Part(f"{ORDINARY}|{ANCHORED}|.*_da_.*", BOTH, canonical_twin),
+    "canonical_grids_4": Part(ANCHORED, ("circular",), lambda *given: canonical_twin(_mean_over(4)(*given), given[1])),
     "adapted": Part(f"{ORDINARY}|.*_da_.*", BOTH, adapted_twin),
     "grids_2": Part(GRIDS, BOTH, _mean_over(2)),
     "grids_4": Part(GRIDS, BOTH, _mean_over(4)),
