@@ -106,11 +106,11 @@ def test_one_module_switched_off_and_a_mean_over_grids():
         assert not torch.equal(twin.forward(images), twin.forward(moved)), part
         assert all(map(torch.equal, twin.module.parameters(), subject.module.parameters()))
     ordinary = load_eval_model("swin_mini", EvalOptions())
-    for subject, part in ((subject, "grids_2"), (ordinary, "canonical_grids_4")):
-        mean = measure.PARTS[part].twin(subject, EvalOptions())
-        assert mean.num_classes == subject.num_classes
+    for network, part in ((subject, "grids_2"), (ordinary, "canonical_grids_4")):
+        mean = measure.PARTS[part].twin(network, EvalOptions())
+        assert mean.num_classes == network.num_classes
         assert torch.equal(mean.forward(images), mean.forward(moved))
-        assert not torch.equal(mean.forward(images), subject.forward(images))
+        assert not torch.equal(mean.forward(images), network.forward(images))
 
 
 def test_the_result_of_a_run_is_all_that_is_worth_keeping(finished):

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from benchmarks.accuracy import fields, motion, store
+from benchmarks.accuracy import camvid, fields, motion, store
 from benchmarks.accuracy.store import C_CONS, EXACT, FAMILIES, NETWORKS, S_CONS, TOP1, cell, rates, recipe_of, title_of
 from benchmarks.common import record
 from benchmarks.common.record import NOT_YET, Table, listing, machine, table
@@ -216,20 +216,6 @@ def draw(folder: Path) -> None:
         figure.savefig(folder / LEARNING, format="svg", facecolor="white", metadata={"Date": None})
 
 
-def camvid() -> str:
-    found = [record.load(f"camvid_{name}") for name in ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")]
-    rows = [recorded["result"] | recorded["result"]["evaluation"] for recorded in found]
-    images = rows[-1]["ade20k-circular"]["consistency"]["images"]
-    note = (
-        f"CamVid from random weights, {rows[-1]['steps']:,} steps of 16 images, one seed, the same recipe and circular "
-        f"padding for all; measured in float32 on {images} test images with one random pair of shifts each, on "
-        f"{machine(found[-1])}. The logs are in `results/camvid_*.json`."
-    )
-    form = "`{model}` | {ade20k-circular[mean_iou]:.2%} | {ade20k-circular[consistency][rate]:.2%}"
-    form += " | {ade20k-circular[bit_exact][rate]:.2%} | {ade20k-standard[consistency][rate]:.2%}"
-    return listing("backbone | mIoU | mASCC | logits bit-identical under circular shifts | mASSC", form, rows, note)
-
-
 SWINS = [
     Line("Swin-mini", "swin_mini", "Swin-T (Default)"),
     Line("Swin-mini DA", "swin_mini_da_circular", "Swin-T DA"),
@@ -317,6 +303,19 @@ LENGTH, TAUGHT = (
         ),
     )
 )
+READINGS = [
+    Line(f"{title}, {how}", f"cifar10/{name}{ending}", title)
+    for title, name in (("Swin-T", "swin_tiny"), ("A-Swin-T", "a_swin_tiny"))
+    for how, ending in (
+        ("flips only, 256 images in a step", "_circular"),
+        ("flips only, 96", "_96"),
+        ("Mixup and CutMix, 256", "_mixed"),
+        ("Mixup and CutMix, 96", "_mixed_96"),
+    )
+]
+READINGS += [
+    Line("A-Swin-T, Mixup and CutMix, 256, random grids", "cifar10/a_swin_tiny_mixed_random_grids", "A-Swin-T")
+]
 VIT = [
     Line("ViT-mini", "vit_mini"),
     Line("ViT-mini, trained on circular shifts (DA)", "vit_mini_da_circular"),
@@ -379,12 +378,15 @@ TABLES = {
     **{f"small_{name}": Table(SMALL, render) for name, render in TRAINED.items()},
     **{f"small_{name}": Table(f"{SMALL} --measure-only", render) for name, render in MEASURED.items()},
     "paper_size": Table(f"{CIFAR} {PAPER_SIZE} evaluate.protocols=[circular,cifar-standard]", paper_size),
+    "paper_readings": Table(
+        f"{CIFAR} cifar10/*swin_tiny_mixed* cifar10/*swin_tiny_96 --jobs 1", partial(by_line, READINGS, ALL, "cifar")
+    ),
     "tiny_imagenet": Table(
         "accuracy/cifar.py --data data/tiny_imagenet --runs tiny_imagenet/* --seeds 0 --jobs 8",
         partial(by_family, TINY, families=("swin", "swinv2")),
     ),
     "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", tried),
-    "camvid": Table("accuracy/camvid.py --data data/camvid", camvid),
+    "camvid": Table("accuracy/camvid.py --data data/camvid", camvid.table),
     "motion_cifar10": Table("accuracy/motion.py --family swin --data data/cifar10", partial(motion.table, "cifar10")),
     "motion_tiny_imagenet": Table(
         "accuracy/motion.py --title Swin-mini --data data/tiny_imagenet.npz --networks ordinary=FOLDER",

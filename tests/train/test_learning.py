@@ -10,6 +10,8 @@ import pytest
 import torch
 from training_runs import losses, same, tiny_words, weights
 
+from trueshift.models import create_model
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -52,3 +54,11 @@ def test_torchrun_starts_a_run_and_goes_on_with_it(tmp_path):
     measured = [json.loads((tmp_path / folder / "eval.json").read_text()) for folder in ("parts", "whole")]
     assert measured[0]["measured"] == measured[1]["measured"]
     assert measured[0]["processes"] == 2
+
+
+@pytest.mark.parametrize("criterion", ["input_norm", "learned"])
+def test_every_criterion_learns_in_bf16(criterion):
+    model = create_model("a_swin_mini", criterion=criterion, embed_dim=8, depths=(1, 1), num_heads=(1, 2)).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(2, 3, 32, 32)).logsumexp(1).sum().backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
