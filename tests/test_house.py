@@ -149,7 +149,10 @@ def test_a_moving_crop_is_drawn(run_unchecked, tmp_path):
 
 
 # the sample images and a photograph; with odd steps, so that tokens and windows begin everywhere
-@pytest.mark.parametrize("words", [["--step", "21"], ["--step", "3", "--image", "trueshift/testing/photos/rocket.jpg"]])
+PHOTOGRAPH = ["--step", "3", "--image", "trueshift/testing/photos/rocket.jpg"]
+
+
+@pytest.mark.parametrize("words", [["--step", "21"], pytest.param(PHOTOGRAPH, marks=pytest.mark.slow)])
 def test_a_panorama_turns_and_its_classes_with_it(run_unchecked, tmp_path, words):
     said = run_unchecked(ROOT / "examples/panorama.py", "--output", str(tmp_path / "sub"), *words)
     changes = re.findall(r"^(\w+): .* ([\d.]+) % of the pixels change .* by up to (\S+)$", said, re.MULTILINE)

@@ -177,7 +177,9 @@ def test_position_bias(device, rows, query, key, with_gradients, both_ways):
         assert_same(zip(*both_ways(biased, queries, *tables), strict=True))
 
 
-@pytest.mark.parametrize("name", ["a_cvt_mini", pytest.param("a_mvitv2_mini", marks=pytest.mark.slow)])
+# a whole CvT in kernels, without gradients, is in test_attention_kernel.py
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a_cvt_mini", "a_mvitv2_mini"])
 def test_all_stages(device, name, both_ways):
     narrow = {"embed_dim": (8, 16, 16), "num_heads": (1, 1, 2), "depths": (1, 1, 1), "img_size": 16}
     model = ts.create_model(name, **narrow).to(device)
