@@ -1,7 +1,7 @@
 """Trained networks on real test images that move: ordinary ones change their answers, exact ones never do.
 
 Exact is an ordinary network with an anchor, which keeps its weights, and an adaptive one, in one pass or with the mean
-over four grids, which is the more accurate one. The few images here cannot tell that: the second column is of all
+over four grids, whose Top-1 is higher or level. The few images here cannot tell that: the second column is of all
 10,000 test images, from the cards of the networks.
 """
 

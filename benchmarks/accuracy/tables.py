@@ -174,12 +174,10 @@ def exactness() -> str:
 
 
 def tried() -> str:
-    head, form = "network | what was changed | Top-1 | C-Cons. | S-Cons.", "{network} | {change}"
-    rows = [
-        {**row, **{key: 100 * row[key] for key in ("top1", "c_cons", "s_cons")}}
-        for row in record.load("tried_crops_cutmix")["result"]["rows"]
-    ]
-    return listing(head, f"{form} | {{top1:.2f}} | {{c_cons:.2f}} | {{s_cons:.2f}}", rows, TRIED)
+    rows = [row for found in record.load_all("tried_*") for row in found["result"]["rows"]]
+    rows = [row | {key: 100 * row[key] for key in ("top1", "c_cons", "s_cons")} for row in rows]
+    form = "{network} | {change} | {top1:.2f} | {c_cons:.2f} | {s_cons:.2f}"
+    return listing("network | what was changed | Top-1 | C-Cons. | S-Cons.", form, rows, TRIED)
 
 
 def curves() -> str:
@@ -347,6 +345,9 @@ MAGNITUDES = {f"0 to {most} pixels": [(f"magnitude-{most}", "consistency")] for 
 
 
 CIFAR = "accuracy/cifar.py --data data/cifar10 --runs"
+VIEWS = {"cifar10": "--data data/cifar10", "tiny_imagenet": "--data data/tiny_imagenet.npz"}
+VIEWS |= {"photos": "--photos data/photos"}
+MOVING = "--networks ordinary=FOLDER adaptive=FOLDER"
 SMALL = f"{CIFAR} * shipped/* --seeds 0 1 2 --jobs 8"
 PAPER_SIZE = "cifar10/*_circular cifar10/*_standard --jobs 1 --override batch_size=256 evaluate.every_epochs=10"
 FLIPS = {"Top-1": [TOP1], "C-Cons.": [C_CONS], **FLIPPED}
@@ -387,12 +388,10 @@ TABLES = {
     ),
     "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", tried),
     "camvid": Table("accuracy/camvid.py --data data/camvid", camvid.table),
-    "motion_cifar10": Table("accuracy/motion.py --family swin --data data/cifar10", partial(motion.table, "cifar10")),
-    "motion_tiny_imagenet": Table(
-        "accuracy/motion.py --title Swin-mini --data data/tiny_imagenet.npz --networks ordinary=FOLDER",
-        partial(motion.table, "tiny_imagenet"),
-    ),
-    "motion_photos": Table("accuracy/motion.py --family swin --photos data/photos", partial(motion.table, "photos")),
+    **{
+        f"motion_{where}": Table(f"accuracy/motion.py --title Swin-mini {MOVING} {data}", partial(motion.table, where))
+        for where, data in VIEWS.items()
+    },
     **{
         f"fields_{task}": Table(f"accuracy/fields.py --task {task} --seeds 0 1 2 --jobs 6", partial(fields.table, task))
         for task in fields.TASKS

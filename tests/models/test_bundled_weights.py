@@ -217,7 +217,7 @@ def test_a_damaged_description_does_not_stop_the_import(copied):
 
 @pytest.mark.skipif(len(SHIPPED) < 8, reason="not all weights are here")
 @pytest.mark.parametrize("name", SMALL)
-def test_an_adaptive_network_is_the_more_accurate_one_by_its_card(name):
+def test_an_adaptive_network_is_not_below_its_twin_by_its_card(name):
     """On all test images: the mean over four grids beside the ordinary twin, in both columns."""
     ordinary, adaptive = (find_shipped(resolve_name(each)).about["measured"] for each in (name, f"a_{name}"))
     (four,) = (each for each in adaptive["several"] if each["grids"] == 4)
