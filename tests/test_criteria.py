@@ -25,7 +25,7 @@ def photos():
         ),
     ],
 )
-@pytest.mark.parametrize("criterion", [Busiest, ts.InputNorm])
+@pytest.mark.parametrize("criterion", [Busiest, ts.InputNorm, ts.Spot])
 def test_other_criteria_are_exact_too(layer, criterion):
     assert_equivariant(layer(criterion()), size=32, shifts=12)
 

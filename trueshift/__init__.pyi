@@ -4,7 +4,7 @@ from . import report as report
 from . import testing as testing
 from . import train as train
 from .canonical import canonicalize, move_boxes, move_points, origin
-from .criteria import Candidates, Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm
+from .criteria import Candidates, Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm, Spot
 from .explain import explain
 from .fit import fit
 from .layers import (
@@ -32,7 +32,7 @@ __version__: str
 __all__ = [
     "AdaptiveConvMerge", "AdaptiveMerge", "AdaptiveTokenize", "AlignWindows", "Anchor", "Candidates", "Choice",
     "CircularAttention", "CircularConv2d", "CircularRelativePosition", "CosineWindowAttention", "Criterion",
-    "FieldNet", "FixedOffset", "InputNorm", "LearnedScore", "MaxNorm", "TokenGrid", "Tokens", "UperNet",
+    "FieldNet", "FixedOffset", "InputNorm", "LearnedScore", "MaxNorm", "Spot", "TokenGrid", "Tokens", "UperNet",
     "WindowAttention", "adapt", "canonicalize", "circular_shift", "create_model", "explain", "export_onnx", "features",
     "fit", "from_pretrained", "list_models", "mean_over_grids", "move_boxes", "move_points", "origin", "place",
     "resample", "revert", "steady", "video",

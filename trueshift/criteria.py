@@ -10,20 +10,26 @@ single positions, and let the base class add up the scores of each grid exactly 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
+from .ops.geometry.grid import TokenGrid
 from .ops.geometry.polyphase import coset_max, coset_sum, polyphase
-from .ops.geometry.shift import Pair
+from .ops.geometry.shift import Pair, circular_shift, modulo
 from .ops.nn.autocast import network_precision, without_autocast
 from .ops.selection.choose import Choice, choose, choose_by_sum, drop_grids
 from .ops.selection.content_hash import first_row, origin_keys
 from .ops.selection.exact import exact_linear
 from .ops.selection.plain import EXACT, PLAIN
 from .ops.selection.quantised_image import Pixels
+from .ops.selection.seam import seam_scores, start_on_seam
+from .ops.selection.spot import spot_strength
+
+SPOT = 2, 3  # triangles of a spot: small ones stay longest in view
 
 
 class Candidates(ABC):
@@ -32,9 +38,9 @@ class Candidates(ABC):
     Args:
         content: the values as given, ``[B, H, W, C]``: what a grid is a grid of, and what breaks ties.
         stride: s, for rows and for columns.
-        anchored: the content is the same whatever the shift, so scores need not be exact, and the first of those that
-            tie is always the same.
-        fixed_rows: rows are ordinary: only grids that start in the first row are to choose from.
+        grid: on which the content stands. If it is anchored, the content is the same whatever the shift, so scores need
+            not be exact, and the first of those that tie is always the same. If it has fixed rows, only grids that
+            start in the first row are to choose from.
 
     >>> pixels = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
     >>> grids = trueshift.AdaptiveTokenize(3, 16, 4).grids(trueshift.AdaptiveTokenize(3, 16, 4), pixels)
@@ -42,15 +48,15 @@ class Candidates(ABC):
     torch.Size([1, 4, 4])
     """
 
-    def __init__(
-        self, content: Float[Tensor, "B H W C"], stride: Pair, anchored: bool = False, fixed_rows: bool = False
-    ) -> None:
-        self.content, self.stride, self.anchored, self.fixed_rows = content, stride, anchored, fixed_rows
-        self.phases = (1, stride[1]) if fixed_rows else stride  # how many grids there are, along rows and columns
-        self.arithmetic = PLAIN if anchored else EXACT
+    def __init__(self, content: Float[Tensor, "B H W C"], stride: Pair, grid: TokenGrid) -> None:
+        self.content, self.stride, self.grid = content, stride, grid
+        self.anchored, self.fixed_rows = grid.anchored, grid.fixed_rows
+        self.phases = (1, stride[1]) if grid.fixed_rows else stride  # how many grids there are, along rows and columns
+        self.arithmetic = PLAIN if grid.anchored else EXACT
         self.pixels = Pixels(content)
         self.precision = network_precision(content)  # of the layer, where scores are to be in that of the network
         self._keys: Tensor | None = None
+        self._first: Tensor | None = None
 
     @property
     def in_one_step(self) -> bool:
@@ -93,6 +99,23 @@ class Candidates(ABC):
     def further_scores(self) -> tuple[Float[Tensor, "B sh sw"], ...]:
         """Scores for where those of the criterion cannot differ by construction."""
         return ()
+
+    def first(self) -> Int64[Tensor, "B 2"]:
+        """Where the content starts: the first pixel behind the border of a photograph, in a frame the first of all."""
+        if self._first is None:
+            self._first = torch.zeros_like(self.grid.origin) if self.anchored else self.find_first((1, 1))
+        return self._first
+
+    def find_first(self, stride: Pair, offset: Int64[Tensor, "B 2"] | None = None) -> Int64[Tensor, "B 2"]:
+        """The same of a grid of this stride, which starts at ``offset``."""
+        rows, columns = self.border()
+        rows = torch.zeros_like(rows[:, :1]) if self.fixed_rows else rows  # one row, in which every start lies
+        offset = torch.zeros_like(self.grid.origin) if offset is None else offset
+        return start_on_seam(rows, columns, offset, stride, self.keys)
+
+    def border(self) -> tuple[Float64[Tensor, "B H"], Float64[Tensor, "B W"]]:
+        """How much each row, and each column, looks like the first one of a photograph."""
+        return seam_scores(self.content, self.pixels)
 
     def tie_breaker(self) -> Tensor:
         """The values whose keys break exact ties."""
@@ -211,6 +234,48 @@ class InputNorm(Criterion):
         """The energy of the values on each grid."""
         content = candidates.content if candidates.anchored else candidates.content.to(torch.float64)
         return candidates.total(candidates.arithmetic.power_sum(content, 2))
+
+
+class Spot(Criterion):
+    """The grids that start on the strongest spot of the image: steady while a camera moves, and not the paper's.
+
+    The first layer looks for a small spot that stands out from its surroundings, within the border of the photograph;
+    in all layers behind, a patch or a window starts there, and nothing is scored. What enters or leaves the image
+    changes the grids only if it is a stronger spot, or the spot itself (``docs/motion.md``). A random grid is that of a
+    random pixel, which all layers follow.
+
+    >>> trueshift.create_model("a_swin_mini", criterion="spot").layers[1].downsample.criterion
+    Spot()
+    """
+
+    def choose(self, candidates: Candidates) -> Choice:
+        """Random pixels in the layer that looks for the spot, while training."""
+        choice = self(candidates)
+        if choice.spot is None or not (self.training and self.grid_drop_rate):
+            return choice
+        rows, columns = candidates.content.shape[1:3]
+        drawn = drop_grids(Choice(choice.spot), (1 if candidates.fixed_rows else rows, columns), self.grid_drop_rate)
+        return self.start_at(candidates, drawn.offset)
+
+    def forward(self, candidates: Candidates) -> Choice:
+        """Follow the spot that a layer before has found, or look for it."""
+        grid, content = candidates.grid, candidates.content
+        if grid.spot is not None:
+            return Choice(modulo(grid.token_at(grid.spot), candidates.phases))
+        with torch.no_grad(), without_autocast(content):
+            spot, reach = candidates.first(), SPOT[1] - 1
+            if min(content.shape[1:3]) <= 2 * reach:  # too small for one
+                return self.start_at(candidates, spot)
+            levels = circular_shift(candidates.pixels.integers().values, spot)  # the same whatever the shift
+            found = choose((spot_strength(levels.permute(0, 3, 1, 2), *SPOT),), None)
+            return replace(self.start_at(candidates, spot + found.offset + reach), scores=found.scores)
+
+    @staticmethod
+    def start_at(candidates: Candidates, spot: Int64[Tensor, "B 2"]) -> Choice:
+        """The grid on which a patch starts at this place, from its first one behind the border on."""
+        first, grid = candidates.first(), candidates.grid
+        offset = first + modulo(spot - first, candidates.phases)
+        return Choice(offset, spot=grid.advance(spot).origin)
 
 
 class FixedOffset(Criterion):

@@ -15,7 +15,6 @@ a crop gets the same score wherever it lies; a hash of the crop decides exact ti
 """
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from .ops.nn.autocast import without_autocast
 from .ops.selection.choose import choose
 from .ops.selection.content_hash import window_keys
 from .ops.selection.exact import require_finite
+from .ops.selection.spot import spot_strength
 
 UNIT = 2.0**-8  # to which pixels are rounded: a grey level of images between 0 and 1
 LARGEST = 2**20  # in units; all sums below stay exact
@@ -62,9 +62,7 @@ def crop_scores(image: Float[Tensor, "B C H W"], size: Pair) -> Float64[Tensor, 
     """
     require_finite(image)
     levels = (image.to(torch.float64) / UNIT).round().clamp(-LARGEST, LARGEST).to(torch.int64)
-    edge = WIDE - NARROW
-    narrow = _triangle(levels, NARROW)[..., edge:-edge, edge:-edge]
-    spots = (WIDE**4 * narrow - NARROW**4 * _triangle(levels, WIDE)).abs().sum(1).to(torch.float64)
+    spots = spot_strength(levels, NARROW, WIDE).to(torch.float64)
     largest = [spots >= F.max_pool2d(spots, 2 * radius + 1, 1, radius) for radius in RADII]
     scores = spots + STANDS_OUT * torch.stack(largest).sum(0).to(torch.float64)
     for axis, length in enumerate(size, 1):
@@ -74,14 +72,6 @@ def crop_scores(image: Float[Tensor, "B C H W"], size: Pair) -> Float64[Tensor, 
         within = scores.narrow(axis, first, (further + 1) * starts)
         scores = within.unflatten(axis, (further + 1, starts)).amax(axis)
     return scores
-
-
-def _triangle(values: Int64[Tensor, "B C H W"], width: int) -> Int64[Tensor, "B C h w"]:
-    """Sums weighted by a triangle of this height along both axes, where it lies within the image."""
-    for axis in (2, 2, 3, 3):  # a box twice
-        kept = values.shape[axis] - width + 1
-        values = reduce(torch.add, [values.narrow(axis, first, kept) for first in range(width)])
-    return values
 
 
 class Steady(nn.Module):

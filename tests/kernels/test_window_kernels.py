@@ -129,7 +129,8 @@ def test_the_choice_of_windows(size, window, both_ways):
     x = torch.randn(5, *size, 8, device=DEVICE)
     x[1] = 1.0  # all tie: the first is taken
     x[2, :, : size[1] // 2] = x[2, :, size[1] // 2 :]  # repeats
-    candidates = WindowCandidates(x, window, 2, anchored=True)
+    grid = ts.TokenGrid((1, 1), torch.zeros(5, 2, dtype=torch.int64, device=DEVICE), size, anchored=True)
+    candidates = WindowCandidates(x, window, 2, grid)
     plain, fused = both_ways(ts.MaxNorm(), candidates)
     assert torch.equal(plain.offset, fused.offset)
     torch.testing.assert_close(fused.scores[0], plain.scores[0].double(), rtol=1e-6, atol=0)

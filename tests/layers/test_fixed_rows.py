@@ -67,7 +67,8 @@ def test_shift_law(name):
 def pooled(values: Tensor, mode: str) -> Tensor:
     torch.manual_seed(0)
     conv = nn.Conv2d(4, 4, 3, groups=4, bias=False)
-    (pooled,), choice = pool_sequences([values], [conv], ts.FixedOffset(), (2, 2), (1, 1), mode, fixed_rows=True)
+    grid = ts.TokenGrid.of_image(values.permute(0, 3, 1, 2), fixed_rows=True)
+    (pooled,), choice = pool_sequences([values], [conv], ts.FixedOffset(), (2, 2), (1, 1), grid, mode)
     largest = max_pool(values, choice, (2, 2), mode)
     return torch.cat([pooled.unflatten(1, largest.shape[1:3]), largest], 3)
 

@@ -29,9 +29,7 @@ class Pooled(nn.Module):
     def forward(self, image):
         tokens = self.anchor(ts.Tokens.of_image(image))
         maps = [tokens.values, tokens.values.flip(3)]
-        pooled, choice = pool_sequences(
-            maps, list(self.convs), self.criterion, STRIDE, (1, 1), anchored=tokens.grid.anchored
-        )
+        pooled, choice = pool_sequences(maps, list(self.convs), self.criterion, STRIDE, (1, 1), tokens.grid)
         grid = tokens.grid.advance(choice.offset, STRIDE)
         parts = [part.unflatten(1, grid.shape) for part in pooled]
         return tuple(ts.Tokens(part, grid) for part in [*parts, max_pool(tokens.values, choice, STRIDE)])
@@ -49,7 +47,8 @@ def test_shift_law():
 def test_a_fixed_phase_is_the_ordinary_layer():
     values = torch.randn(2, 8, 12, 3)
     image, conv = values.permute(0, 3, 1, 2), depthwise_conv(3)
-    (pooled,), choice = pool_sequences([values], [conv], ts.FixedOffset(), STRIDE, (1, 1), "zeros")
+    grid = ts.TokenGrid.of_image(image)
+    (pooled,), choice = pool_sequences([values], [conv], ts.FixedOffset(), STRIDE, (1, 1), grid, "zeros")
     torch.testing.assert_close(pooled.mT.unflatten(2, (4, 6)), F.conv2d(image, conv.weight, None, 2, 1, groups=3))
     expected = F.max_pool2d(image, 3, 2, 1)
     assert torch.equal(max_pool(values, choice, STRIDE, "zeros").permute(0, 3, 1, 2), expected)
@@ -63,8 +62,8 @@ def test_a_narrow_convolution_serves_each_head():
 
 
 def test_at_stride_one_there_is_nothing_to_choose():
-    values = torch.randn(1, 4, 4, 3)
-    (pooled,), choice = pool_sequences([values], [depthwise_conv(3)], ts.MaxNorm(), (1, 1), (1, 1))
+    tokens = ts.Tokens.of_image(torch.randn(1, 3, 4, 4))
+    (pooled,), choice = pool_sequences([tokens.values], [depthwise_conv(3)], ts.MaxNorm(), (1, 1), (1, 1), tokens.grid)
     assert choice is None
     assert pooled.shape == (1, 16, 3)
 

@@ -204,7 +204,8 @@ def test_the_audit_of_a_pipeline_beside_its_twin(run_unchecked):
 
 
 @pytest.mark.parametrize(
-    "criterion", [Busiest(), "input_norm", {"name": "max_norm", "p": 1}, ts.LearnedScore, ts.FixedOffset((1, 2))]
+    "criterion",
+    [Busiest(), "input_norm", "spot", {"name": "max_norm", "p": 1}, ts.LearnedScore, ts.FixedOffset((1, 2))],
 )
 def test_other_criteria(criterion):
     adapted = ts.adapt(make("timm dinov2"), criterion=criterion)

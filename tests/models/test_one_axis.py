@@ -53,7 +53,7 @@ def test_another_size_and_a_closed_border(name):
         assert_unmoved(one_axis(name, **more), some_images(every=9), 5)
 
 
-@pytest.mark.parametrize("criterion", ["learned", "input_norm", {"name": "max_norm", "p": 4}], ids=str)
+@pytest.mark.parametrize("criterion", ["learned", "input_norm", "spot", {"name": "max_norm", "p": 4}], ids=str)
 def test_other_criteria(criterion):
     images = some_images(every=8)
     model = one_axis("a_swin_mini", criterion=criterion, grid_drop_rate=0.5)

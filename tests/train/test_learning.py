@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_runs import losses, same, tiny_words, weights
+from training_runs import losses, run_here, same, tiny_words, weights
 
 from trueshift.models import create_model
 
@@ -56,9 +56,23 @@ def test_torchrun_starts_a_run_and_goes_on_with_it(tmp_path):
     assert measured[0]["processes"] == 2
 
 
-@pytest.mark.parametrize("criterion", ["input_norm", "learned"])
+@pytest.mark.parametrize("criterion", ["input_norm", "spot", "learned"])
 def test_every_criterion_learns_in_bf16(criterion):
     model = create_model("a_swin_mini", criterion=criterion, embed_dim=8, depths=(1, 1), num_heads=(1, 2)).train()
     with torch.autocast("cpu", torch.bfloat16):
         model(torch.randn(2, 3, 32, 32)).logsumexp(1).sum().backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("family", ["swin", "swinv2", "cvt", "mvitv2"])
+def test_padding_makes_no_difference_where_one_training_is_for_both(tmp_path, family):
+    padded = family in ("cvt", "mvitv2")  # convolutions that are not circular anyway
+    width = "[8, 16, 16]" if padded else "16"
+    depths, heads = ("[1, 1, 1]", "[1, 1, 1]") if padded else ("[1, 1]", "[1, 2]")
+    more = ", pretrained_window_sizes: [0, 0]" if family == "swinv2" else ""
+    sizes = f"{{embed_dim: {width}, depths: {depths}, num_heads: {heads}{more}}}"
+    for padding in ("circular", "zeros"):
+        tiny = {"model__name": f"{family}_mini", "model__arguments": sizes, "model__padding": padding}
+        assert run_here(tmp_path / padding, schedule__epochs=1, optimizer__lr=0.01, data__limit=32, **tiny) == 0
+    equal = same(*(weights(tmp_path / padding) for padding in ("circular", "zeros")))
+    assert equal == (not padded)

@@ -8,7 +8,6 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from training_runs import run_here, same, weights
 
 from trueshift import create_model
 from trueshift.eval.protocols.registry import find_protocols
@@ -53,7 +52,7 @@ LONGER = [f"{model}_200_epochs" for model in ("swinv2_mini", "a_swinv2_mini")]
 ADAPTED = [f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)]
 TABLES = [*MAIN, *CHANGED, *(f"{model}_da_circular" for model in MINIS[::2]), *(f"{a}_random_grids" for a in ADAPTIVE)]
 SHIPPED = [f"shipped/{model}" for model in MINIS]
-FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored")]
+FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored", "spot")]
 LONGEST = [f"{name}_mini_longest" for name in ("cvt", "a_cvt", "mvitv2", "a_mvitv2")]
 SHIP = "cifar10_small/shipped/"
 DISTILLED = {"a_swin_mini": "swin_mini", "a_swinv2_mini": "swinv2_mini", "a_cvt_mini": "cvt_mini_longest"}  # by whom
@@ -61,9 +60,14 @@ CONSISTENT = ["swin_mini_consistency", "a_swin_mini_consistency"]
 TRAINED_ON = ("mvitv2_mini_longer", "swin_mini_200_epochs", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs", *LONGEST)
 TRAINED_ON += (*(f"{model}_distilled" for model in DISTILLED), *CONSISTENT)
 TRAINED_ON += (*(f"{model}_random_grids" for model in ADAPTIVE), "a_swin_mini_random_grids_200_epochs")
+TRAINED_ON += tuple(f"{model}_spot" for model in ADAPTIVE)
 VIT = ["vit_mini", "vit_mini_da_circular", "a_vit_mini_random_grids", "shipped/vit_mini", "shipped/a_vit_mini"]
-PLAIN, OURS = ("{}", "{}_da_circular", "{}_crops"), ("a_{}_random_grids", "a_{}_crops", "a_{}_crops_random_grids")
-TINY = [f"tiny_imagenet/{name.format(model)}" for model in ("swin_mini", "swinv2_mini") for name in (*PLAIN, *OURS)]
+PLAIN, GRIDS = ("{}", "{}_da_circular", "{}_crops"), ("random_grids", "crops", "crops_random_grids", "crops_spot")
+TINY = [
+    f"tiny_imagenet/{name.format(model)}"
+    for model in ("swin_mini", "swinv2_mini")
+    for name in (*PLAIN, *(f"a_{{}}_{how}" for how in GRIDS))
+]
 SMALL = [f"cifar10_small/{name}" for name in (*TABLES, *LONGER, *ADAPTED, *SHIPPED, *FINE_TUNED, *VIT)]
 SMALL += [f"cifar10_small/shipped/{name}" for name in TRAINED_ON]
 DIFFERENT = [  # a recipe, the one that it is like, and the values that differ
@@ -77,6 +81,7 @@ DIFFERENT = [  # a recipe, the one that it is like, and the values that differ
         for model, teacher in DISTILLED.items()
         for like in [f"{model}_longest" if "longest" in teacher else f"{model}_random_grids"]
     ),
+    *((f"{SHIP}{a}_spot", f"{SHIP}{a}_random_grids", {"model.arguments.criterion": "spot"}) for a in ADAPTIVE),
     (f"{SHIP}{CONSISTENT[0]}", f"{SHIP}swin_mini", {"augment.consistency": 1.0}),
     (f"{SHIP}{CONSISTENT[1]}", f"{SHIP}a_swin_mini_random_grids", {"augment.consistency": 1.0}),
 ]
@@ -117,7 +122,7 @@ def title_of(model):
 
 
 def test_all_are_there():
-    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 68)
+    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 76)
     assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *TINY, *OPTIONS])
 
 
@@ -172,15 +177,18 @@ def test_tiny_imagenet_is_learned_as_cifar_10(name):
     """Twice the pixels, twice the patch; an adaptive network as its ordinary twin, but for random grids."""
     config, crops = parsed(name), "_crops" in name
     assert (config.data.kind, config.data.img_size) == ("tiny_imagenet_100", 64)
-    assert config.model.arguments == {"patch_size": 4}
+    spot = {"criterion": "spot", "border": "closed"} if name.endswith("_spot") else {}
+    assert config.model.arguments == {"patch_size": 4, **spot}
     assert (config.augment.pad_crop, config.augment.cutmix) == ((8, 1.0) if crops else (0, 0.0))
     like = f"cifar10_small/{'shipped/' if crops else ''}swin_mini"
     for part in ("optimizer.lr", "batch_size", "model.drop_path_rate", "augment.flip", "augment.label_smoothing"):
         assert attrgetter(part)(config) == attrgetter(part)(parsed(like))
     if "/a_" in name:
-        ordinary = name.replace("/a_", "/").removesuffix("_random_grids")
-        assert not apart(name, ordinary, "model.name", "model.grid_drop_rate")
-        assert config.model.grid_drop_rate == (0.5 if name.endswith("_random_grids") else None)
+        ordinary = name.replace("/a_", "/").removesuffix("_random_grids").removesuffix("_spot")
+        assert not apart(
+            name, ordinary, "model.name", "model.grid_drop_rate", *(f"model.arguments.{key}" for key in spot)
+        )
+        assert config.model.grid_drop_rate == (0.5 if name.endswith(("_random_grids", "_spot")) else None)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -370,11 +378,12 @@ def test_the_small_vit_is_trained_as_the_others():
 
 @pytest.mark.parametrize("name", FINE_TUNED)
 def test_shipped_weights_are_fine_tuned_on_what_they_were_trained_on(name):
-    ordinary, how = re.fullmatch(r"(.+)_(adapted|anchored)_20_epochs", name).groups()
+    ordinary, how = re.fullmatch(r"(.+)_(adapted|anchored|spot)_20_epochs", name).groups()
     config = small(name)
     assert config.model.start_from == f"runs/cifar10_small/{ordinary}/final"
-    assert (config.schedule.epochs, config.model.grid_drop_rate) == (20, 0.5 if how == "adapted" else None)
-    assert how == "adapted" or config.model.arguments == {"anchor": True}
+    assert (config.schedule.epochs, config.model.grid_drop_rate) == (20, None if how == "anchored" else 0.5)
+    arguments = {"adapted": {}, "spot": {"criterion": "spot"}, "anchored": {"anchor": True}}[how]
+    assert config.model.arguments == arguments | ({} if how == "anchored" else {"border": "closed"})
     different = ("model", "schedule", "optimizer.lr", *(("augment.cutmix",) if "mvitv2_mini_anchored" in name else ()))
     assert not apart(f"cifar10_small/{name}", f"cifar10_small/{ordinary}", *different)
 
@@ -384,16 +393,3 @@ def test_a_recipe_differs_in_what_its_name_says_alone(name, like, changes):
     values = dict(_leaves(parsed(name).to_dict()))
     assert {key: values[key] for key in changes} == changes
     assert not apart(name, like, "evaluate", *changes)
-
-
-@pytest.mark.parametrize("family", ["swin", "swinv2", "cvt", "mvitv2"])
-def test_padding_makes_no_difference_where_one_training_is_for_both(tmp_path, family):
-    width = "[8, 16, 16]" if f"{family}_mini" in TWICE else "16"
-    depths, heads = ("[1, 1, 1]", "[1, 1, 1]") if f"{family}_mini" in TWICE else ("[1, 1]", "[1, 2]")
-    more = ", pretrained_window_sizes: [0, 0]" if family == "swinv2" else ""
-    sizes = f"{{embed_dim: {width}, depths: {depths}, num_heads: {heads}{more}}}"
-    for padding in ("circular", "zeros"):
-        tiny = {"model__name": f"{family}_mini", "model__arguments": sizes, "model__padding": padding}
-        assert run_here(tmp_path / padding, schedule__epochs=1, optimizer__lr=0.01, data__limit=32, **tiny) == 0
-    equal = same(*(weights(tmp_path / padding) for padding in ("circular", "zeros")))
-    assert equal == (f"{family}_mini" not in TWICE)

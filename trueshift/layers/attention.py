@@ -37,10 +37,8 @@ class WindowCandidates(Candidates):
     then chosen by the tokens' own energy, because a position bias depends on it.
     """
 
-    def __init__(
-        self, values: Float[Tensor, "B H W C"], window: Pair, p: float, anchored: bool = False, fixed_rows: bool = False
-    ) -> None:
-        super().__init__(values, window, anchored, fixed_rows)
+    def __init__(self, values: Float[Tensor, "B H W C"], window: Pair, p: float, grid: TokenGrid) -> None:
+        super().__init__(values, window, grid)
         self.p = p
 
     def norms(self) -> Float[Tensor, "B H W"]:
@@ -115,7 +113,7 @@ class AlignWindows(nn.Module):
         chosen = slice(int(grid.fixed_rows), 2)  # the axes along which windows may start anywhere
         masked = self.closed or whole_windows(size, window)[chosen] != size[chosen]
         scored = pad_to_windows(tokens.values if tokens.before_norm is None else tokens.before_norm, window)
-        choice = self.criterion.choose(WindowCandidates(scored, window, self.p, grid.anchored, grid.fixed_rows))
+        choice = self.criterion.choose(WindowCandidates(scored, window, self.p, grid))
         if not masked:
             return choice
         if choice.weights is not None:

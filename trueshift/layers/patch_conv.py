@@ -11,19 +11,19 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..criteria import Candidates, Criterion
+from ..criteria import Criterion
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import IMAGE_DIMS, circular_shift, fixes_rows
 from ..ops.nn.conv import project_patches
 from ..ops.selection.choose import Choice
 from .frame import FrameFinder
-from .tokenize import AdaptiveTokenize, check_image, check_size
+from .tokenize import AdaptiveTokenize, LayerGrids, check_image, check_size
 
 
 class FrameConv(AdaptiveTokenize):
     """What a convolution needs to choose its frame; made from an ordinary one by :func:`make_adaptive`."""
 
-    anchor = True
+    anchor = closed = True
     weight: Tensor
     size_check: RemovableHandle
 
@@ -72,11 +72,8 @@ class AdaptivePatchConv(FrameConv, nn.Conv2d):  # type: ignore[misc]
         return candidates.merged_at(choice).permute(0, 3, 1, 2)
 
 
-class ClipGrids(Candidates):
+class ClipGrids(LayerGrids):
     """The grids of a clip, for criteria that need no tokens."""
-
-    def __init__(self, layer: Any, tokens: Tokens) -> None:
-        super().__init__(tokens.values, layer.factor, fixed_rows=tokens.grid.fixed_rows)
 
     def features(self) -> Float[Tensor, "B H W D"]:
         """Not for clips: the tokens of every phase at every time would cost more than the network."""

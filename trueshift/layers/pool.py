@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, FixedOffset, values_on_grid
+from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.polyphase import polyphase, take_phase
 from ..ops.geometry.shift import Pair
 from ..ops.nn.autocast import network_precision
@@ -24,10 +25,9 @@ class PoolCandidates(Candidates):
         convs: Sequence[nn.Conv2d],
         stride: Pair,
         padding: Pair,
-        anchored: bool = False,
-        fixed_rows: bool = False,
+        grid: TokenGrid,
     ) -> None:
-        super().__init__(maps[0], stride, anchored, fixed_rows)
+        super().__init__(maps[0], stride, grid)
         self.maps, self.padding = maps, padding
         self.weights, self.groups = [conv.weight for conv in convs], [conv.groups for conv in convs]
         self._pooled: list[Tensor] | None = None
@@ -88,11 +88,10 @@ def pool_sequences(
     criterion: Criterion,
     stride: Pair,
     padding: Pair,
+    grid: TokenGrid,
     mode: str = "circular",
-    anchored: bool = False,
     norms: Sequence[nn.Module] | None = None,
     prefix: Float[Tensor, "B n C"] | None = None,
-    fixed_rows: bool = False,
 ) -> tuple[list[Tensor], Choice | None]:
     """Pool all maps on the one grid that ``criterion`` chooses.
 
@@ -100,7 +99,7 @@ def pool_sequences(
 
     Args:
         convs: depthwise ones without bias, one for each map.
-        anchored, fixed_rows: of the grid on which the maps stand.
+        grid: on which the maps stand.
         norms: what each pooled map passes, after the choice: a BatchNorm of channels or a LayerNorm of each head's.
         prefix: tokens to put in front of each sequence.
 
@@ -123,7 +122,7 @@ def pool_sequences(
 
     if stride == (1, 1):
         return at(None), None
-    candidates = PoolCandidates(maps, convs, stride, padding, anchored, fixed_rows)
+    candidates = PoolCandidates(maps, convs, stride, padding, grid)
     choice = criterion.choose(candidates)
     if choice.weights is not None:
         together = [mixed(values, weight, choice) for values, weight in zip(maps, weights, strict=True)]

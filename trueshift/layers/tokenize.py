@@ -9,13 +9,14 @@ content, so all that follows is bit-identical on any kernel.
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, MaxNorm, values_on_grid
+from ..criteria import Candidates, Criterion, MaxNorm, Spot, values_on_grid
 from ..ops.geometry.grid import Tokens, displacements, mean_of_each
 from ..ops.geometry.polyphase import polyphase
 from ..ops.geometry.shift import Pair, circular_shift, circular_take, fixes_rows, pair
@@ -27,7 +28,6 @@ from ..ops.selection.content_hash import first_row, origin_keys
 from ..ops.selection.gram_energy import patch_energy
 from ..ops.selection.plain import plain_norm
 from ..ops.selection.projection_energy import projected_energy
-from ..ops.selection.seam import seam_scores, start_on_seam
 from .frame import FrameFinder
 
 
@@ -89,12 +89,16 @@ class PatchLayer(nn.Module):
 
     def _chosen(self, tokens: Tokens, start: Tensor | None = None) -> tuple["PatchGrids", Choice]:
         candidates = self.grids(self, tokens)
-        if start is not None:
+        if start is None:
+            choice = self.criterion.choose(candidates)
+        elif isinstance(self.criterion, Spot):
+            choice = self.criterion.start_at(candidates, start)
+        else:
             return candidates, Choice(start)
-        choice = self.criterion.choose(candidates)
-        if self.anchor and choice.weights is None:  # grids that are mixed have no first token
+        # grids that are mixed have no first token, and those of a spot start at the border
+        if self.anchor and choice.weights is None and choice.spot is None:
             with torch.no_grad(), without_autocast(tokens.values):
-                choice = Choice(self.anchor_offset(candidates, choice.offset), choice.scores)
+                choice = replace(choice, offset=self.anchor_offset(candidates, choice.offset))
         return candidates, choice
 
     def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
@@ -105,25 +109,46 @@ class PatchLayer(nn.Module):
         return torch.stack([offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
 
     def forward(self, tokens: Any, start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
-        """Tokens on a grid of ``factor`` times the stride: the chosen one, or the one that starts at ``start``."""
+        """Tokens on a grid of ``factor`` times the stride: the chosen one, or the one that starts at ``start``.
+
+        Where a spot chooses, ``start`` is another pixel to take for it.
+        """
         check_size(tokens.grid.shape, self.factor)
         candidates, choice = self._chosen(tokens, start)
         merged = candidates.merged_at(choice)
         finished = self.norm(merged) if self.norm_position == "after" else merged
-        grid = tokens.grid.advance(choice.offset, self.factor, anchored=self.anchor and choice.weights is None)
+        anchored = self.anchor and choice.weights is None
+        grid = tokens.grid.advance(choice.offset, self.factor, anchored, choice.spot)
         # a class token has no position on the new grid
         return Tokens(finished, grid, before_norm=None if finished is merged else merged)
 
 
-class PatchGrids(Candidates):
+class LayerGrids(Candidates):
+    """The grids of a layer that may know the border of a photograph."""
+
+    def __init__(self, layer: Any, tokens: Tokens) -> None:
+        super().__init__(tokens.values, layer.factor, tokens.grid)
+        self.layer, self.frame = layer, getattr(layer, "frame", None)
+
+    def find_first(self, stride: Pair, offset: Int64[Tensor, "B 2"] | None = None) -> Int64[Tensor, "B 2"]:
+        """Where a closed border is, the image's own while training."""
+        if self.frame is not None and self.layer.closed and self.layer.training:
+            return torch.zeros_like(self.grid.origin) if offset is None else offset
+        return super().find_first(stride, offset)
+
+    def border(self) -> tuple[Float64[Tensor, "B H"], Float64[Tensor, "B W"]]:
+        """With more care, where the frame matters."""
+        return super().border() if self.frame is None else self.frame(self.pixels)
+
+
+class PatchGrids(LayerGrids):
     """The grids of a layer's patches. In float32, patches that were projected to be scored are not projected again."""
 
     def __init__(self, layer: Any, tokens: Tokens) -> None:
         channels = tokens.values.shape[3]
         if channels != layer.dim:
             raise ValueError(f"tokens of {channels} channels: this layer was made for {layer.dim}")
-        super().__init__(tokens.values, layer.factor, tokens.grid.anchored, tokens.grid.fixed_rows)
-        self.layer = layer
+        super().__init__(layer, tokens)
         self._merged: Tensor | None = None
         # zero padding depends on the chosen frame, so what was projected without it cannot be reused
         plain = self.anchored and layer.pad_mode == "circular" and self.precision == torch.float32
@@ -242,8 +267,8 @@ class AdaptiveTokenize(PatchLayer):
         self.proj = strided_conv(in_chans, embed_dim, kernel, self.factor, self.padding, padding_mode, bias=bias)
         self.norm = norm_layer(embed_dim) if norm_layer else nn.Identity()
         self.criterion = criterion or MaxNorm()
-        self.anchor = anchor
-        self.frame = FrameFinder() if anchor and closed else None
+        self.anchor, self.closed = anchor, closed
+        self.frame = FrameFinder() if anchor and (closed or isinstance(self.criterion, Spot)) else None
 
     def merge(
         self, values: Float[Tensor, "B H W C"], start: Int64[Tensor, "B 2"] | None = None
@@ -269,7 +294,9 @@ class AdaptiveTokenize(PatchLayer):
         Args:
             network: passes ``start`` on to this layer.
         """
-        start = (self.choose(image).offset[:, None] + self.nearby(grids, image.device)).flatten(0, 1)
+        choice = self.choose(image)
+        chosen = choice.offset if choice.spot is None else choice.spot
+        start = (chosen[:, None] + self.nearby(grids, image.device)).flatten(0, 1)
         return mean_of_each(network(image.repeat_interleave(grids, 0), *args, start=start, **kwargs), grids)
 
     def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
@@ -278,16 +305,8 @@ class AdaptiveTokenize(PatchLayer):
         Where the border is closed the frame matters, so the seam is looked for with more care; in training it is the
         image's own. A grid that nothing chooses starts at the very seam.
         """
-        stride = candidates.phases
-        if self.frame is None:
-            rows, columns = seam_scores(candidates.content, candidates.pixels)
-        elif self.training:
-            return offset
-        else:
-            rows, columns = self.frame(candidates.pixels)
-            stride = stride if self.criterion.adaptive else (1, 1)
-        rows = torch.zeros_like(rows[:, :1]) if self.fixed_rows else rows  # one row, in which every start lies
-        return start_on_seam(rows, columns, offset, stride, candidates.keys)
+        stride = candidates.phases if self.frame is None or self.criterion.adaptive else (1, 1)
+        return candidates.find_first(stride, offset)
 
     def choose(self, image: Float[Tensor, "B C H W"]) -> Choice:
         """Where the grid of tokens starts, in pixels."""

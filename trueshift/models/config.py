@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from ..criteria import Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm
+from ..criteria import Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm, Spot
 from ..layers.attention import check_heads
 from ..ops.geometry.shift import Pair, fixes_rows, pair
 from ..ops.nn.conv import PADDINGS
@@ -21,6 +21,7 @@ CriterionSpec = CriterionLike | Mapping[str, CriterionLike]
 NAMED: dict[str, Callable[..., Criterion]] = {
     "max_norm": lambda dim, p=2: MaxNorm(p),
     "input_norm": lambda dim: InputNorm(),
+    "spot": lambda dim: Spot(),
     "fixed": lambda dim, offset=(0, 0): FixedOffset(tuple(offset)),
     "learned": LearnedScore,
 }
@@ -34,9 +35,9 @@ class SelectionConfig:
     """The criteria of a network and what goes with them.
 
     Args:
-        criterion: what chooses. A name (``"max_norm"``, ``"input_norm"``, ``"learned"``, ``"fixed"``), a name with its
-            arguments (``{"name": "max_norm", "p": 1}``), a :class:`~trueshift.criteria.Criterion` (each layer gets a
-            copy), a function from the number of channels to one; or a dictionary of these by place: ``"tokenize"``,
+        criterion: what chooses. A name (``"max_norm"``, ``"input_norm"``, ``"spot"``, ``"learned"``, ``"fixed"``), one
+            with arguments (``{"name": "max_norm", "p": 1}``), a :class:`~trueshift.criteria.Criterion` (each layer gets
+            a copy), a function from the number of channels to one; or a dictionary of these by place: ``"tokenize"``,
             ``"align"``, ``"merge"``, ``"pool"`` (keys and values of an attention; as ``"merge"`` by default). Other
             places default to ``"max_norm"``: ``{"align": "fixed"}`` is the paper's ablation without A-WSA.
         anchor: start the grid at the wrap seam; by default wherever the tokenizer is adaptive. An ordinary network with
@@ -165,6 +166,8 @@ def describe(criterion: CriterionSpec) -> Any:
         return {"name": "max_norm", "p": criterion.p}
     if type(criterion) is InputNorm:
         return "input_norm"
+    if type(criterion) is Spot:
+        return "spot"
     if type(criterion) is FixedOffset:
         return {"name": "fixed", "offset": list(criterion.offset)}
     raise ValueError(

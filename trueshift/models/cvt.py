@@ -120,8 +120,8 @@ class CvtAttention(nn.Module):
         def projected(names: str, stride: Pair) -> list[Tensor]:
             makers = [getattr(self, f"conv_proj_{name}") for name in names]
             convs, norms = [maker.conv for maker in makers], [maker.bn for maker in makers]
-            common = (self.criterion, stride, self.reach, self.pad_mode, grid.anchored, norms, class_token)
-            pooled, _ = pool_sequences([values] * len(makers), convs, *common, grid.fixed_rows)
+            common = (self.criterion, stride, self.reach, grid, self.pad_mode, norms, class_token)
+            pooled, _ = pool_sequences([values] * len(makers), convs, *common)
             return [getattr(self, f"proj_{name}")(part) for name, part in zip(names, pooled, strict=True)]
 
         (query,), (key, value) = projected("q", (1, 1)), projected("kv", self.stride_kv)

@@ -67,9 +67,8 @@ class PoolingAttention(nn.Module):
         convs, norms = [self.pool_q, self.pool_k, self.pool_v], [self.norm_q, self.norm_k, self.norm_v]
 
         def pooled(which: slice, criterion: Criterion, stride: Pair) -> tuple[list[Tensor], Choice | None]:
-            common = (self.reach, self.pad_mode, tokens.grid.anchored)
-            last = (norms[which], None, tokens.grid.fixed_rows)
-            return pool_sequences(maps[which], convs[which], criterion, stride, *common, *last)
+            common = (criterion, stride, self.reach, tokens.grid, self.pad_mode, norms[which])
+            return pool_sequences(maps[which], convs[which], *common)
 
         choice = key_choice = None
         if self.shape.stride_q == self.shape.stride_kv == (1, 1):  # nothing to choose: all in one

@@ -22,7 +22,8 @@ class TokenGrid:
 
     ``origin`` is the nominal start of the first patch, whatever padding its convolution had. ``anchored`` says that the
     first token was chosen by the content: the values on the grid are then the same whatever the shift, bit for bit.
-    ``fixed_rows`` says that rows are ordinary: no choice moves them, and they do not go around.
+    ``fixed_rows`` says that rows are ordinary: no choice moves them, and they do not go around. ``spot`` is the pixel
+    on which all further grids are to start, where there is one (:class:`~trueshift.criteria.Spot`).
 
     Shift law: the grid of ``S^t x`` has the origin of ``x``'s grid minus ``t``, modulo the image's size.
 
@@ -36,6 +37,7 @@ class TokenGrid:
     image_size: Pair
     anchored: bool = False
     fixed_rows: bool = False
+    spot: Int[Tensor, "B 2"] | None = None
 
     @classmethod
     def of_image(cls, x: Shaped[Tensor, "B C H W"], fixed_rows: bool = False) -> "TokenGrid":
@@ -48,8 +50,14 @@ class TokenGrid:
         """Rows and columns of tokens."""
         return self.image_size[0] // self.stride[0], self.image_size[1] // self.stride[1]
 
-    def advance(self, offset: Int[Tensor, "B 2"], factor: int | Pair = 1, anchored: bool = False) -> "TokenGrid":
-        """The grid of every ``factor``-th token, from the token at ``offset`` on; what was anchored stays so."""
+    def advance(
+        self,
+        offset: Int[Tensor, "B 2"],
+        factor: int | Pair = 1,
+        anchored: bool = False,
+        spot: Int[Tensor, "B 2"] | None = None,
+    ) -> "TokenGrid":
+        """The grid of every ``factor``-th token, from the token at ``offset`` on; anchor and spot stay."""
         factor = pair(factor)
         if self.stride[0] == self.stride[1] and self.image_size[0] == self.image_size[1]:  # both axes at once
             origin = torch.add(self.origin, offset, alpha=self.stride[0]) % self.image_size[0]
@@ -58,7 +66,13 @@ class TokenGrid:
             columns = (self.origin[:, 1] + offset[:, 1] * self.stride[1]) % self.image_size[1]
             origin = torch.stack([rows, columns], 1)
         stride = (self.stride[0] * factor[0], self.stride[1] * factor[1])
-        return TokenGrid(stride, origin, self.image_size, self.anchored or anchored, self.fixed_rows)
+        spot = self.spot if spot is None else spot
+        return TokenGrid(stride, origin, self.image_size, self.anchored or anchored, self.fixed_rows, spot)
+
+    def token_at(self, pixel: Int[Tensor, "B 2"]) -> Int[Tensor, "B 2"]:
+        """Row and column of the token whose patch holds a pixel, of each image."""
+        along = [(pixel[:, axis] - self.origin[:, axis]) % self.image_size[axis] for axis in (0, 1)]
+        return torch.stack([distance // step for distance, step in zip(along, self.stride, strict=True)], 1)
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def gather_bias(
 ) -> Float[Tensor, "B heads N K"]:
     """:func:`position_bias` from what each query asks of every distance: ``split`` of rows, then those of columns."""
     if together:
-        grid, key_grid = (replace(one, origin=one.origin[:1]) for one in (grid, key_grid))
+        grid, key_grid = (replace(one, origin=one.origin[:1], spot=None) for one in (grid, key_grid))
     by_row, by_column = asked.unflatten(1, grid.shape).split([split, asked.shape[3] - split], 4)
     down = _gathered(by_row, rows(grid, key_grid, 0)[:, :, None, None])
     right = _gathered(by_column, rows(grid, key_grid, 1)[:, None, :, None])

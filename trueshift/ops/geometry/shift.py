@@ -31,6 +31,11 @@ def pair(value: int | Sequence[int]) -> Pair:
     return int(first), int(second)
 
 
+def modulo(position: Int[Tensor, "B 2"], size: Pair) -> Int[Tensor, "B 2"]:
+    """Rows and columns, around a circle of this many."""
+    return torch.stack([position[:, axis] % size[axis] for axis in (0, 1)], 1)
+
+
 def fixes_rows(circular: str) -> bool:
     """Whether rows are ordinary and only columns go around."""
     if circular not in CIRCULAR:

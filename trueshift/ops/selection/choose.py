@@ -25,6 +25,7 @@ class Choice:
         scores: by which it was chosen, the later ones for where the earlier ones tie; none where it was given.
         weights: how much each of the s x s grids counts, while a criterion is being learned; None when one was chosen.
         hard: with weights: the value is that of the chosen grid and only the gradient is that of the mixture.
+        spot: the pixel on which the layers behind this one are to start their grids too; None where each chooses.
 
     >>> choice = trueshift.AdaptiveTokenize(3, 16, 4, anchor=False).choose(torch.zeros(1, 3, 8, 8))
     >>> choice.tied  # all grids of a flat image are alike
@@ -35,6 +36,7 @@ class Choice:
     scores: tuple[Float[Tensor, "B sh sw"], ...] = ()
     weights: Float[Tensor, "B sh sw"] | None = None
     hard: bool = True
+    spot: Int64[Tensor, "B 2"] | None = None
 
     @property
     def tied(self) -> Bool[Tensor, " B"]:
