@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import prose
-from benchmarks.accuracy import store
+from benchmarks.accuracy import curves, store
 from benchmarks.accuracy import tables as accuracy
 from benchmarks.common.record import ROOT
 from benchmarks.exactness import tables as exactness
@@ -53,7 +53,7 @@ def rendered(text: str, only: str | None = None) -> str:
 def update(check: bool, only: str | None) -> int:
     stale = []
     if not check:
-        accuracy.draw(ROOT / "docs" / "images")
+        curves.draw(ROOT / "docs" / "images")
     for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         if re.search(r"^<!-- number", text, re.MULTILINE):  # Markdown ends a paragraph there

@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.accuracy import camvid, fields, motion, store
+from benchmarks.accuracy import camvid, curves, fields, motion, store
 from benchmarks.accuracy.store import C_CONS, EXACT, FAMILIES, NETWORKS, S_CONS, TOP1, cell, rates, recipe_of, title_of
 from benchmarks.common import record
 from benchmarks.common.record import NOT_YET, Table, listing, machine, table
@@ -16,9 +15,6 @@ from trueshift.models.registry import resolve_name
 
 STANDARD_TOP1 = ("cifar-standard", "top1")
 TITLES = {TOP1: "Top-1", STANDARD_TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical"}
-LEARNING = "small_learning_curves.svg"
-# text stays text and no date is written, so that files are small and reproducible
-PLOT: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trueshift", "font.size": 9, "legend.frameon": False}
 ALL, EXACTLY = (TOP1, C_CONS, S_CONS), (TOP1, C_CONS, EXACT)
 
 
@@ -180,40 +176,6 @@ def tried() -> str:
     return listing("network | what was changed | Top-1 | C-Cons. | S-Cons.", form, rows, TRIED)
 
 
-def curves() -> str:
-    title = "Top-1 on the test images while learning"
-    there = any(store.curves(recipe_of(*network)) for network in NETWORKS)
-    return f"![{title}](images/{LEARNING})" if there else f"{title}: {NOT_YET}."
-
-
-def draw(folder: Path) -> None:
-    """Top-1 over epochs, one panel for each family; dotted where trained for longer."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    if not any(store.curves(recipe_of(*network)) for network in NETWORKS):
-        return
-    with matplotlib.rc_context(PLOT):
-        figure = Figure((9, 2.7), layout="constrained")
-        grid = figure.subplots(1, len(FAMILIES), sharey=True)
-        for axes, family in zip(grid, FAMILIES, strict=True):
-            for adaptive, colour in ((False, "#d1495b"), (True, "#00798c")):
-                for more, style, title in (("", "-", title_of(family, adaptive)), ("_200_epochs", ":", "200 epochs")):
-                    for number, curve in enumerate(store.curves(recipe_of(family, adaptive) + more)):
-                        epochs, top1 = zip(*curve, strict=True)
-                        line = {"color": colour, "linestyle": style, "linewidth": 1.2, "alpha": 0.8}
-                        label = None if number else title
-                        axes.plot(epochs, [100 * rate for rate in top1], label=label, **line)
-            axes.set_xlabel("epoch", fontsize=8)
-            axes.grid(axis="y", linewidth=0.4)
-            axes.spines[["top", "right"]].set_visible(False)
-            if axes.get_legend_handles_labels()[0]:
-                axes.legend(fontsize=8, loc="best")
-        grid[0].set_ylabel("Top-1, %")
-        folder.mkdir(parents=True, exist_ok=True)
-        figure.savefig(folder / LEARNING, format="svg", facecolor="white", metadata={"Date": None})
-
-
 SWINS = [
     Line("Swin-mini", "swin_mini", "Swin-T (Default)"),
     Line("Swin-mini DA", "swin_mini_da_circular", "Swin-T DA"),
@@ -273,6 +235,8 @@ SHIPPED = [
     Line("{adaptive}", "shipped/a_{family}_mini"),
     Line("{plain} + Adapt, 20 epochs", "shipped/{family}_mini_adapted_20_epochs"),
     Line("{plain} + Adapt, 20 epochs, `grids=2`", "shipped/{family}_mini_adapted_20_epochs", part="grids_2"),
+    Line("{plain} + Adapt by `spot`, 20 epochs", "shipped/{family}_mini_spot_20_epochs"),
+    Line("{plain} + Adapt by `spot`, 20 epochs, `grids=2`", "shipped/{family}_mini_spot_20_epochs", part="grids_2"),
     Line("{plain}, `anchor=True`, 20 epochs more", "shipped/{family}_mini_anchored_20_epochs"),
 ]
 OVER = {"grids_2": ", `grids=2`", "grids_4": ", `grids=4`"}
@@ -286,11 +250,16 @@ LENGTH, TAUGHT = (
     for runs in (
         (
             ("swin", "100 epochs", "swin_mini", "a_swin_mini_random_grids"),
+            ("swin", "100 epochs, `spot`", "", "a_swin_mini_spot"),
             ("swin", "200 epochs", "swin_mini_200_epochs", "a_swin_mini_random_grids_200_epochs"),
             ("swinv2", "100 epochs", "swinv2_mini", "a_swinv2_mini_random_grids"),
+            ("swinv2", "100 epochs, `spot`", "", "a_swinv2_mini_spot"),
             ("cvt", "100 epochs", "cvt_mini", "a_cvt_mini_random_grids"),
+            ("cvt", "100 epochs, `spot`", "", "a_cvt_mini_spot"),
             ("cvt", "100 + 50 epochs", "cvt_mini_longest", "a_cvt_mini_longest"),
             ("cvt", "100 + 200 epochs", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs"),
+            ("mvitv2", "200 epochs", "mvitv2_mini", ""),
+            ("mvitv2", "200 epochs, `spot`", "", "a_mvitv2_mini_spot"),
             ("mvitv2", "200 + 200 epochs", "mvitv2_mini_longest", "a_mvitv2_mini_longest"),
         ),
         (
@@ -323,7 +292,7 @@ VIT = [
     Line("ViT-mini, crops and CutMix, adapted as it is", "shipped/vit_mini", part="canonical"),
     Line("ViT-mini, crops and CutMix, adapted, random grids", "shipped/a_vit_mini"),
 ]
-TINY_GRIDS = "tiny_imagenet/a_{family}_mini_crops_random_grids"
+TINY_CROPS = "tiny_imagenet/a_{family}_mini_crops_"
 TINY = [
     Line("{plain}", "tiny_imagenet/{family}_mini"),
     Line("{plain}, trained on circular shifts (DA)", "tiny_imagenet/{family}_mini_da_circular"),
@@ -333,7 +302,8 @@ TINY = [
     Line("{plain}, crops and CutMix, `anchor=True`", "tiny_imagenet/{family}_mini_crops", part="canonical"),
     Line("{adaptive}, crops and CutMix", "tiny_imagenet/a_{family}_mini_crops"),
     *(
-        Line("{adaptive}, crops and CutMix, random grids" + OVER.get(part, ""), TINY_GRIDS, part=part)
+        Line(f"{{adaptive}}, crops and CutMix, {how}{OVER.get(part, '')}", TINY_CROPS + name, part=part)
+        for name, how in (("random_grids", "random grids"), ("spot", "random grids, `spot`, closed border"))
         for part in ("", *OVER)
     ),
 ]
@@ -361,7 +331,7 @@ TRAINED = {
     "criterion": partial(by_line, CRITERIA),
     "random_grids": partial(by_family, RANDOM_GRIDS),
     "vit": partial(by_line, VIT),
-    "curves": curves,
+    "curves": curves.table,
 }
 MEASURED = {
     "switched_off": partial(by_line, SWITCHED_OFF, (TOP1, C_CONS)),
