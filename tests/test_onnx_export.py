@@ -25,6 +25,7 @@ from trueshift.tasks import UperNet
 from trueshift.testing import hostile_images, photographs
 
 SMALL = {"embed_dim": 32, "depths": (1, 1), "num_heads": (1, 2)}  # a Swin
+SPOT = {**SMALL, "criterion": "spot", "border": "closed"}
 FAMILIES = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
 
 
@@ -59,7 +60,11 @@ def shapes_of(written):
 # with a fixed batch it is exported in half the time
 @pytest.mark.parametrize(
     ("name", "arguments", "shifts", "fixed_batch"),
-    [("a_swin_mini", SMALL, 8, True), *(slow(f"a_{name}", {}, 40, False) for name in FAMILIES)],
+    [
+        ("a_swin_mini", SMALL, 8, True),
+        ("a_swin_mini", SPOT, 8, False),
+        *(slow(f"a_{name}", {}, 40, False) for name in FAMILIES),
+    ],
 )
 @in_own_process
 @torch.no_grad()

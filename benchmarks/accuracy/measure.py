@@ -23,6 +23,7 @@ from trueshift.eval import (
 )
 from trueshift.models import create_model
 from trueshift.motion import mean_over_grids
+from trueshift.tasks import adapt
 from trueshift.utils.provenance import circumstances
 
 BOTH = ("circular", "cifar-standard")
@@ -63,6 +64,10 @@ def _mean_over(grids: int) -> Callable[[EvalModel, EvalOptions], EvalModel]:
     return lambda subject, request: beside(subject, mean_over_grids(subject.module, grids), request)
 
 
+def _by_spot(subject: EvalModel, request: EvalOptions) -> EvalModel:
+    return beside(subject, adapt(subject.module, criterion="spot", border="closed"), request)
+
+
 def beside(subject: EvalModel, network: nn.Module, request: EvalOptions | None = None) -> EvalModel:
     """Another network that takes and answers the same."""
     made = make_eval_model(network, subject.name, subject.weights, request)
@@ -78,6 +83,7 @@ PARTS = {
     "canonical": Part(f"{ORDINARY}|{ANCHORED}|.*_da_.*", BOTH, canonical_twin),
     "canonical_grids_4": Part(ANCHORED, ("circular",), lambda *given: canonical_twin(_mean_over(4)(*given), given[1])),
     "adapted": Part(f"{ORDINARY}|.*_da_.*", BOTH, adapted_twin),
+    "adapted_by_spot": Part(ANCHORED, BOTH, _by_spot),
     "grids_2": Part(GRIDS, BOTH, _mean_over(2)),
     "grids_4": Part(GRIDS, BOTH, _mean_over(4)),
     "no_a_token": Part(SWITCHED, ("circular",), _without("tokenize")),

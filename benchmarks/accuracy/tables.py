@@ -235,6 +235,7 @@ SHIPPED = [
     Line("{adaptive}", "shipped/a_{family}_mini"),
     Line("{plain} + Adapt, 20 epochs", "shipped/{family}_mini_adapted_20_epochs"),
     Line("{plain} + Adapt, 20 epochs, `grids=2`", "shipped/{family}_mini_adapted_20_epochs", part="grids_2"),
+    Line("{plain}, adapted by `spot` as it is", "shipped/{family}_mini", part="adapted_by_spot"),
     Line("{plain} + Adapt by `spot`, 20 epochs", "shipped/{family}_mini_spot_20_epochs"),
     Line("{plain} + Adapt by `spot`, 20 epochs, `grids=2`", "shipped/{family}_mini_spot_20_epochs", part="grids_2"),
     Line("{plain}, `anchor=True`, 20 epochs more", "shipped/{family}_mini_anchored_20_epochs"),

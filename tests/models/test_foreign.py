@@ -93,7 +93,8 @@ def test_no_bit_changes_when_the_image_moves(name):
 
     assert_invariant(shown(ts.adapt(ordinary)), HOSTILE, shifts=2)
     if clip:  # images with a criterion that chooses: below
-        assert_invariant(shown(ts.adapt(ordinary, criterion="input_norm")), HOSTILE, shifts=2)
+        for criterion in ("input_norm", "spot"):
+            assert_invariant(shown(ts.adapt(ordinary, criterion=criterion)), HOSTILE, shifts=2)
     with pytest.raises(AssertionError, match="does not hold"):
         assert_invariant(shown(ordinary), HOSTILE[-1:], shifts=1)
 
@@ -301,7 +302,7 @@ def test_what_cannot_be_adapted_is_refused_with_what_can(our_errors):
     with pytest.raises(RuntimeError, match="replaced after adapt: set sizes first"):
         resized(torch.rand(1, 3, 32, 32))
     clips = adapt(make("torchvision mvit"), criterion="max_norm")
-    with pytest.raises(NotImplementedError, match="needs criterion 'fixed' or 'input_norm'"):
+    with pytest.raises(NotImplementedError, match="needs criterion 'fixed', 'input_norm' or 'spot'"):
         clips(torch.rand(1, 3, 4, 32, 32))
     with pytest.raises(TypeError, match="gives no maps"):
         ts.features(adapt(make("torchvision mvit")), torch.rand(1, 3, 4, 32, 32))

@@ -77,7 +77,9 @@ class ClipGrids(LayerGrids):
 
     def features(self) -> Float[Tensor, "B H W D"]:
         """Not for clips: the tokens of every phase at every time would cost more than the network."""
-        raise NotImplementedError("this criterion scores the tokens of a clip: needs criterion 'fixed' or 'input_norm'")
+        raise NotImplementedError(
+            "this criterion scores the tokens of a clip: needs criterion 'fixed', 'input_norm' or 'spot'"
+        )
 
     dense = features
 

@@ -50,7 +50,7 @@ def border_mask(size: Pair, window: Pair, begin: Int64[Tensor, "B 2"]) -> Bool[T
 
     rows, columns = (part(axis, whole) for axis, whole in enumerate(whole_windows(size, window)))
     parts = 3 * rows[:, :, None] + columns[:, None, :]
-    windows = window_partition(parts[..., None], window).flatten(1).unflatten(0, (len(begin), -1))
+    windows = window_partition(parts[..., None], window).flatten(1).unflatten(0, (begin.shape[0], -1))
     return windows[:, :, :, None] != windows[:, :, None, :]
 
 
