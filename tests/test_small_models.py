@@ -66,7 +66,7 @@ SWITCHED_OFF = ["no_a_token", "no_a_wsa", "no_a_pmerge"]
 MEASURED = {
     "cifar10_small/a_swin_mini": [*EXACT, "magnitude", "distorted", *SWITCHED_OFF],
     "cifar10_small/shipped/a_swin_mini": [*EXACT, *SWITCHED_OFF],
-    "cifar10_small/shipped/cvt_mini": ANCHORED,
+    "cifar10_small/shipped/cvt_mini": [*ANCHORED, "adapted_by_spot"],
     "cifar10_small/shipped/cvt_mini_anchored_20_epochs": [],
     "cifar10_small/shipped/a_cvt_mini_distilled": [*EXACT, "grids_2", "grids_4"],
     "cifar10_small/cvt_mini_circular": ["magnitude", "canonical", "adapted"],

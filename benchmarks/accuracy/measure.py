@@ -83,7 +83,7 @@ PARTS = {
     "canonical": Part(f"{ORDINARY}|{ANCHORED}|.*_da_.*", BOTH, canonical_twin),
     "canonical_grids_4": Part(ANCHORED, ("circular",), lambda *given: canonical_twin(_mean_over(4)(*given), given[1])),
     "adapted": Part(f"{ORDINARY}|.*_da_.*", BOTH, adapted_twin),
-    "adapted_by_spot": Part(ANCHORED, BOTH, _by_spot),
+    "adapted_by_spot": Part("cifar10_small/shipped/(swin|swinv2|cvt|mvitv2)_mini", BOTH, _by_spot),
     "grids_2": Part(GRIDS, BOTH, _mean_over(2)),
     "grids_4": Part(GRIDS, BOTH, _mean_over(4)),
     "no_a_token": Part(SWITCHED, ("circular",), _without("tokenize")),
