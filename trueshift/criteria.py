@@ -27,9 +27,7 @@ from .ops.selection.exact import exact_linear
 from .ops.selection.plain import EXACT, PLAIN
 from .ops.selection.quantised_image import Pixels
 from .ops.selection.seam import seam_scores, start_on_seam
-from .ops.selection.spot import spot_strength
-
-SPOT = 2, 3  # triangles of a spot: small ones stay longest in view
+from .ops.selection.spot import SMALLEST, spot_strength
 
 
 class Candidates(ABC):
@@ -244,6 +242,8 @@ class Spot(Criterion):
     changes the grids only if it is a stronger spot, or the spot itself (``docs/motion.md``). A random grid is that of a
     random pixel, which all layers follow.
 
+    Shift law: the spot is the same place of the content, whatever the shift, up to a period of the content itself.
+
     >>> trueshift.create_model("a_swin_mini", criterion="spot").layers[1].downsample.criterion
     Spot()
     """
@@ -263,11 +263,11 @@ class Spot(Criterion):
         if grid.spot is not None:
             return Choice(modulo(grid.token_at(grid.spot), candidates.phases))
         with torch.no_grad(), without_autocast(content):
-            spot, reach = candidates.first(), SPOT[1] - 1
+            spot, reach = candidates.first(), SMALLEST[1] - 1
             if min(content.shape[1:3]) <= 2 * reach:  # too small for one
                 return self.start_at(candidates, spot)
             levels = circular_shift(candidates.pixels.integers().values, spot)  # the same whatever the shift
-            found = choose((spot_strength(levels.permute(0, 3, 1, 2), *SPOT),), None)
+            found = choose((spot_strength(levels.permute(0, 3, 1, 2), *SMALLEST),), None)
             return replace(self.start_at(candidates, spot + found.offset + reach), scores=found.scores)
 
     @staticmethod

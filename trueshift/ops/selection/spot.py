@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+SMALLEST = 2, 3  # the narrow triangle and the wide one; small spots stay in view longest
+
 
 def spot_strength(levels: Shaped[Tensor, "B C H W"], narrow: int, wide: int) -> Shaped[Tensor, "B h w"]:
     """How strong the spot around each pixel is, where the wide triangle lies within the image.
