@@ -30,7 +30,7 @@ BOTH = ("circular", "cifar-standard")
 EXACTNESS_SHIFTS = 8  # of each image, each compared with the unshifted one and with all others
 # recipes: of exactly invariant networks; of the main tables, where the network is as it is; of ordinary ones there;
 # of ordinary ones that are shown with an anchor as well; of adaptive ones of which a mean over grids is taken
-INVARIANT = r"(?!.*_no_).*/(a_.*|.*_(adapted|spot)_\d+_epochs)"
+INVARIANT = r"(?!.*_no_).*/(a_.*|.*_(adapted|spot)_\d+_epochs|.*_adapted_random_grids)"
 ORDINARY = r"cifar10(_small)?/(swin|swinv2|cvt|mvitv2)_(mini|tiny)(_circular)?"
 ANCHORED = r"cifar10_small/shipped/(?!a_)\w+_mini(_long\w+|_[23]00_epochs|_consistency)?|tiny_imagenet/(?!a_).*"
 GRIDS = r".*/a_(?!vit)\w+_(random_grids\w*|longest|300_epochs|distilled|consistency|spot)"

@@ -201,6 +201,12 @@ ADAPTED = [
     Line("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
     Line("A-CvT-mini, from random weights", "a_cvt_mini", "A-CvT-13"),
 ]
+PLAIN, ADAPTIVE = Line("{plain}", "{ordinary}"), Line("{adaptive}", "{twin}")
+FINE_TUNED = [
+    PLAIN,
+    Line("{plain} + Adapt, as it is", "{ordinary}", part="adapted"),
+    Line("{plain} + Adapt, 20 epochs, random grids", "{family}_mini_adapted_random_grids"),
+]
 CRITERIA = [
     Line("A-Swin-mini, `max_norm`: norm of the tokens, the paper's", "a_swin_mini"),
     Line("A-Swin-mini, `input_norm`: norm of the values before they are merged", "a_swin_mini_input_norm"),
@@ -214,7 +220,6 @@ LONGER = [
     Line("SwinV2-mini, 200 epochs", "swinv2_mini_200_epochs"),
     Line("A-SwinV2-mini, 200 epochs", "a_swinv2_mini_200_epochs"),
 ]
-PLAIN, ADAPTIVE = Line("{plain}", "{ordinary}"), Line("{adaptive}", "{twin}")
 RANDOM_GRIDS = [
     PLAIN,
     Line("{plain}, trained on circular shifts (DA)", "{family}_mini_da_circular"),
@@ -340,6 +345,7 @@ MEASURED = {
     "flips": partial(above_the_papers, "flips", "distorted", SWINS, FLIPS),
     "magnitude": partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES),
     "adapted": partial(by_line, ADAPTED, (TOP1, C_CONS), "adapt"),
+    "fine_tuned": partial(by_family, FINE_TUNED),
     "canonical": partial(by_family, CANONICAL, SEAM),
     "shipped": partial(by_family, SHIPPED),
     "length": partial(by_line, LENGTH),

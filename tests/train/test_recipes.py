@@ -49,14 +49,15 @@ CHANGED = {  # by arguments of the network alone
     "a_swinv2_mini_learned": {"criterion": "learned"},
 }
 LONGER = [f"{model}_200_epochs" for model in ("swinv2_mini", "a_swinv2_mini")]
-ADAPTED = [f"cvt_mini_adapted_{epochs}_epochs" for epochs in (10, 20)]
+ADAPTED = [f"cvt_mini_adapted_{n}_epochs" for n in (10, 20)] + [f"{m}_adapted_random_grids" for m in MINIS[::2]]
+TUNING = {"optimizer.lr": 5e-4, "schedule.epochs": 20, "schedule.warmup_epochs": 1, "model.arguments.border": "closed"}
 TABLES = [*MAIN, *CHANGED, *(f"{model}_da_circular" for model in MINIS[::2]), *(f"{a}_random_grids" for a in ADAPTIVE)]
 SHIPPED = [f"shipped/{model}" for model in MINIS]
 FINE_TUNED = [f"shipped/{model}_{how}_20_epochs" for model in MINIS[::2] for how in ("adapted", "anchored", "spot")]
 LONGEST = [f"{name}_mini_longest" for name in ("cvt", "a_cvt", "mvitv2", "a_mvitv2")]
-SHIP = "cifar10_small/shipped/"
+HERE, SHIP = "cifar10_small/", "cifar10_small/shipped/"
 DISTILLED = {"a_swin_mini": "swin_mini", "a_swinv2_mini": "swinv2_mini", "a_cvt_mini": "cvt_mini_longest"}  # by whom
-CONSISTENT = ["swin_mini_consistency", "a_swin_mini_consistency"]
+LIKE, CONSISTENT = ["swin_mini", "a_swin_mini_random_grids"], ["swin_mini_consistency", "a_swin_mini_consistency"]
 TRAINED_ON = ("mvitv2_mini_longer", "swin_mini_200_epochs", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs", *LONGEST)
 TRAINED_ON += (*(f"{model}_distilled" for model in DISTILLED), *CONSISTENT)
 TRAINED_ON += (*(f"{model}_random_grids" for model in ADAPTIVE), "a_swin_mini_random_grids_200_epochs")
@@ -82,8 +83,12 @@ DIFFERENT = [  # a recipe, the one that it is like, and the values that differ
         for like in [f"{model}_longest" if "longest" in teacher else f"{model}_random_grids"]
     ),
     *((f"{SHIP}{a}_spot", f"{SHIP}{a}_random_grids", {"model.arguments.criterion": "spot"}) for a in ADAPTIVE),
-    (f"{SHIP}{CONSISTENT[0]}", f"{SHIP}swin_mini", {"augment.consistency": 1.0}),
-    (f"{SHIP}{CONSISTENT[1]}", f"{SHIP}a_swin_mini_random_grids", {"augment.consistency": 1.0}),
+    *(
+        (f"{HERE}{model}_adapted_random_grids", f"{HERE}a_{model}_random_grids", TUNING | {"model.start_from": run})
+        for model in MINIS[::2]
+        for run in [f"runs/{HERE}{model}{'_circular' * (model in TWICE)}/final"]
+    ),
+    *((f"{SHIP}{a}", f"{SHIP}{b}", {"augment.consistency": 1.0}) for a, b in zip(CONSISTENT, LIKE, strict=True)),
 ]
 PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
@@ -122,7 +127,7 @@ def title_of(model):
 
 
 def test_all_are_there():
-    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 76)
+    assert (len(MATRIX), len(ADE20K), len(CAMVID), len(SMALL)) == (48, 8, 4, 80)
     assert list_recipes() == sorted([*MATRIX, *OTHERS, *ADE20K, *CAMVID, *SMALL, *FIELDS, *TINY, *OPTIONS])
 
 
