@@ -53,9 +53,11 @@ def write(name: str, result: Recorded, seed: int) -> Path:
 
 
 def training_run(folder: Path) -> tuple[Recorded, list[Recorded]]:
-    """The summary and the log of a finished ``trueshift train``."""
+    """The summary, without folders of the machine, and the log of a finished ``trueshift train``."""
     lines = (folder / "log.jsonl").read_text().splitlines()
-    return json.loads((folder / "summary.json").read_text()), [json.loads(line) for line in lines]
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["config"]["output"], summary["config"]["data"]["path"]
+    return summary, [json.loads(line) for line in lines]
 
 
 def load(name: str) -> Recorded:
