@@ -39,7 +39,6 @@ BATCH = 50
 CFG = ["input_size", "interpolation", "crop_pct", "mean", "std"]
 CFG += ["num_classes", "label_names", "first_conv", "classifier"]
 PAPER = {"paper_name": "Making Vision Transformers Truly Shift-Equivariant", "paper_ids": "arXiv:2305.16316"}
-FAMILIES = {"swin": "Swin", "swinv2": "SwinV2", "cvt": "CvT", "mvitv2": "MViTv2"}
 
 
 class Refused(ValueError):
@@ -88,7 +87,7 @@ def card(about: Recorded) -> str:
         about,
         cfg=cfg,
         adaptive=name.startswith("a_"),
-        family=FAMILIES[name.removeprefix("a_").partition("_")[0]],
+        family=store.title_of(name.removeprefix("a_").partition("_")[0], False).removesuffix("-mini"),
         stored=" and ".join(f"{count:,} in {kind}" for kind, count in stored.items() if kind != "int64"),
         needed=", ".join(f"`{key}={value!r}`" for key, value in about["arguments"].items()) or "nothing",
         mean=tuple(cfg["mean"]),
