@@ -170,8 +170,7 @@ def exactness() -> str:
 
 
 def tried() -> str:
-    rows = [row for found in record.load_all("tried_*") for row in found["result"]["rows"]]
-    rows = [row | {key: 100 * row[key] for key in ("top1", "c_cons", "s_cons")} for row in rows]
+    rows = [row | {key: 100 * row[key] for key in ("top1", "c_cons", "s_cons")} for row in record.rows_of("tried_*")]
     form = "{network} | {change} | {top1:.2f} | {c_cons:.2f} | {s_cons:.2f}"
     return listing("network | what was changed | Top-1 | C-Cons. | S-Cons.", form, rows, TRIED)
 

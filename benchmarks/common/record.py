@@ -69,6 +69,20 @@ def load_all(pattern: str) -> Iterator[Recorded]:
     return (load(path.stem) for path in sorted(RESULTS.glob(f"{pattern}.json")))
 
 
+def rows_of(pattern: str) -> list[Recorded]:
+    """The rows of result files, each with all that is known of its measurement, and the chip as ``place``."""
+    return [
+        {
+            **recorded,
+            **recorded["result"],
+            "place": recorded["machine"]["gpu"] or recorded["machine"]["processor"],
+            **row,
+        }
+        for recorded in load_all(pattern)
+        for row in recorded["result"]["rows"]
+    ]
+
+
 def machine(recorded: Recorded, device: str = "cuda") -> str:
     """Where a result was measured: the GPU, unless the device is the CPU or there is no GPU."""
     where = recorded["machine"]
