@@ -127,9 +127,8 @@ def measure(files: dict[str, Any], given: Any) -> None:
     for name, file in files.items():
         parts = torch.from_numpy(file["test"]).to(given.device).split(100)
         scores = [finder(Pixels(part.float() / 255)) for part in parts]
-        result[name] = lines_found(
-            torch.cat([torch.stack([each.argmax(1) == 0 for each in both], 1) for both in scores])
-        )
+        right = [torch.stack([each.argmax(1) == 0 for each in both], 1) for both in scores]
+        result[name] = lines_found(torch.cat(right))
     print(result)
     record.write("frame_finder", {"found_percent": result}, given.seed)
 
