@@ -17,7 +17,7 @@ MODELS = ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")
 
 def main() -> int:
     models = {"default": list(MODELS), "choices": MODELS}
-    work = {"default": record.ROOT / "runs" / "camvid", "help": "folder of all runs"}
+    work = {"default": record.ROOT / "runs" / "camvid_table", "help": "folder of all runs"}
     given, more = record.options(__doc__, data={"required": True}, models=models, seed=0, work=work).parse_known_args()
     more += ["--data.path", given.data, "--seed", str(given.seed), "--log.tensorboard", "false"]
 
