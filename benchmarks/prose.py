@@ -50,7 +50,7 @@ def row(file: str, **wanted: Any) -> dict[str, Any]:
 
 def compared(family: str, setting: str) -> dict[str, Any]:
     """What was measured of the reference and of the adaptive network, in a setting of the speed summary."""
-    name, size, _ = speed.FAMILIES[family]
+    name, size, *_ = speed.FAMILIES[family]
     if found := speed.find(speed.measured(), model=name, size=size, **speed.SUMMARY[setting]):
         return found
     raise LookupError(f"{family} was not measured in {setting}")

@@ -77,16 +77,16 @@ def test_the_whole_program(results, tmp_path, monkeypatch, task):
     if task == "shallow_water":
         pytest.importorskip("torch_harmonics")
     made = "--train 40 --test 2 --times 4 --size 32 --solve-at 64 --spin-up 0"
-    words = ["--task", task, "--runs", "ordinary", "adaptive", "--steps", "3", "--jobs", "1", "--device", "cpu"]
-    words += ["--make", made, "--words", "--optimizer.lr 1e-4 --batch_size 8"]
+    words = ["--task", task, "--runs", "ordinary", "adaptive", "--jobs", "1", "--device", "cpu", "--make", made]
+    words += ["--schedule.steps", "3", "--schedule.warmup_steps", "0", "--optimizer.lr", "1e-4", "--batch_size", "8"]
     words += ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "runs")]
     monkeypatch.setattr(sys, "argv", [str(record.ROOT / "benchmarks/accuracy/fields.py"), *words])
     monkeypatch.setitem(fields.TASKS, task, fields.TASKS[task]._replace(lengths=(1, 3, 50)))  # 50: left out
-    assert fields.main(words) == 0
+    assert fields.main() == 0
     found = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
     assert {"command", "commit", "machine", "seed", "versions"} < found[f"fields_{task}_adaptive_seed0"].keys()
     measured = [found[f"fields_{task}_{run}_seed0"]["result"] for run in ("ordinary", "adaptive")]
     assert [each["config"]["batch_size"] for each in measured] == [8, 8]
     assert measured[0]["shift_error"]["3"] > measured[1]["shift_error"]["3"] == 0
     assert fields.table(task).count("not run yet") == 2
-    assert fields.main(words) == 0  # nothing left to do
+    assert fields.main() == 0  # nothing left to do

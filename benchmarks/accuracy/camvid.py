@@ -3,12 +3,11 @@
     python -m benchmarks.accuracy.camvid --data data/camvid
 
 Each is trained from random weights with the same recipe, seed and number of steps; at the end its final weights are
-measured on the test split: mIoU, mASCC under circular and mASSC under standard shifts, float32.
+measured on the test split: mIoU, mASCC under circular and mASSC under standard shifts, float32. Options that are not
+those of this program are for all trainings.
 """
 
 import sys
-import tempfile
-from pathlib import Path
 
 from benchmarks.common import record
 from benchmarks.common.processes import run_jobs
@@ -18,22 +17,18 @@ MODELS = ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")
 
 def main() -> int:
     models = {"default": list(MODELS), "choices": MODELS}
-    keep = {"type": Path, "help": "folder for weights, logs and checkpoints"}
-    options = record.options(__doc__, data={"required": True}, models=models, seed=0, keep=keep)
-    given, more = options.parse_known_args()
+    work = {"default": record.ROOT / "runs" / "camvid_table", "help": "folder of all runs"}
+    given, more = record.options(__doc__, data={"required": True}, models=models, seed=0, work=work).parse_known_args()
     more += ["--data.path", given.data, "--seed", str(given.seed), "--log.tensorboard", "false"]
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = given.keep or Path(scratch)
 
-        def finished(name: str) -> None:
-            summary, log = record.training_run(folder / name)
-            del summary["config"]["output"]  # where it was written says nothing elsewhere
-            kept = ("config", "data", "steps", "seconds", "best_mean_iou", "evaluation")
-            result = {"model": name, **{key: summary[key] for key in kept}, "log": log}
-            record.write(f"camvid_{name}", result, given.seed)
+    def finished(name: str) -> None:
+        summary, log = record.training_run(given.work / name)
+        kept = ("config", "data", "steps", "seconds", "best_mean_iou", "evaluation")
+        result = {"model": name, **{key: summary[key] for key in kept}, "log": log}
+        record.write(f"camvid_{name}", result, given.seed)
 
-        jobs = {name: ["--config", f"camvid/{name}", "--output", str(folder / name), *more] for name in given.models}
-        return run_jobs([jobs], folder, 1, 0, finished)
+    jobs = {name: ["--config", f"camvid/{name}", "--output", str(given.work / name), *more] for name in given.models}
+    return run_jobs([jobs], given.work, 1, 0, finished)
 
 
 def table() -> str:

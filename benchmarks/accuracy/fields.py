@@ -2,14 +2,15 @@
 
     python -m benchmarks.accuracy.fields --task navier_stokes --seeds 0 1 2 --jobs 6
     python -m benchmarks.accuracy.fields --task shallow_water --seeds 0 1 2 --jobs 6    # pip install torch-harmonics
-    python -m benchmarks.accuracy.fields --task shallow_water --runs ordinary adaptive --steps 4 --limit 2 \
+    python -m benchmarks.accuracy.fields --task shallow_water --runs ordinary adaptive --schedule.steps 4 --limit 2 \
         --make "--train 8 --test 2 --times 12" --data runs/trial --work runs/trial/runs --name trial
 
 The data are made at --data if they are not there, by `examples/navier_stokes.py` (decaying turbulence on a torus) or
 `examples/shallow_water.py` (on a sphere, which goes around along its columns alone). Each run is `trueshift train
---config fields/TASK_...` in a process of its own, with the same number of steps; its final weights are measured on the
-test trajectories: relative L2 of rollouts, how far they are from moving with the state, and the share of the error in
-the pattern of the patches. One result file for each run and seed; those that are there are skipped.
+--config fields/TASK_...` in a process of its own, with the options that are not those of this program; its final
+weights are measured on the test trajectories: relative L2 of rollouts, how far they are from moving with the state, and
+the share of the error in the pattern of the patches. One result file for each run and seed; those that are there are
+skipped.
 """
 
 import json
@@ -46,7 +47,6 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...]]] = {  # title, recipe, further 
     "adaptive": ("A-SwinV2-mini", "a_swinv2", ()),
     "adaptive_random_grids": ("A-SwinV2-mini, random grids", "a_swinv2", ("--model.grid_drop_rate", "0.5")),
 }
-WARM_UP = 500  # steps at most, as in the recipe
 
 
 def training(task: str, run: str) -> list[str]:
@@ -54,53 +54,46 @@ def training(task: str, run: str) -> list[str]:
     return ["--config", f"fields/{task}_{recipe}", *(word.format(rolls=TASKS[task].rolls) for word in words)]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    given = record.options(
+def main() -> int:
+    given, more = record.options(
         __doc__,
         task={"default": "navier_stokes", "choices": list(TASKS)},
-        data={"default": None, "type": Path, "help": "folder; data/TASK by default"},
+        data={"type": Path, "help": "folder; data/TASK by default"},
         make={"default": "", "help": "words for the program that makes the data"},
-        runs={"default": list(RUNS), "choices": list(RUNS), "nargs": "+"},
+        runs={"default": list(RUNS), "choices": list(RUNS)},
         seeds=[0],
-        steps={"default": 0, "help": "of training; 0 for the recipe's"},
-        words={"default": "", "help": "further words for trueshift train, e.g. '--cuda_graph true'"},
         jobs={"default": 4, "help": "processes at a time"},
         limit={"default": 0, "help": "trajectories to measure, for a trial; 0 for all"},
         limit_s={"default": 0.0, "help": "seconds, after which trainings save and stop; the same command resumes them"},
         device="auto",
-        work={"default": record.ROOT / "runs" / "fields_table", "type": Path, "help": "folder of all runs"},
+        work={"default": record.ROOT / "runs" / "fields_table", "help": "folder of all runs"},
         name={"default": "", "help": "what the result files begin with; fields_TASK by default"},
-    ).parse_args(arguments)
+    ).parse_known_args()
     task, data, name = TASKS[given.task], given.data or Path("data") / given.task, given.name or f"fields_{given.task}"
     device = inference_device(given.device)
     if not (data / "about.json").exists():  # written last
         task.make(["--folder", str(data), "--device", device, *shlex.split(given.make)])
     about = json.loads((data / "about.json").read_text())
-    more = ["--device", device, *shlex.split(given.words)]
-    if given.steps:
-        more += ["--schedule.steps", str(given.steps), "--schedule.warmup_steps", str(min(WARM_UP, given.steps // 10))]
-    jobs, waiting = {}, {}
-    for seed, run in product(given.seeds, given.runs):
-        title = f"{name}_{run}_seed{seed}"
+    runs = {f"{name}_{run}_seed{seed}": (run, seed) for seed, run in product(given.seeds, given.runs)}
+    words, jobs = {}, {}
+    for title, (run, seed) in runs.items():
         if (record.RESULTS / f"{title}.json").exists():
             print(f"{title}: finished before", flush=True)
             continue
-        options = [*training(given.task, run), "--seed", str(seed), *more]
-        jobs[title] = [*options, "--data.path", str(data), "--output", str(given.work / title)]
-        waiting[title] = (run, seed, shlex.join(["trueshift", "train", *options]))
+        words[title] = [*training(given.task, run), "--seed", str(seed), "--device", device, *more]
+        jobs[title] = [*words[title], "--data.path", str(data), "--output", str(given.work / title)]
 
     def finished(title: str) -> None:
-        run, seed, command = waiting[title]
+        run, seed = runs[title]
         summary, log = record.training_run(given.work / title)
-        del summary["config"]["output"], summary["config"]["data"]["path"]
         kept = {key: summary[key] for key in ("config", "data", "steps", "seconds", "best_skill")}
         curve = [[entry["step"], entry["model_relative_l2"]] for entry in log if entry["kind"] == "test"]
-        result = {"run": run, "training": command, "made": about, **kept, "curve": curve}
         how = EvalOptions(4, given.limit, seed=seed, device=device)
         final = run_field_evaluation([str(given.work / title / "final")], data, options=how, steps=task.lengths)
         net = final["models"][0]
         known = {"parameters": net["parameters"], "patches": net["patches"], **net["measured"]}
-        record.write(title, {**result, **known}, seed)
+        command = shlex.join(["trueshift", "train", *words[title]])
+        record.write(title, {"run": run, "training": command, "made": about, **kept, "curve": curve, **known}, seed)
 
     return run_jobs([jobs], given.work, given.jobs, given.limit_s, finished)
 

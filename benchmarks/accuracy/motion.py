@@ -79,23 +79,6 @@ def frame_by_frame(
     return {name: {"flicker": rate_of(flicker), "longest_run": rate_of(longest)}}
 
 
-@torch.inference_mode()
-def top1_by_crops(
-    network: EvalModel, source: Any, view: Preparation, counts: list[int], options: EvalOptions
-) -> dict[str, float]:
-    """Top-1 on the centre of each view, and on the mean over some of the crops that `steady` takes for the best."""
-    size, right = network.preparation.size, dict.fromkeys(["centre", *map(str, counts)], 0)
-    wrapped = {"centre": nn.Sequential(CenterCrop(size), network.module)}
-    wrapped |= {str(count): trueshift.steady(network.module, size, count) for count in counts}
-    for start in range(0, options.limit, CLIPS):
-        samples = [source[index] for index in range(start, min(start + CLIPS, options.limit))]
-        views = torch.stack([view.normalise(view.canvas(sample.image)) for sample in samples]).to(options.device)
-        labels = torch.tensor([sample.target for sample in samples], device=options.device)
-        for name, model in wrapped.items():
-            right[name] += int((model.to(options.device).eval()(views).argmax(1) == labels).sum())
-    return {name: count / options.limit for name, count in right.items()}
-
-
 def load_networks(words: list[str]) -> dict[str, EvalModel]:
     """Networks by name; all of one size, so that they see the same views."""
     if wrong := [word for word in words if "=" not in word]:
@@ -104,6 +87,11 @@ def load_networks(words: list[str]) -> dict[str, EvalModel]:
     if len(sizes := {network.preparation.size for network in found.values()}) > 1:
         raise SystemExit(f"--networks for images of {sorted(sizes)}: needs networks of one size")
     return found
+
+
+def rates_of(measured: dict[str, Any]) -> dict[str, float]:
+    """Of each protocol the flicker, if it has one, or else the consistency."""
+    return {name: (each.get("flicker") or each["consistency"])["rate"] for name, each in measured.items()}
 
 
 def table(where: str) -> str:
@@ -115,15 +103,11 @@ def table(where: str) -> str:
         wrapped = [f"{name}, {wrapper}" for wrapper in WRAPPERS for name in (plain[0], plain[-1])]
         for method in dict.fromkeys([*plain, *filter(methods.get, wrapped)]):
             measured = methods[method]["measured"]
-            rates = {name: (each.get("flicker") or each["consistency"])["rate"] for name, each in measured.items()}
+            rates = {name: 100 * rate for name, rate in rates_of(measured).items()}
             if top1 := measured.get("crop-1", {}).get("top1"):
-                rates["Top-1"] = top1["rate"]
-            row = {
-                "network": f"{run['result']['title']}, {method}",
-                "passes": methods[method]["passes"],
-                "missing": "-",
-            }
-            rows.append(row | {name: 100 * rate for name, rate in rates.items()})
+                rates["Top-1"] = 100 * top1["rate"]
+            network, passes = f"{run['result']['title']}, {method}", methods[method]["passes"]
+            rows.append({"network": network, "passes": passes, "missing": "-", **rates})
     shown = ["Top-1", *(name for name in PROTOCOLS if any(name in row for row in rows))]
     titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
     titles |= {"jpeg": "JPEG", "Top-1": "Top-1"}
@@ -131,10 +115,8 @@ def table(where: str) -> str:
     form = " | ".join(["{network}", "{passes}", *(f"{{{name}:.1f}}" for name in shown)])
     if not found:
         return record.listing(head, form, [{}])
-    images, places = (
-        store.spread([run["result"]["images"] for run in found]),
-        sorted(set(map(record.machine, found))),
-    )
+    images = store.spread([run["result"]["images"] for run in found])
+    places = sorted(set(map(record.machine, found)))
     note = "Flicker, the lower the better: frames with another answer than the one before."
     return record.listing(head, form, rows, f"{images} images; {'; '.join(places)}. {note}")
 
@@ -157,28 +139,29 @@ def main() -> None:
     path = "path-8" if given.data and min(size) < 64 else "path-32"
     protocols = [*CROPS, path, *(PIXELS if given.data else ())]
     larger, kept = (1.25, 1.0) if given.data else (given.view, given.view / (given.view + 1))
+    views = {"size": tuple(int(larger * side) for side in size), "crop_pct": kept}
     options = EvalOptions(limit=min(given.limit, len(source)), device=given.device, workers=0)  # images are small
-    methods: dict[str, Any] = {}
-    if given.crops:
-        view = replace(found[first].preparation, size=tuple(int(larger * side) for side in size), crop_pct=kept)
-        rates = top1_by_crops(found[first], source, view, given.crops, options)
-        record.write(f"steady_crops_{given.family}", {"images": options.limit, "top1": rates}, 0)
-        return
 
     def measure(model: nn.Module, network: EvalModel, view: Preparation, protocols: list[str]) -> dict[str, Any]:
         subject = replace(beside(network, model, options), preparation=view)
         return run_evaluation(subject, source, find_protocols(protocols), options)["measured"]
 
+    if given.crops:
+        network, top1 = found[first], {}
+        for count in (0, *given.crops):
+            wrapped = trueshift.steady(network.module, size, count) if count else WRAPPERS[""][1](network.module, size)
+            measured = measure(wrapped, network, replace(network.preparation, **views), ["circular"])
+            top1[str(count or "centre")] = measured["circular"]["top1"]["rate"]
+        record.write(f"steady_crops_{given.family}", {"images": options.limit, "top1": top1}, 0)
+        return
+    methods: dict[str, Any] = {}
     for wrapper, (passes, wrap) in WRAPPERS.items():
         for name, network in found.items():
-            if (
-                "grids" in wrapper and adaptive_tokenizer(network.module) is None
-            ):  # others have one frame and no further grids
-                continue
+            if "grids" in wrapper and adaptive_tokenizer(network.module) is None:
+                continue  # others have one frame and no further grids
             if wrapper == "video" and name != first:
                 continue
-            model = wrap(network.module, size).eval()
-            view = replace(network.preparation, size=tuple(int(larger * side) for side in size), crop_pct=kept)
+            model, view = wrap(network.module, size).eval(), replace(network.preparation, **views)
             if wrapper == "video":
                 measured = frame_by_frame(model, source, view, path, options)
             else:
@@ -187,8 +170,7 @@ def main() -> None:
                 measured |= measure(model, network, network.preparation, ["circular"])
             method = ", ".join(filter(None, (name, wrapper)))
             methods[method] = {"passes": passes, "measured": measured}
-            rates = {key: (value.get("flicker") or value["consistency"])["rate"] for key, value in measured.items()}
-            print(method, rates, flush=True)
+            print(method, rates_of(measured), flush=True)
     where, title = Path(given.data).stem or "photos", given.title or store.title_of(given.family, False)
     file = re.sub(r"\W+", "_", given.title.lower()) or given.family
     result = {"title": title, "images": options.limit, "data": source.title, "methods": methods}

@@ -89,7 +89,6 @@ class Run:
         """All that is worth keeping of a finished run, and nothing of the machine's folders."""
         summary, log = training_run(self.folder)
         config = summary["config"]
-        del config["output"], config["data"]["path"]
         for key, recipe in needed_by(self.recipe).items():
             part, _, name = key.partition(".")
             config[part][name] = recipe

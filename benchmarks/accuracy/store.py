@@ -15,22 +15,17 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.common import record
+from benchmarks.common.contestants import FAMILIES
+from benchmarks.common.record import Recorded
 from trueshift.utils.files import json_text, write_whole
 
 SMALL = "cifar10_small"  # the collection of recipes that are named without one
 COLLECTIONS = (SMALL, "cifar10", "tiny_imagenet")
 TRAINING, FINAL = "training", "final"
-Recorded = dict[str, Any]
 Column = tuple[str, str]  # a protocol and a metric
-FAMILIES = {
-    "swin": ("Swin-mini", "Swin-T", "swin_tiny"),
-    "swinv2": ("SwinV2-mini", "SwinV2-T", "swinv2_tiny"),
-    "cvt": ("CvT-mini", "CvT-13", "cvt_13"),
-    "mvitv2": ("MViTv2-mini", "MViTv2-T", "mvitv2_tiny"),
-}
 NETWORKS = [(family, adaptive) for family in FAMILIES for adaptive in (False, True)]
 TOP1, C_CONS, EXACT = (("circular", metric) for metric in ("top1", "consistency", "bit_exact"))
 S_CONS = ("cifar-standard", "consistency")
@@ -95,7 +90,7 @@ def recipe_of(family: str, adaptive: bool, shifts: str = "circular") -> str:
 
 def paper_size_recipe(family: str, adaptive: bool, shifts: str = "circular") -> str:
     """The same for the paper's own networks."""
-    return f"cifar10/{'a_' * adaptive}{FAMILIES[family][2]}_{shifts if _padded(family, adaptive) else 'circular'}"
+    return f"cifar10/{'a_' * adaptive}{FAMILIES[family].short}_{shifts if _padded(family, adaptive) else 'circular'}"
 
 
 def _padded(family: str, adaptive: bool) -> bool:
@@ -104,7 +99,8 @@ def _padded(family: str, adaptive: bool) -> bool:
 
 def title_of(family: str, adaptive: bool, paper: bool = False) -> str:
     """The network's name, or that of the paper's."""
-    return "A-" * adaptive + FAMILIES[family][paper]
+    title = FAMILIES[family].title
+    return "A-" * adaptive + (title if paper else f"{title.rpartition('-')[0]}-mini")
 
 
 def rates(recipe: str, column: Column, part: str = "") -> list[float]:

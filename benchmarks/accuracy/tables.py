@@ -1,10 +1,12 @@
 """Tables of networks on CIFAR-10, and of segmentation on CamVid, beside the paper's; what was not run says so."""
 
+import tomllib
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.accuracy import camvid, curves, fields, motion, store
 from benchmarks.accuracy.store import C_CONS, EXACT, FAMILIES, NETWORKS, S_CONS, TOP1, cell, rates, recipe_of, title_of
@@ -16,15 +18,16 @@ from trueshift.models.registry import resolve_name
 STANDARD_TOP1 = ("cifar-standard", "top1")
 TITLES = {TOP1: "Top-1", STANDARD_TOP1: "Top-1", C_CONS: "C-Cons.", S_CONS: "S-Cons.", EXACT: "bit-identical"}
 ALL, EXACTLY = (TOP1, C_CONS, S_CONS), (TOP1, C_CONS, EXACT)
+WRITTEN = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
 
 
 class Line(NamedTuple):
-    """A row: a recipe, the paper's row beside it, the part measured of its weights (none: what ended its training)."""
+    """A row: a recipe, the part measured of its weights (none: what ended its training), the paper's row beside it."""
 
     title: str
     recipe: str
-    theirs: str = ""
     part: str = ""
+    theirs: str = ""
 
     def values(self, column: store.Column) -> list[float]:
         return rates(self.recipe, column, self.part)
@@ -34,8 +37,22 @@ class Line(NamedTuple):
         return str(len({entry["seed"] for entry in entries if entry.get("part", "") == self.part}))
 
 
+def lines_of(rows: list[list[Any]], families: Iterable[str] = ()) -> list[Line]:
+    """The lines of a table as ``tables.toml`` writes them, for each family if there are any."""
+    found = []
+    for family in families or [""]:
+        names = {"plain": title_of(family, False), "adaptive": title_of(family, True)} if family else {}
+        names |= {"ordinary": recipe_of(family, False), "twin": recipe_of(family, True), "family": family}
+        for title, recipe, *more in rows:
+            parts, *theirs = more or [""]
+            for part in [parts] if isinstance(parts, str) else parts:
+                over = f", `grids={part[-1]}`" if part.startswith("grids_") else ""
+                found.append(Line(title.format(over=over, **names), recipe.format(**names), part, *theirs))
+    return found
+
+
 def by_line(
-    lines: list[Line], columns: tuple[store.Column, ...] = ALL, source: str = "", first: int = 0, *notes: str
+    lines: list[Line], columns: Iterable[store.Column] = ALL, source: str = "", first: int = 0, note: str = ""
 ) -> str:
     """Numbers of each line, how many seeds they are of, and two numbers of a table of the paper from ``first`` on."""
     rows = []
@@ -45,17 +62,12 @@ def by_line(
     head = ["model", *(TITLES[column] for column in columns), "seeds"]
     head += [f"the paper's {head[1]}", head[2]] if source else []
     recipes = [line.recipe for line in lines]
-    return table(head, rows, *notes, _options(recipes), _beside(source))
+    return table(head, rows, note, _options(recipes), _beside(source))
 
 
-def by_family(lines: list[Line], note: str = "", families: Iterable[str] = FAMILIES) -> str:
-    """Lines in whose titles and recipes names of a family stand for themselves, for each of them."""
-    found = []
-    for family in families:
-        names = {"plain": title_of(family, False), "adaptive": title_of(family, True), "family": family}
-        names |= {"ordinary": recipe_of(family, False), "twin": recipe_of(family, True)}
-        found += [Line(line.title.format(**names), line.recipe.format(**names), "", line.part) for line in lines]
-    return by_line(found, ALL, "", 0, note)
+def written(lines: list[list[Any]], families: Iterable[str] = (), columns: Iterable[str] = (), **more: Any) -> str:
+    """A table of ``tables.toml``."""
+    return by_line(lines_of(lines, families), [tuple(each.split()) for each in columns] or ALL, **more)
 
 
 def above_the_papers(source: str, part: str, networks: list[Line], columns: dict[str, list[store.Column]]) -> str:
@@ -100,7 +112,7 @@ def _where(recipes: list[str]) -> str:
 
 
 def networks(shifts: str) -> list[Line]:
-    return [Line(title_of(*each), recipe_of(*each, shifts), title_of(*each, paper=True)) for each in NETWORKS]
+    return [Line(title_of(*each), recipe_of(*each, shifts), theirs=title_of(*each, paper=True)) for each in NETWORKS]
 
 
 def circular() -> str:
@@ -170,151 +182,17 @@ def exactness() -> str:
 
 
 def tried() -> str:
-    rows = [row for found in record.load_all("tried_*") for row in found["result"]["rows"]]
-    rows = [row | {key: 100 * row[key] for key in ("top1", "c_cons", "s_cons")} for row in rows]
+    rows = [row | {key: 100 * row[key] for key in ("top1", "c_cons", "s_cons")} for row in record.rows_of("tried_*")]
     form = "{network} | {change} | {top1:.2f} | {c_cons:.2f} | {s_cons:.2f}"
     return listing("network | what was changed | Top-1 | C-Cons. | S-Cons.", form, rows, TRIED)
 
 
 SWINS = [
-    Line("Swin-mini", "swin_mini", "Swin-T (Default)"),
-    Line("Swin-mini DA", "swin_mini_da_circular", "Swin-T DA"),
-    Line("A-Swin-mini", "a_swin_mini", "A-Swin-T"),
-]
-ABLATION = [
-    Line("A-Swin-mini", "a_swin_mini"),
-    Line("without the anchor: the paper's modules alone", "a_swin_mini_no_anchor", "A-Swin-T"),
-    Line("no A-token", "a_swin_mini_no_a_token", "(i) No A-token"),
-    Line("no A-WSA", "a_swin_mini_no_a_wsa", "(ii) No A-WSA"),
-    Line("no A-PMerge", "a_swin_mini_no_a_pmerge", "(iii) No A-PMerge"),
-    Line("Swin-mini", "swin_mini", "Swin-T (Default)"),
-]
-SWITCHED_OFF = [
-    Line(f"{weights}, {title} switched off", recipe, part=f"no_{title.lower().replace('-', '_')}")
-    for weights, recipe in (("A-Swin-mini", "a_swin_mini"), ("the package's A-Swin-mini", "shipped/a_swin_mini"))
-    for title in ("A-token", "A-WSA", "A-PMerge")
-]
-ADAPTED = [
-    Line("CvT-mini", "cvt_mini_circular", "CvT-13 (Default)"),
-    Line("+ Adapt, as it is", "cvt_mini_circular", "CvT-13 + Adapt (No Fine-tuning)", "adapted"),
-    Line("+ Adapt, 10 epochs", "cvt_mini_adapted_10_epochs", "CvT-13 + Adapt (10 epoch Fine-tuning)"),
-    Line("+ Adapt, 20 epochs", "cvt_mini_adapted_20_epochs", "CvT-13 + Adapt (20 epoch Fine-tuning)"),
-    Line("A-CvT-mini, from random weights", "a_cvt_mini", "A-CvT-13"),
-]
-PLAIN, ADAPTIVE = Line("{plain}", "{ordinary}"), Line("{adaptive}", "{twin}")
-FINE_TUNED = [
-    PLAIN,
-    Line("{plain} + Adapt, as it is", "{ordinary}", part="adapted"),
-    Line("{plain} + Adapt, 20 epochs, random grids", "{family}_mini_adapted_random_grids"),
-]
-CRITERIA = [
-    Line("A-Swin-mini, `max_norm`: norm of the tokens, the paper's", "a_swin_mini"),
-    Line("A-Swin-mini, `input_norm`: norm of the values before they are merged", "a_swin_mini_input_norm"),
-    Line("A-Swin-mini, `learned`: a small network, learned with the rest", "a_swin_mini_learned"),
-    Line("A-SwinV2-mini, `max_norm`", "a_swinv2_mini"),
-    Line("A-SwinV2-mini, `learned`", "a_swinv2_mini_learned"),
-]
-LONGER = [
-    Line("SwinV2-mini, 100 epochs", "swinv2_mini"),
-    Line("A-SwinV2-mini, 100 epochs", "a_swinv2_mini"),
-    Line("SwinV2-mini, 200 epochs", "swinv2_mini_200_epochs"),
-    Line("A-SwinV2-mini, 200 epochs", "a_swinv2_mini_200_epochs"),
-]
-RANDOM_GRIDS = [
-    PLAIN,
-    Line("{plain}, trained on circular shifts (DA)", "{family}_mini_da_circular"),
-    ADAPTIVE,
-    Line("{adaptive}, random grids", "{twin}_random_grids"),
-    Line("{adaptive}, random grids, mean over 2", "{twin}_random_grids", part="grids_2"),
-    Line("{plain} DA, adapted as it is", "{family}_mini_da_circular", part="adapted"),
-]
-CANONICAL = [
-    PLAIN,
-    Line("{plain}, canonicalized by the seam", "{ordinary}", part="canonical"),
-    Line("{plain}, adapted as it is", "{ordinary}", part="adapted"),
-    ADAPTIVE,
-]
-SHIPPED = [
-    Line("{plain}", "shipped/{family}_mini", part="itself"),
-    Line("{plain}, `anchor=True`", "shipped/{family}_mini", part="canonical"),
-    Line("{adaptive}", "shipped/a_{family}_mini"),
-    Line("{plain} + Adapt, 20 epochs", "shipped/{family}_mini_adapted_20_epochs"),
-    Line("{plain} + Adapt, 20 epochs, `grids=2`", "shipped/{family}_mini_adapted_20_epochs", part="grids_2"),
-    Line("{plain}, adapted by `spot` as it is", "shipped/{family}_mini", part="adapted_by_spot"),
-    Line("{plain} + Adapt by `spot`, 20 epochs", "shipped/{family}_mini_spot_20_epochs"),
-    Line("{plain} + Adapt by `spot`, 20 epochs, `grids=2`", "shipped/{family}_mini_spot_20_epochs", part="grids_2"),
-    Line("{plain}, `anchor=True`, 20 epochs more", "shipped/{family}_mini_anchored_20_epochs"),
-]
-OVER = {"grids_2": ", `grids=2`", "grids_4": ", `grids=4`"}
-LENGTH, TAUGHT = (
-    [
-        Line(title_of(family, part != "itself") + f"{OVER.get(part, '')}, {how}", f"shipped/{recipe}", part=part)
-        for family, how, plain, twin in runs
-        for recipe, part in ((plain, "itself"), (twin, ""), (twin, "grids_2"), (twin, "grids_4"))
-        if recipe
-    ]
-    for runs in (
-        (
-            ("swin", "100 epochs", "swin_mini", "a_swin_mini_random_grids"),
-            ("swin", "100 epochs, `spot`", "", "a_swin_mini_spot"),
-            ("swin", "200 epochs", "swin_mini_200_epochs", "a_swin_mini_random_grids_200_epochs"),
-            ("swinv2", "100 epochs", "swinv2_mini", "a_swinv2_mini_random_grids"),
-            ("swinv2", "100 epochs, `spot`", "", "a_swinv2_mini_spot"),
-            ("cvt", "100 epochs", "cvt_mini", "a_cvt_mini_random_grids"),
-            ("cvt", "100 epochs, `spot`", "", "a_cvt_mini_spot"),
-            ("cvt", "100 + 50 epochs", "cvt_mini_longest", "a_cvt_mini_longest"),
-            ("cvt", "100 + 200 epochs", "cvt_mini_300_epochs", "a_cvt_mini_300_epochs"),
-            ("mvitv2", "200 epochs", "mvitv2_mini", ""),
-            ("mvitv2", "200 epochs, `spot`", "", "a_mvitv2_mini_spot"),
-            ("mvitv2", "200 + 200 epochs", "mvitv2_mini_longest", "a_mvitv2_mini_longest"),
-        ),
-        (
-            ("swin", "consistency loss", "swin_mini_consistency", "a_swin_mini_consistency"),
-            ("swin", "distilled", "", "a_swin_mini_distilled"),
-            ("swinv2", "distilled", "", "a_swinv2_mini_distilled"),
-            ("cvt", "100 + 50 epochs, distilled", "", "a_cvt_mini_distilled"),
-        ),
-    )
-)
-READINGS = [
-    Line(f"{title}, {how}", f"cifar10/{name}{ending}", title)
-    for title, name in (("Swin-T", "swin_tiny"), ("A-Swin-T", "a_swin_tiny"))
-    for how, ending in (
-        ("flips only, 256 images in a step", "_circular"),
-        ("flips only, 96", "_96"),
-        ("Mixup and CutMix, 256", "_mixed"),
-        ("Mixup and CutMix, 96", "_mixed_96"),
-    )
-]
-READINGS += [
-    Line("A-Swin-T, Mixup and CutMix, 256, random grids", "cifar10/a_swin_tiny_mixed_random_grids", "A-Swin-T")
-]
-VIT = [
-    Line("ViT-mini", "vit_mini"),
-    Line("ViT-mini, trained on circular shifts (DA)", "vit_mini_da_circular"),
-    Line("ViT-mini DA, adapted as it is", "vit_mini_da_circular", part="canonical"),
-    Line("ViT-mini, adapted, random grids", "a_vit_mini_random_grids"),
-    Line("ViT-mini, crops and CutMix", "shipped/vit_mini"),
-    Line("ViT-mini, crops and CutMix, adapted as it is", "shipped/vit_mini", part="canonical"),
-    Line("ViT-mini, crops and CutMix, adapted, random grids", "shipped/a_vit_mini"),
-]
-TINY_CROPS = "tiny_imagenet/a_{family}_mini_crops_"
-TINY = [
-    Line("{plain}", "tiny_imagenet/{family}_mini"),
-    Line("{plain}, trained on circular shifts (DA)", "tiny_imagenet/{family}_mini_da_circular"),
-    Line("{adaptive}, random grids", "tiny_imagenet/a_{family}_mini_random_grids"),
-    Line("{adaptive}, random grids, mean over 2", "tiny_imagenet/a_{family}_mini_random_grids", part="grids_2"),
-    Line("{plain}, crops and CutMix", "tiny_imagenet/{family}_mini_crops"),
-    Line("{plain}, crops and CutMix, `anchor=True`", "tiny_imagenet/{family}_mini_crops", part="canonical"),
-    Line("{adaptive}, crops and CutMix", "tiny_imagenet/a_{family}_mini_crops"),
-    *(
-        Line(f"{{adaptive}}, crops and CutMix, {how}{OVER.get(part, '')}", TINY_CROPS + name, part=part)
-        for name, how in (("random_grids", "random grids"), ("spot", "random grids, `spot`, closed border"))
-        for part in ("", *OVER)
-    ),
+    Line("Swin-mini", "swin_mini", theirs="Swin-T (Default)"),
+    Line("Swin-mini DA", "swin_mini_da_circular", theirs="Swin-T DA"),
+    Line("A-Swin-mini", "a_swin_mini", theirs="A-Swin-T"),
 ]
 TRIED = "One seed. Frames of the finder while training were a change of one line, which is not in the repository."
-SEAM = "By the seam: measured before the [frame finder](exactness.md) took its place in `canonicalize`."
 ERASED = {f"max {side}": [(f"erased-{side}", key) for key in ("top1", "consistency")] for side in (0, 28, 42, 56, 70)}
 FLIPPED = {f"flipped: {TITLES[column]}": [("flipped", column[1])] for column in (TOP1, C_CONS)}
 MAGNITUDES = {f"0 to {most} pixels": [(f"magnitude-{most}", "consistency")] for most in (8, 16, 24, 32)}
@@ -327,41 +205,28 @@ MOVING = "--networks ordinary=FOLDER adaptive=FOLDER"
 SMALL = f"{CIFAR} * shipped/* --seeds 0 1 2 --jobs 8"
 PAPER_SIZE = "cifar10/*_circular cifar10/*_standard --jobs 1 --override batch_size=256 evaluate.every_epochs=10"
 FLIPS = {"Top-1": [TOP1], "C-Cons.": [C_CONS], **FLIPPED}
-ABLATED = "Rows without a module have no anchor, which would hide its absence."
-TRAINED = {
-    "summary": summary,
-    "circular": circular,
-    "standard": partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", 4),
-    "longer": partial(by_line, LONGER),
-    "ablation": partial(by_line, ABLATION, EXACTLY, "ablation", 0, ABLATED),
-    "criterion": partial(by_line, CRITERIA),
-    "random_grids": partial(by_family, RANDOM_GRIDS),
-    "vit": partial(by_line, VIT),
-    "curves": curves.table,
-}
-MEASURED = {
-    "switched_off": partial(by_line, SWITCHED_OFF, (TOP1, C_CONS)),
-    "erased": partial(above_the_papers, "erased", "distorted", SWINS, ERASED),
-    "flips": partial(above_the_papers, "flips", "distorted", SWINS, FLIPS),
-    "magnitude": partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES),
-    "adapted": partial(by_line, ADAPTED, (TOP1, C_CONS), "adapt"),
-    "fine_tuned": partial(by_family, FINE_TUNED),
-    "canonical": partial(by_family, CANONICAL, SEAM),
-    "shipped": partial(by_family, SHIPPED),
-    "length": partial(by_line, LENGTH),
-    "taught": partial(by_line, TAUGHT),
-    "exactness": exactness,
-}
+ASKED = f"{SMALL} --measure-only"
 TABLES = {
-    **{f"small_{name}": Table(SMALL, render) for name, render in TRAINED.items()},
-    **{f"small_{name}": Table(f"{SMALL} --measure-only", render) for name, render in MEASURED.items()},
+    "small_summary": Table(SMALL, summary),
+    "small_circular": Table(SMALL, circular),
+    "small_standard": Table(SMALL, partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", 4)),
+    "small_curves": Table(SMALL, curves.table),
+    "small_erased": Table(ASKED, partial(above_the_papers, "erased", "distorted", SWINS, ERASED)),
+    "small_flips": Table(ASKED, partial(above_the_papers, "flips", "distorted", SWINS, FLIPS)),
+    "small_magnitude": Table(
+        ASKED, partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES)
+    ),
+    "small_exactness": Table(ASKED, exactness),
+    **{f"small_{name}": Table(SMALL, partial(written, **about)) for name, about in WRITTEN["trained"].items()},
+    **{f"small_{name}": Table(ASKED, partial(written, **about)) for name, about in WRITTEN["measured"].items()},
     "paper_size": Table(f"{CIFAR} {PAPER_SIZE} evaluate.protocols=[circular,cifar-standard]", paper_size),
     "paper_readings": Table(
-        f"{CIFAR} cifar10/*swin_tiny_mixed* cifar10/*swin_tiny_96 --jobs 1", partial(by_line, READINGS, ALL, "cifar")
+        f"{CIFAR} cifar10/*swin_tiny_mixed* cifar10/*swin_tiny_96 --jobs 1",
+        partial(written, **WRITTEN["paper_readings"]),
     ),
     "tiny_imagenet": Table(
         "accuracy/cifar.py --data data/tiny_imagenet --runs tiny_imagenet/* --seeds 0 --jobs 8",
-        partial(by_family, TINY, families=("swin", "swinv2")),
+        partial(written, **WRITTEN["tiny_imagenet"]),
     ),
     "tried": Table(f"{CIFAR} shipped/* --seeds 0 --compile", tried),
     "camvid": Table("accuracy/camvid.py --data data/camvid", camvid.table),

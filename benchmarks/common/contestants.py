@@ -13,18 +13,19 @@ REFERENCE, FIXED, ADAPTIVE = "reference", "ours, fixed", "ours, adaptive"
 
 
 class Family(NamedTuple):
-    """A network by its name, the height and width of its images, and how tables call it."""
+    """A network by its name, the height and width of its images, how tables call it, and how recipes do."""
 
     name: str
     size: int
     title: str = ""
+    short: str = ""
 
 
 FAMILIES = {
-    "swin": Family("swin_tiny_patch4_window7_224", 224, "Swin-T"),
-    "swinv2": Family("swinv2_tiny_window8_256", 256, "SwinV2-T"),
-    "cvt": Family("cvt_13", 224, "CvT-13"),
-    "mvitv2": Family("mvitv2_tiny", 224, "MViTv2-T"),
+    "swin": Family("swin_tiny_patch4_window7_224", 224, "Swin-T", "swin_tiny"),
+    "swinv2": Family("swinv2_tiny_window8_256", 256, "SwinV2-T", "swinv2_tiny"),
+    "cvt": Family("cvt_13", 224, "CvT-13", "cvt_13"),
+    "mvitv2": Family("mvitv2_tiny", 224, "MViTv2-T", "mvitv2_tiny"),
 }
 KEPT = {  # networks of others that keep their class, as they are and adapted
     "vit": Family("vit_small_patch16_224", 224),
@@ -47,7 +48,7 @@ class Logits(nn.Module):
 
 def contestant(family: str, label: str, size: int | None = None) -> nn.Module:
     """One of those that are compared, by its label, with random weights."""
-    name, own_size, _ = (FAMILIES | KEPT)[family]
+    name, own_size, *_ = (FAMILIES | KEPT)[family]
     size = size or own_size
     if label != REFERENCE and family in FAMILIES:
         return ts.create_model(f"{'a_' * (label == ADAPTIVE)}{name}", img_size=size)

@@ -53,9 +53,11 @@ def write(name: str, result: Recorded, seed: int) -> Path:
 
 
 def training_run(folder: Path) -> tuple[Recorded, list[Recorded]]:
-    """The summary and the log of a finished ``trueshift train``."""
+    """The summary, without folders of the machine, and the log of a finished ``trueshift train``."""
     lines = (folder / "log.jsonl").read_text().splitlines()
-    return json.loads((folder / "summary.json").read_text()), [json.loads(line) for line in lines]
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["config"]["output"], summary["config"]["data"]["path"]
+    return summary, [json.loads(line) for line in lines]
 
 
 def load(name: str) -> Recorded:
@@ -65,6 +67,20 @@ def load(name: str) -> Recorded:
 def load_all(pattern: str) -> Iterator[Recorded]:
     """Result files such as ``exactness_*``, by name."""
     return (load(path.stem) for path in sorted(RESULTS.glob(f"{pattern}.json")))
+
+
+def rows_of(pattern: str) -> list[Recorded]:
+    """The rows of result files, each with all that is known of its measurement, and the chip as ``place``."""
+    return [
+        {
+            **recorded,
+            **recorded["result"],
+            "place": recorded["machine"]["gpu"] or recorded["machine"]["processor"],
+            **row,
+        }
+        for recorded in load_all(pattern)
+        for row in recorded["result"]["rows"]
+    ]
 
 
 def machine(recorded: Recorded, device: str = "cuda") -> str:

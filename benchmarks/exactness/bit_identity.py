@@ -26,6 +26,7 @@ import torch
 
 import trueshift as ts
 from benchmarks.common import record
+from benchmarks.common.contestants import FAMILIES
 from trueshift.data import open_data
 from trueshift.eval import EvalOptions, find_protocols, load_eval_model, run_evaluation
 from trueshift.ops.geometry.shift import IMAGE_DIMS
@@ -38,10 +39,10 @@ from layer_zoo import make_layers
 from model_checks import all_shifts, broken_pairs, everything, perturb_norms, random_shifts
 
 COMPILED = ("tokenize", "tokenize, overlapping", "align", "merge, norm before", "merge, convolution", "stages")
-PAPER = {"a_swin_tiny": 224, "a_swinv2_tiny": 256, "a_cvt_13": 224, "a_mvitv2_tiny": 224}
+PAPER = {f"a_{family.short}": family.size for family in FAMILIES.values()}
 SIZES = {name: (side, side) for name, side in PAPER.items()}
 SIZES |= {"a_swinv2_tiny_window16_256": (256, 256), "a_swin_tiny, 224 x 448": (224, 448)}
-MINI = dict.fromkeys(("a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"), (32, 32))
+MINI = {f"a_{family}_mini": (32, 32) for family in FAMILIES}
 CLEAR = 1e-5
 Rows = Iterator[dict[str, Any]]  # one for all layers, for each model, or for each size of its images
 

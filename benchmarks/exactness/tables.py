@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
-from benchmarks.common.record import Recorded, Table, listing, load, load_all, machine
+from benchmarks.common.record import Recorded, Table, listing, load, machine, rows_of
 
 HEAD, COUNTS = "pairs of (image, shift) | not bit-identical", "{pairs:,} | {failures:,}"
 PLACE = "{where}, torch {versions[torch]} | {checks}"
@@ -27,12 +27,12 @@ def frame_stability() -> str:
 
 
 def layers() -> str:
-    return listing(f"where | checks | {HEAD}", f"{PLACE} | {COUNTS}", _rows("exactness_*"))
+    return listing(f"where | checks | {HEAD}", f"{PLACE} | {COUNTS}", rows_of("exactness_*"))
 
 
 def models() -> str:
     """One line per place and kind of check, all models in it."""
-    rows = _rows("model_exactness_*")
+    rows = rows_of("model_exactness_*")
     for row in rows:
         row["checks"] = row["checks"] if " x " in row["checks"] else f"`{row['checks']}`"
         row["every"] = "; all shifts" * (row["shifts"] == "all")
@@ -41,17 +41,10 @@ def models() -> str:
 
 
 def segmentation() -> str:
-    rows = [{**row, "sizes": " x ".join(map(str, row["size"]))} for row in _rows("segmentation_exactness_cuda")]
-    where = machine(load("segmentation_exactness_cuda"))
-    note = f"Hostile images and photographs, random statistics of every norm, float32, on {where}."
+    rows = [{**row, "sizes": " x ".join(map(str, row["size"]))} for row in rows_of("segmentation_exactness_cuda")]
+    note = f"Hostile images and photographs, random statistics of every norm, float32, on {machine(rows[0])}."
     form = f"`{{model}}` | {{sizes}} | {COUNTS}"
     return listing(f"UperNet on | sizes | {HEAD}", form, _summed(rows, "sizes", "model"), note)
-
-
-def _rows(pattern: str) -> list[Recorded]:
-    """The rows of result files, each with all that is known of its measurement."""
-    found = [(recorded, row) for recorded in load_all(pattern) for row in recorded["result"]["rows"]]
-    return [{**recorded, **recorded["result"], **row} for recorded, row in found]
 
 
 def _summed(rows: list[Recorded], names: str, *keys: str) -> Iterator[Recorded]:
@@ -67,16 +60,14 @@ def without_anchor() -> str:
     for kind in ("clear", "close"):
         head += f" | {kind} pairs | flipped | largest change"
         form += f" | {{{kind}}} | {{{kind}_flipped}} | {{{kind}_change:.1e}}"
-    rows = _rows("without_anchor_*")
-    return listing(head, form, [{**row, "place": row["machine"]["gpu"] or row["machine"]["processor"]} for row in rows])
+    return listing(head, form, rows_of("without_anchor_*"))
 
 
 def sample_consistency() -> str:
-    recorded = load("sample_consistency_cuda")
+    rows = rows_of("sample_consistency_cuda")
     head = "model | C-Cons. | images with one answer under all shifts | bit-identical | largest change of a logit"
     form = "{model} | {consistency[rate]:.2%} | {worst_case[rate]:.2%} | {bit_exact[rate]:.2%}"
-    rows = recorded["result"]["rows"]
-    note = f"{32 * 32 * rows[0]['top1']['images']:,} views for each model, float32, on {machine(recorded)}."
+    note = f"{32 * 32 * rows[0]['top1']['images']:,} views for each model, float32, on {machine(rows[0])}."
     return listing(head, f"{form} | {{largest_logit_change:.3g}}", rows, note)
 
 

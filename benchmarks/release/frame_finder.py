@@ -11,6 +11,7 @@ trained is what runs.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import record
+from benchmarks.exactness.frame_stability import lines_found
 from trueshift.layers.frame import WEIGHTS, FrameFinder
 from trueshift.ops.selection.frame_scores import COARSER, COLUMNS, DEPTH, HALF, LARGEST, LINES, REACH, UNIT
 from trueshift.ops.selection.quantised_image import Pixels
@@ -89,8 +91,8 @@ def draw(images: Tensor, batch: int, random: np.random.RandomState) -> tuple[Ten
 
 def main() -> None:
     numbers, switches = {"steps": 5000, "rate": 0.5, "seed": 0}, {"resume": False, "measure": False}
-    given = record.options(__doc__, images=[""], device="cuda", **numbers, **switches).parse_args()
-    files: dict[str, Any] = {path.rpartition("/")[2].removesuffix(".npz"): np.load(path) for path in given.images}
+    given = record.options(__doc__, images=[Path()], device="cuda", **numbers, **switches).parse_args()
+    files: dict[str, Any] = {path.stem: np.load(path) for path in given.images}
     if given.measure:
         measure(files, given)
         return
@@ -125,9 +127,8 @@ def measure(files: dict[str, Any], given: Any) -> None:
     for name, file in files.items():
         parts = torch.from_numpy(file["test"]).to(given.device).split(100)
         scores = [finder(Pixels(part.float() / 255)) for part in parts]
-        corners = torch.cat([torch.stack([each.argmax(1) == 0 for each in both], 1) for both in scores])
-        rates = {"rows": corners[:, 0], "columns": corners[:, 1], "both": corners.all(1)}
-        result[name] = {key: round(100 * rate.double().mean().item(), 1) for key, rate in rates.items()}
+        right = [torch.stack([each.argmax(1) == 0 for each in both], 1) for both in scores]
+        result[name] = lines_found(torch.cat(right))
     print(result)
     record.write("frame_finder", {"found_percent": result}, given.seed)
 

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
 from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodesPass
 from onnxscript.optimizer import fold_constants
 
@@ -57,20 +58,17 @@ def without_weights(model: onnx.ModelProto, weights: Path) -> onnx.ModelProto:
         if values.dtype != np.float32 or values.size < SMALLEST or not np.array_equal(half, values):
             continue
         name, halved = tensor.name, f"{tensor.name}.half"
+        kept = numpy_helper.from_array(half, halved)
         offset, shape, order = stored.get(half.tobytes(), (None, (), ()))
         turned = order != tuple(range(len(order)))
-        if offset is None or (turned and tuple(shape[axis] for axis in order) != half.shape):
-            tensor.CopyFrom(numpy_helper.from_array(half, halved))
-        else:
-            dims = shape if turned else half.shape
-            external = TensorProto(name=halved, data_type=TensorProto.FLOAT16, dims=dims)
-            external.data_location = TensorProto.EXTERNAL
-            for key, value in {"location": "weights", "offset": offset, "length": half.nbytes}.items():
-                external.external_data.add(key=key, value=str(value))
-            tensor.CopyFrom(external)
+        if offset is not None and (not turned or tuple(shape[axis] for axis in order) == half.shape):
+            set_external_data(kept, "weights", offset, half.nbytes)
+            kept.ClearField("raw_data")
             if turned:
+                kept.dims[:] = shape
                 casts.append(helper.make_node("Transpose", [halved], [f"{name}.turned"], perm=order))
                 halved = f"{name}.turned"
+        tensor.CopyFrom(kept)
         casts.append(helper.make_node("Cast", [halved], [name], to=TensorProto.FLOAT))
     nodes = [*casts, *model.graph.node]
     del model.graph.node[:]

@@ -3,15 +3,15 @@
 python -m benchmarks.release.ship_weights RUN ...
 
 A run is its folder, the ``final`` folder in it, or the file that ``accuracy/cifar.py --keep-weights`` made of it. Its
-result is --result FILE, or the JSON file of its name beside it, or its own ``summary.json``. Nothing is written unless
-the rounded weights, loaded as users load them, pass every check.
+result is the JSON file of its name beside it, or its own ``summary.json``. Nothing is written unless the rounded
+weights, loaded as users load them, pass every check.
 """
 
 import json
 import sys
 import tempfile
 from collections import Counter
-from itertools import product, zip_longest
+from itertools import product
 from pathlib import Path
 from textwrap import fill
 from unittest import mock
@@ -34,11 +34,11 @@ from trueshift.testing import assert_invariant
 from trueshift.utils.files import json_text, write_whole
 
 LIMIT = 6_000_000  # bytes
+TAG = "cifar10"
 BATCH = 50
 CFG = ["input_size", "interpolation", "crop_pct", "mean", "std"]
 CFG += ["num_classes", "label_names", "first_conv", "classifier"]
 PAPER = {"paper_name": "Making Vision Transformers Truly Shift-Equivariant", "paper_ids": "arXiv:2305.16316"}
-FAMILIES = {"swin": "Swin", "swinv2": "SwinV2", "cvt": "CvT", "mvitv2": "MViTv2"}
 
 
 class Refused(ValueError):
@@ -87,7 +87,7 @@ def card(about: Recorded) -> str:
         about,
         cfg=cfg,
         adaptive=name.startswith("a_"),
-        family=FAMILIES[name.removeprefix("a_").partition("_")[0]],
+        family=store.title_of(name.removeprefix("a_").partition("_")[0], False).removesuffix("-mini"),
         stored=" and ".join(f"{count:,} in {kind}" for kind, count in stored.items() if kind != "int64"),
         needed=", ".join(f"`{key}={value!r}`" for key, value in about["arguments"].items()) or "nothing",
         mean=tuple(cfg["mean"]),
@@ -137,13 +137,7 @@ def compare(kept: Backbone, loaded: Backbone, images: int = 400, shifts: int = 8
 
 
 def ship(
-    model: Backbone,
-    folder: Path,
-    training: Recorded,
-    measured: Recorded,
-    tag: str = "cifar10",
-    kept_in: str = "float32",
-    **limits: int,
+    model: Backbone, folder: Path, training: Recorded, measured: Recorded, kept_in: str = "float32", **limits: int
 ) -> Path:
     """Check a trained model, read from weights ``kept_in`` some precision; write its files, return the JSON's path."""
     model = model.eval()
@@ -160,7 +154,7 @@ def ship(
     cfg = {key: model.pretrained_cfg[key] for key in CFG if model.pretrained_cfg.get(key) is not None}
     if len(cfg.get("label_names", ())) != model.num_classes:
         raise Refused(f"{model.num_classes} classes, but {len(cfg.get('label_names', ()))} names of them")
-    stem = f"{model.architecture}.{tag}"
+    stem = f"{model.architecture}.{TAG}"
     # left to the user are how the network was trained, and what depends on its use
     free = ("num_classes", "feature_frame")
     arguments = model.changed_arguments().items()
@@ -169,7 +163,7 @@ def ship(
         weights = write_whole(draft / f"{stem}.safetensors", data)
         about = {
             "architecture": model.architecture,
-            "tag": tag,
+            "tag": TAG,
             "arguments": {key: value for key, value in arguments if key not in free and not key.endswith("_rate")},
             "pretrained_cfg": {**cfg, "num_classes": model.num_classes, "license": "apache-2.0", **PAPER},
             "weights": {
@@ -207,35 +201,31 @@ def find_result(source: Path) -> Recorded:
     beside = run.with_name(f"{run.name.removesuffix('.safetensors')}.json")
     own = run / "summary.json"
     if not beside.exists() and not own.exists():
-        raise Refused(f"no result: needs {beside.name} beside it, or --result FILE")
+        raise Refused(f"no result: needs {beside.name} beside it")
     return read_json(beside if beside.exists() else own)
 
 
 def main() -> int:
     allow, folder = {"default": 2, "help": "images whose answer rounding may change"}, {"default": shipped.FOLDER}
-    results = {"nargs": "*", "type": Path, "default": [], "help": "one for each run, in the same order"}
-    parser = record.options(__doc__, result=results, tag="cifar10", allow=allow, shifts=8, folder=folder)
+    parser = record.options(__doc__, allow=allow, shifts=8, folder=folder)
     parser.add_argument("sources", nargs="+", type=Path, metavar="RUN")
-    options = parser.parse_args()
-    if options.result and len(options.result) != len(options.sources):
-        parser.error(f"{len(options.result)} results for {len(options.sources)} runs: needs one for each, or none")
+    given = parser.parse_args()
     refused = 0
-    for source, file in zip_longest(options.sources, options.result):
+    for source in given.sources:
         try:
-            result = read_json(file) if file else find_result(source)
+            result = find_result(source)
             measured = numbers_of(result)
             if measured["top1"] is None:
                 raise Refused("its result has no Top-1: needs that of the run with its evaluation")
             model, kept_in = open_run(source)
             training = training_of(result, model.architecture)
             measured["several"] = over_grids(training["recipe"], training["seed"])
-            limits = {"shifts": options.shifts, "allowed": options.allow}
-            path = ship(model, options.folder, training, measured, options.tag, kept_in, **limits)
+            path = ship(model, given.folder, training, measured, kept_in, shifts=given.shifts, allowed=given.allow)
         except (ValueError, OSError) as error:
             refused += 1
             print(f"not shipped: {source}: {error}", file=sys.stderr)
             continue
-        about = json.loads(path.read_text())
+        about = read_json(path)
         print(f"{path.name}: {about['weights']['bytes']:,} bytes, {json.dumps(about['verified'])}")
     return 1 if refused else 0
 

@@ -22,14 +22,14 @@ from trueshift.testing.images import PHOTOS
 
 def main() -> None:
     swin = "swin_tiny_patch4_window7_224"
-    counts = {"images": 1000, "shifts": 16, "batch": 128, "rounds": 3}
-    words = {"device": "cpu", "precision": "float32", "models": [swin, f"a_{swin}"], "name": ""}
-    options = record.options(__doc__, **counts, **words).parse_args()
+    settings = {"device": "cpu", "precision": "float32", "images": 1000, "shifts": 16, "batch": 128}
+    more = {"rounds": 3, "models": [swin, f"a_{swin}"], "name": ""}
+    options = record.options(__doc__, **settings, **more).parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     with tempfile.TemporaryDirectory() as folder:
         source = write_photographs(Path(folder), options.images)
         rows = [compare(name, source, options) for name in options.models]
-    result = {key: getattr(options, key) for key in ("device", "precision", "images", "shifts", "batch")}
+    result = {key: getattr(options, key) for key in settings}
     name = options.name or f"audit_overhead_{options.device}"
     print(record.write(name, {**result, "rows": rows}, seed=0))
 

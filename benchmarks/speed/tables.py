@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.common.contestants import ADAPTIVE, FAMILIES, KEPT, REFERENCE
-from benchmarks.common.record import NOT_YET, Table, cell, listing, load, load_all, machine, table
+from benchmarks.common.record import NOT_YET, Table, cell, listing, load, load_all, machine, rows_of, table
 from trueshift import create_model
 
 TITLES = {family.name: family.title or family.name for family in (FAMILIES | KEPT).values()}
@@ -178,18 +178,16 @@ def summary() -> str:
 
 def trainer() -> str:
     """Training on real data beside the bare network."""
-    rows = []
-    for recorded in [load(f"training_speed_{name}") for name in ("swin_tiny", "a_swin_tiny")]:
-        result = recorded["result"]
-        for row in result["rows"]:
-            tests = ", ".join(f"{100 * entry['model_top1']:.1f}" for entry in row["log"] if entry["kind"] == "test")
-            speed = result["batch"] / seconds_per_step(row["log"])
-            rows.append({**row, "tests": tests, "speed": speed, "kept": speed / row["bare_median"]})
+    rows = rows_of("training_speed_swin_tiny") + rows_of("training_speed_a_swin_tiny")
+    for row in rows:
+        row["tests"] = ", ".join(f"{100 * entry['model_top1']:.1f}" for entry in row["log"] if entry["kind"] == "test")
+        row["speed"] = row["batch"] / seconds_per_step(row["log"])
+        row["kept"] = row["speed"] / row["bare_median"]
     head = "model | bare | training | kept | Top-1 after each epoch | C-Cons. of the final weights | bit-identical"
     form = "`{model}` | {bare_median:,.0f} img/s | {speed:,.0f} img/s | {kept:.0%} | {tests} %"
     form += "".join(f" | {{evaluation[circular][{key}][rate]:.2%}}" for key in ("consistency", "bit_exact"))
     note = (
-        f"{result['precision']}, compiled, batch {result['batch']}, on {machine(recorded)}; consistency in float32 on "
+        f"{row['precision']}, compiled, batch {row['batch']}, on {machine(row)}; consistency in float32 on "
         "10,000 test images. Training's speed is the slope of time over steps in its log, since the clock of these "
         "runs did not wait for the last step of an interval. The logs are in `results/training_speed_*.json`."
     )
@@ -205,25 +203,21 @@ def seconds_per_step(log: list[Result]) -> float:
 
 def graphed_steps() -> str:
     """A training step as one CUDA graph beside the eager one, which was measured just before."""
-    recorded = load("graph_speed")
-    found = recorded["result"]["rows"]
+    found = rows_of("graph_speed")
     rows = [{**row, "before": found[number - 1]["milliseconds"]} for number, row in enumerate(found) if row["graph"]]
     for row in rows:
-        row |= {"how": ", compiled" * row["compiled"], "times": row["before"] / row["milliseconds"]}
-    form = "`{model}`, batch {batch}{how} | {before:.1f} ms | {milliseconds:.1f} ms | {times:.1f}"
-    note = f"bf16, 32 pixels, on {machine(recorded)}."
+        row["times"] = row["before"] / row["milliseconds"]
+    form = "`{model}`, batch {batch} | {before:.1f} ms | {milliseconds:.1f} ms | {times:.1f}"
+    note = f"bf16, 32 pixels, on {machine(found[0])}."
     return listing("network | a step | as one graph | times as fast", form, rows, note)
 
 
 def audit() -> str:
-    rows = []
-    for recorded in load_all("audit_overhead_*"):
-        for row in recorded["result"]["rows"]:
-            where = recorded["machine"]["gpu"] or recorded["machine"]["processor"]
-            rounds = ", ".join(f"{ratio:.2f}" for ratio in row["ratios"])
-            rows.append({**recorded["result"], **row, "where": where, "rounds": rounds})
+    rows = rows_of("audit_overhead_*")
+    for row in rows:
+        row["rounds"] = ", ".join(f"{ratio:.2f}" for ratio in row["ratios"])
     head = "where | model | images, batch | forward passes | audit | ratio (each round) | memory beyond the passes"
-    form = "{where}, {precision} | {model} | {images}, {batch} | {bare_seconds:.1f} s | {audit_seconds:.1f} s"
+    form = "{place}, {precision} | {model} | {images}, {batch} | {bare_seconds:.1f} s | {audit_seconds:.1f} s"
     return listing(head, f"{form} | {{ratio:.2f}} ({{rounds}}) | {{extra_memory_mib:.0f}} MiB", rows)
 
 

@@ -29,12 +29,11 @@ STEPS_PER_ROUND = 20
 WARM_UP = 50  # steps before those that are counted with and without a graph
 
 
-def trained(recipe: str, batch: int, given: argparse.Namespace, **options: object) -> tuple[Trainer, dict, list[dict]]:
+def trained(recipe: str, given: argparse.Namespace, **options: object) -> tuple[Trainer, dict, list[dict]]:
     """A finished run, its summary and its log."""
-    options |= {"config": recipe, "data.path": given.data, "batch_size": batch, "seed": given.seed}
+    options |= {"config": recipe, "data.path": given.data, "seed": given.seed, "log.tensorboard": "false"}
     with tempfile.TemporaryDirectory() as folder, StopRequest() as stop:
-        options |= {"output": folder, "log.tensorboard": "false"}
-        words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+        words = [word for key, value in options.items() for word in (f"--{key}", str(value))] + ["--output", folder]
         trainer = Trainer(parse_arguments(words).config, torch.device(inference_device("auto")), Console(), stop)
         if trainer.run():
             raise SystemExit("training did not end well")
@@ -45,7 +44,7 @@ def beside_the_bare_network(name: str, batch: int, given: argparse.Namespace) ->
     options = {"precision": given.precision, "log.every_steps": STEPS_PER_ROUND, "max_steps": given.max_steps}
     options |= {"schedule.epochs": given.epochs, "schedule.warmup_epochs": 0.5, "schedule.cooldown_epochs": 0}
     options |= {} if given.evaluate else {"evaluate.protocols": "[]", "evaluate.limit": 512}
-    trainer, summary, log = trained(f"cifar10/{name}_circular", batch, given, **options)
+    trainer, summary, log = trained(f"cifar10/{name}_circular", given, batch_size=batch, **options)
     bare = bare_rounds(trainer, given.rounds)
     row = {"model": name, "bare": [round(speed, 1) for speed in bare], "bare_median": round(median(bare), 1)}
     row |= {"seconds": summary["seconds"], "evaluation": summary.get("evaluation"), "log": log}
@@ -82,10 +81,10 @@ def graphed(given: argparse.Namespace) -> None:
     limits |= {"evaluate.protocols": "[]", "evaluate.limit": 100, "evaluate.every_epochs": 1000}
     for model, batch, graph in product(given.models, given.batch or [96, 512], (False, True)):
         recipe = f"cifar10_small/{model}{'_random_grids' * model.startswith('a_')}"
-        *_, log = trained(recipe, batch, given, compile=given.compile, cuda_graph=graph, **limits)
+        *_, log = trained(recipe, given, batch_size=batch, cuda_graph=graph, **limits)
         seconds = sum(entry["seconds"] for entry in log if entry["kind"] == "train" and entry["step"] > WARM_UP)
-        settings = {"model": model, "batch": batch, "compiled": given.compile, "graph": graph}
-        rows.append({**settings, "milliseconds": round(1e3 * seconds / steps, 3)})
+        milliseconds = round(1e3 * seconds / steps, 3)
+        rows.append({"model": model, "batch": batch, "graph": graph, "milliseconds": milliseconds})
         print(rows[-1], flush=True)
         record.write("graph_speed", {"rows": rows}, given.seed)
         torch.compiler.reset()
@@ -104,7 +103,6 @@ def main() -> None:
         seed=0,
         evaluate={"default": False, "help": "the recipe's protocols on the final weights"},
         graph={"default": False, "help": "of small networks, whose steps take the host longer than the GPU"},
-        compile={"default": False, "help": "those with and without a graph"},
     ).parse_args()
     if given.graph:
         graphed(given)

@@ -334,12 +334,12 @@ def test_a_run_is_shipped_by_one_command(kept, shipping, made, monkeypatch, tmp_
     target.mkdir()
     made[1]["a_swin_mini"].save_pretrained(run / "final", num_classes=10, label_names=list(CIFAR10_CLASSES))
     source = keep_weights(run / "final", tmp_path / "swin_seed3.safetensors") if kept else run
-    (tmp_path / "swin_seed3.json").write_text(json.dumps({"commit": "abc", "seed": 3, "result": RUN}))
+    result = tmp_path / ("swin_seed3.json" if kept else "a_swin_mini.json")
+    result.write_text(json.dumps({"commit": "abc", "seed": 3, "result": RUN}))
     verified = json.loads((made[0] / "a_swin_mini_patch2_window4_32.cifar10.json").read_text())["verified"]
     monkeypatch.setattr(shipping, "compare", lambda *given, **limits: verified)
     words = ["ship_weights.py", str(source), str(tmp_path / "nothing"), "--folder", str(target)]
-    results = ["--result", str(tmp_path / "swin_seed3.json"), str(tmp_path / "none.json")]
-    monkeypatch.setattr(sys, "argv", [*words, *results])
+    monkeypatch.setattr(sys, "argv", words)
     assert shipping.main() == 1  # there is no second run, and the first is shipped all the same
     message = capsys.readouterr()
     assert "a_swin_mini_patch2_window4_32.cifar10.json" in message.out
