@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_checks import narrow
 from torch import nn
 from unchecked import in_own_process
 
@@ -266,54 +265,75 @@ def test_a_clip_begins_anew_after_reset():
         trueshift.video(nn.Identity(), CROP, lead=-1)
 
 
-FAMILIES = ("swin", "swinv2", "cvt", "mvitv2")
+class Twice(nn.Module):
+    """As transformers has them: an image by name, outputs of several kinds, and labels that go with the images."""
+
+    def forward(self, pixel_values, labels=None):
+        logits = pixel_values.mean((2, 3))
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return {"logits": logits, "loss": loss, "name": "twice"}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_mean_over_grids_is_exact_and_is_the_mean(family):
-    torch.manual_seed(0)
-    network = trueshift.create_model(f"a_{family}_mini", **narrow(family)).eval()
-    model = trueshift.mean_over_grids(network, 4)
-    image = torch.cat([torch.rand(1, 3, 32, 32), hostile_images(32)["one bright pixel"][None]])
-    with torch.no_grad():
-        logits = model(image)
-        shifted = model(torch.stack([image[0].roll((5, 2), (1, 2)), image[1].roll((31, 1), (1, 2))]))
-        assert torch.equal(shifted, logits)
-        same = trueshift.create_model(f"a_{family}_mini", **narrow(family), grids=4).eval()
-        same.load_state_dict(network.state_dict())
-        assert torch.equal(same(image), logits)
-        chosen = network.patch_embed.choose(image).offset
-        each = [network(image, start=chosen + away) for away in motion.displacements(4, model.stride)]
-        torch.testing.assert_close(logits, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(each[0], network(image), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(each[0], each[1])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: trueshift.steady(model, CROP),
+        lambda model: trueshift.steady(model, CROP, crops=2),
+        lambda model: trueshift.video(model, CROP),
+        lambda model: trueshift.mean_over_grids(model, 4, stride=2),
+        lambda model: trueshift.canonicalize(trueshift.mean_over_grids(model, 4, stride=2)),
+    ],
+    ids=["steady", "two crops", "video", "mean over grids", "nested"],
+)
+def test_images_by_name_and_labels_of_each_image(wrap):
+    image, labels = torch.rand(2, 3, VIEW, VIEW), torch.tensor([2, 0])
+    named, first = wrap(Twice())(pixel_values=image, labels=labels), wrap(Twice())(image, labels)
+    assert torch.equal(named["logits"], first["logits"])
+    assert named["logits"].shape == (2, 3)
+    assert torch.equal(named["loss"], first["loss"])
+    assert named["name"] == "twice"
+    assert wrap(Twice())(image)["loss"] is None
+    with pytest.raises(TypeError, match="needs \\[B, C, H, W\\] as the first argument, or as pixel_values"):
+        wrap(Twice())()
 
 
-def test_a_network_with_several_grids_is_saved_so_and_trains_on_one(tmp_path):
-    torch.manual_seed(0)
-    model, image = trueshift.create_model("a_swin_mini", **narrow("swin"), grids=2).eval(), torch.rand(2, 3, 32, 32)
-    model.save_pretrained(tmp_path)
-    again = trueshift.from_pretrained(tmp_path).eval()
-    assert again.config.grids == 2
-    with torch.no_grad():
-        assert torch.equal(again(image), model(image))
-        one = model.train()(image)
-        assert torch.equal(one, model.forward_head(model.forward_features(image)))
-        assert not torch.allclose(one, model.eval()(image))
-    for name, grids, needed in (("swin_mini", 2, "needs 1, or"), ("a_swin_mini", 3, "needs one of 1, 2, 4")):
-        with pytest.raises(ValueError, match=f"{grids} grids.*{needed}"):
-            trueshift.create_model(name, **narrow("swin"), grids=grids)
+class Classes(nn.Module):
+    def forward(self, image):
+        return image.mean((2, 3)).argmax(1)
 
 
-def test_a_mean_over_the_grids_of_any_model():
-    class Corner(nn.Module):
-        def forward(self, image):
-            return {"logits": image[:, :, 0, 0]}
+def test_classes_have_no_mean():
+    for wrap in (lambda model: trueshift.steady(model, CROP, 2), lambda model: trueshift.mean_over_grids(model, 2, 4)):
+        with pytest.raises(TypeError, match="int64 has no mean: needs a model that gives logits"):
+            wrap(Classes())(torch.rand(1, 3, VIEW, VIEW))
 
-    image = torch.rand(2, 3, 8, 8)
-    found = trueshift.mean_over_grids(Corner(), 4, stride=4)(image)["logits"]
-    torch.testing.assert_close(found, image[:, :, :4:2, :4:2].mean((2, 3)))
-    with pytest.raises(ValueError, match="needs stride"):
-        trueshift.mean_over_grids(Corner(), 4)
-    with pytest.raises(ValueError, match="3 grids: needs one of 1, 2, 4, 8, 16"):
-        trueshift.mean_over_grids(Corner(), 3, stride=4)
+
+@in_own_process
+def test_any_number_of_images_once_exported():
+    for model in (
+        trueshift.steady(nn.Conv2d(3, 4, 3), CROP),
+        trueshift.steady(nn.Conv2d(3, 4, 3), CROP, crops=2),
+        trueshift.mean_over_grids(nn.Conv2d(3, 4, 3), 4, stride=2),
+    ):
+        sizes = ({0: torch.export.Dim("batch")},)
+        program = torch.export.export(model.eval(), (torch.rand(2, 3, VIEW, VIEW),), dynamic_shapes=sizes, strict=False)
+        image = torch.rand(3, 3, VIEW, VIEW)
+        assert torch.equal(program.module()(image), model(image))
+
+
+def test_frames_in_one_buffer_are_those_in_their_own():
+    photo = next(iter(photographs(128).values()))[None]
+    own, shared = (trueshift.video(nn.Identity(), 32) for _ in range(2))
+    buffer = torch.empty(1, 3, 64, 64)
+    for left in range(30):
+        frame = photo[:, :, 30:94, left : left + 64]
+        assert torch.equal(own(frame), shared(buffer.copy_(frame)))
+        assert torch.equal(own.jumped, shared.jumped)
+
+
+@pytest.mark.parametrize("factor", [1e-38, 1e-30, 1e30])
+def test_motion_is_found_whatever_the_range_of_pixels(factor):
+    image = next(iter(photographs(80).values()))[None].double() * factor
+    for dtype in (torch.float32, torch.float64):
+        first, second = image[:, :, 8:72, 8:72].to(dtype), image[:, :, 9:73, 10:74].to(dtype)
+        assert motion.image_motion(first, second).tolist() == [[-1, -2]]

@@ -285,3 +285,8 @@ def test_an_export_that_fails_leaves_the_model_as_it_was(monkeypatch, tmp_path):
     assert model.training
     assert not model.head.training
     assert not list(tmp_path.iterdir())
+
+
+def test_a_video_has_a_memory_that_a_graph_has_not(tmp_path):
+    with pytest.raises(TypeError, match=r"needs steady\(model, size\)"):
+        export_onnx(ts.video(create_model("a_swin_mini"), 32), tmp_path / "video.onnx", 40)

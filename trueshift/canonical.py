@@ -63,7 +63,30 @@ def origin(model: nn.Module, image: Float[Tensor, "B C *T H W"]) -> Int64[Tensor
     )
 
 
-class Canonicalize(nn.Module):
+class ImageWrapper(nn.Module):
+    """A model that is shown something else than the image that was given, first or as ``pixel_values``.
+
+    ``respond(model, image, ...)`` calls the model, which takes its image where the wrapper's was given.
+    """
+
+    model: nn.Module
+    respond: Callable[..., Any]
+
+    def forward(self, image: Float[Tensor, "B C H W"] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """The model's output on what it is shown."""
+        named = image is None  # as transformers calls it
+        image = kwargs.pop("pixel_values", None) if image is None else image
+        if image is None:
+            raise TypeError("no image was given: needs [B, C, H, W] as the first argument, or as pixel_values")
+        check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
+
+        def model(shown: Tensor, *more: Any, **words: Any) -> Any:
+            return self.model(*more, pixel_values=shown, **words) if named else self.model(shown, *more, **words)
+
+        return self.respond(model, image, *args, **kwargs)
+
+
+class Canonicalize(ImageWrapper):
     """See :func:`canonicalize`."""
 
     def __init__(self, model: nn.Module, dense: bool | str | Back, circular: str = "both") -> None:
@@ -80,18 +103,13 @@ class Canonicalize(nn.Module):
         chooses = next((part for part in self.model.modules() if isinstance(part, FrameConv)), None)
         return canonical_origin(image, self.frame, self.circular) if chooses is None else chooses.origin(image)
 
-    def forward(self, image: Float[Tensor, "B C H W"] | None = None, *args: Any, **kwargs: Any) -> Any:
+    def respond(self, model: Callable[..., Any], image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The model's output on the image in its canonical frame; dense maps rolled back to the image's own."""
-        named = image is None  # as transformers calls it
-        image = kwargs.pop("pixel_values", None) if image is None else image
-        if image is None:
-            raise TypeError("no image was given: needs [B, C, H, W] as the first argument, or as pixel_values")
-        check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
         start, size = self.origin(image), (image.shape[2], image.shape[3])
         moved = circular_shift(image, start, IMAGE_DIMS)
         if self.dense:  # what lies on the pixels moves along
             args, kwargs = tree_map(lambda part: _rolled(part, start) if _lies_on(part, size) else part, (args, kwargs))
-        output = self.model(*args, pixel_values=moved, **kwargs) if named else self.model(moved, *args, **kwargs)
+        output = model(moved, *args, **kwargs)
         if callable(self.dense):
             return self.dense(output, start, size)
         return to_image_frame(output, start, size, self.dense == "pixel") if self.dense else output

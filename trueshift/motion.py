@@ -14,7 +14,9 @@ mod-minimizer of Groot Koerkamp and Pibiri, WABI 2024, chooses parts of strings 
 a crop gets the same score wherever it lies; a hash of the crop decides exact ties.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import torch
@@ -22,8 +24,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor, nn
 
+from .canonical import Canonicalize, ImageWrapper
 from .layers.tokenize import AdaptiveTokenize, check_image
-from .ops.geometry.grid import displacements, mean_of_each
+from .ops.geometry.grid import displacements, mean_of_each, repeat_each
 from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from .ops.nn.autocast import without_autocast
 from .ops.selection.choose import choose
@@ -74,12 +77,12 @@ def crop_scores(image: Float[Tensor, "B C H W"], size: Pair) -> Float64[Tensor, 
     return scores
 
 
-class Steady(nn.Module):
+class Steady(ImageWrapper):
     """See :func:`steady`."""
 
     def __init__(self, model: nn.Module, size: int | Pair, crops: int = 1) -> None:
         super().__init__()
-        self.model, self.size, self.crops = model, pair(size), crops
+        self.model, self.size, self.crops = model, pair(size), index(crops)
         if min(self.size) < SUPPORT:
             raise ValueError(f"a crop of {self.size[0]} x {self.size[1]} pixels: needs at least {SUPPORT} each way")
         if crops < 1:
@@ -126,19 +129,20 @@ class Steady(nn.Module):
                 able = able.flatten(1).scatter(1, place, -1).view_as(scores)
         return found
 
-    def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
+    def respond(self, model: Callable[..., Any], image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The model's output on the chosen crop, or the mean of its outputs on several."""
         chosen = self.best(image, self.crops)
         if len(chosen) == 1:
-            return self.model(crop_at(image, chosen[0].offset, self.size), *args, **kwargs)
+            return model(crop_at(image, chosen[0].offset, self.size), *args, **kwargs)
         seen = torch.stack([crop_at(image, crop.offset, self.size) for crop in chosen], 1).flatten(0, 1)
-        return mean_of_each(self.model(seen, *args, **kwargs), len(chosen))
+        args, kwargs = repeat_each((args, kwargs), image.shape[0], len(chosen))
+        return mean_of_each(model(seen, *args, **kwargs), len(chosen))
 
 
 def crop_at(image: Shaped[Tensor, "B C H W"], offset: Int64[Tensor, "B 2"], size: Pair) -> Shaped[Tensor, "B C h w"]:
     """The crop of each image that starts at its offset."""
     rows, columns = (offset[:, axis, None] + torch.arange(size[axis], device=offset.device) for axis in (0, 1))
-    each = torch.arange(len(image), device=offset.device)[:, None, None]
+    each = torch.arange(image.shape[0], device=offset.device)[:, None, None]
     return image.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2).contiguous()
 
 
@@ -160,10 +164,10 @@ def steady(model: nn.Module, size: int | Pair, crops: int = 1) -> Steady:
     chosen in A, then ``f(A) == f(B)``, bit for bit; with several crops, if they contain all of each other's.
 
     Args:
-        model: takes images ``[B, C, H, W]`` first; further arguments are passed on.
+        model: takes images ``[B, C, H, W]`` first, or as ``pixel_values``; further arguments are passed on.
         size: height and width of the crop, the model's input.
         crops: how many of the best crops the model sees, in one batch; its outputs are averaged as they are, logits in
-            general.
+            general, and arguments with a row for each image are repeated.
 
     >>> from torchvision.models import resnet18
     >>> model, scene = trueshift.steady(resnet18(), 64).eval(), torch.rand(1, 3, 80, 99)
@@ -174,7 +178,7 @@ def steady(model: nn.Module, size: int | Pair, crops: int = 1) -> Steady:
     return Steady(model, size, crops)
 
 
-class Video(nn.Module):
+class Video(ImageWrapper):
     """See :func:`video`.
 
     Attributes:
@@ -189,6 +193,11 @@ class Video(nn.Module):
         self.steady = Steady(model, size)
         self.lead = lead
         self.reset()
+
+    @property
+    def model(self) -> nn.Module:  # type: ignore[override]
+        """The wrapped model."""
+        return self.steady.model
 
     def reset(self) -> None:
         """Forget the last frame: another clip begins."""
@@ -215,12 +224,12 @@ class Video(nn.Module):
             rival, own = (spots.gather(1, at[:, :1] * (room[1] + 1) + at[:, 1:])[:, 0] for at in (best, kept))
             self.jumped = (kept != moved).any(1) | (rival > (1 + self.lead) * own)
             offset = torch.where(self.jumped[:, None], best, kept)
-        self.last, self.offset = frame, offset
+        self.last, self.offset = frame.detach().clone(), offset  # the caller may write the next frame into this one
         return offset
 
-    def forward(self, frame: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
+    def respond(self, model: Callable[..., Any], frame: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The model's output on the crop that goes with the content."""
-        return self.steady.model(crop_at(frame, self.follow(frame), self.steady.size), *args, **kwargs)
+        return model(crop_at(frame, self.follow(frame), self.steady.size), *args, **kwargs)
 
 
 def _stays_long(step: Int64[Tensor, "B 2"], room: list[int]) -> Bool[Tensor, "B h w"]:
@@ -235,8 +244,13 @@ def _stays_long(step: Int64[Tensor, "B 2"], room: list[int]) -> Bool[Tensor, "B 
 def image_motion(before: Float[Tensor, "B C H W"], after: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
     """How many whole pixels the content moved down and right, by phase correlation: at most half the image."""
     size = before.shape[2:]
+    wide = torch.promote_types(before.dtype, torch.float32)
+    before, after = before.to(wide), after.to(wide)
     windows = [torch.hann_window(length, periodic=False, device=before.device)[:, None] for length in size]
-    flat = [(each.float() - each.float().mean((2, 3), keepdim=True)).sum(1) for each in (before, after)]
+    largest = torch.maximum(before.abs().amax((1, 2, 3)), after.abs().amax((1, 2, 3)))[:, None, None, None]
+    largest = largest.clamp_min(torch.finfo(largest.dtype).tiny)  # so that no product below is too large or too small
+    scaled = [(each / largest).float() for each in (before, after)]
+    flat = [(each - each.mean((2, 3), keepdim=True)).sum(1) for each in scaled]
     faded = [each * windows[0] * windows[1].T for each in flat]  # the border would correlate with itself
     first, second = torch.fft.rfft2(faded[0]), torch.fft.rfft2(faded[1])
     cross = second * first.conj()
@@ -254,7 +268,8 @@ def video(model: nn.Module, size: int | Pair, lead: float = 1.0) -> Video:
     order, and call ``reset()`` before the next. The clips of a batch go in step.
 
     Shift law: where content only moves, by whole pixels, and the crop stays in view and none is better by ``lead``, the
-    output is bit-identical from frame to frame.
+    output is bit-identical from frame to frame. The motion must be found: of a smooth gradient, of few points, or of
+    more than a quarter of the frame at a time, phase correlation may find another.
 
     Args:
         model: takes images ``[B, C, H, W]`` first; further arguments are passed on.
@@ -270,25 +285,26 @@ def video(model: nn.Module, size: int | Pair, lead: float = 1.0) -> Video:
     return Video(model, size, lead)
 
 
-class MeanOverGrids(nn.Module):
+class MeanOverGrids(ImageWrapper):
     """See :func:`mean_over_grids`."""
 
     def __init__(self, model: nn.Module, grids: int, stride: Pair) -> None:
         super().__init__()
-        self.model, self.grids, self.stride = model, grids, stride
+        self.model, self.grids, self.stride = model, index(grids), stride
         displacements(grids, stride)  # refuses what the patches do not have
 
     def extra_repr(self) -> str:
         """Show the number of grids."""
         return f"grids={self.grids}"
 
-    def forward(self, image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
+    def respond(self, model: Callable[..., Any], image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The mean of the model's outputs on all grids, in one batch."""
         if tokenizer := adaptive_tokenizer(self.model):
-            return tokenizer.mean_over_grids(self.model, image, self.grids, *args, **kwargs)
-        away = displacements(self.grids, self.stride, image.device).repeat(len(image), 1)
+            return tokenizer.mean_over_grids(model, image, self.grids, *args, **kwargs)
+        away = displacements(self.grids, self.stride, image.device).repeat(image.shape[0], 1)
         moved = circular_shift(image.repeat_interleave(self.grids, 0), away, IMAGE_DIMS)
-        return mean_of_each(self.model(moved, *args, **kwargs), self.grids)
+        args, kwargs = repeat_each((args, kwargs), image.shape[0], self.grids)
+        return mean_of_each(model(moved, *args, **kwargs), self.grids)
 
 
 def adaptive_tokenizer(model: nn.Module) -> AdaptiveTokenize | None:
@@ -297,13 +313,19 @@ def adaptive_tokenizer(model: nn.Module) -> AdaptiveTokenize | None:
     return layer if isinstance(layer, AdaptiveTokenize) and layer.anchor and layer.criterion.adaptive else None
 
 
+def _undoes_shifts(part: nn.Module) -> bool:
+    """Whether a layer shows the rest of a network the same for every circular shift."""
+    return isinstance(part, Canonicalize) or (isinstance(part, AdaptiveTokenize) and part.anchor)
+
+
 def mean_over_grids(model: nn.Module, grids: int = 4, stride: int | Pair | None = None) -> MeanOverGrids:
     """Wrap a model so that its output is the mean over several grids of patches, in one batch of ``grids`` passes.
 
     One of our adaptive networks keeps the grid that it chooses and adds others at fixed distances from it: the output
     stays bit-identical under circular shifts. ``create_model(..., grids=4)`` makes such a network. Any other model is
     shown the image rolled by so many pixels, which is a mean over its grids and no guarantee; ``canonicalize`` around
-    it gives that.
+    the mean gives that. A model that is exact already (``canonicalize``, ``anchor=True``, ``adapt`` of a ViT) undoes
+    the roll, and is refused.
 
     Shift law: for adaptive networks ``f(S x) == f(x)``, bit for bit.
 
@@ -321,5 +343,10 @@ def mean_over_grids(model: nn.Module, grids: int = 4, stride: int | Pair | None 
     found = stride or getattr(layer, "patch_size", None)
     if found is None:
         raise ValueError(f"a {type(model).__name__} does not say how large its patches are: needs stride")
+    if adaptive_tokenizer(model) is None and any(map(_undoes_shifts, model.modules())):
+        raise ValueError(
+            f"a {type(model).__name__} that gives one answer under every circular shift sees no further grids: needs "
+            f"canonicalize(mean_over_grids(ordinary, {grids})), around the ordinary model"
+        )
     rows, columns = pair(found)
     return MeanOverGrids(model, grids, (1 if getattr(layer, "fixed_rows", False) else rows, columns))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .layers.patch_conv import AdaptivePatchConv
 from .layers.tokenize import check_size
 from .models.backbone import Backbone
+from .motion import Video
 from .ops.geometry.shift import Pair, pair
 from .tasks import UperNet
 from .utils.checks import import_optional
@@ -59,6 +60,8 @@ def export_onnx(
     backbone = model.encoder if isinstance(model, UperNet) else model
     if origins and not isinstance(model, Backbone):
         raise ValueError(f"origins: needs a backbone of trueshift alone, not a {type(model).__name__}")
+    if any(isinstance(part, Video) for part in model.modules()):
+        raise TypeError("a Video has a memory, which a graph has not: needs steady(model, size)")
     if opset < OPSET:
         raise ValueError(f"opset {opset}: needs at least {OPSET}, which has integer operators on bits")
     if batch is not None and batch < 1:

@@ -135,5 +135,27 @@ def displacements(grids: int, stride: Pair, device: torch.device | None = None) 
 
 
 def mean_of_each(output: Any, count: int) -> Any:
-    """The mean of so many outputs for each image, which stand side by side in a batch."""
-    return tree_map(lambda part: part.unflatten(0, (-1, count)).mean(1), output)
+    """The mean of so many outputs for each image, which stand side by side in a batch.
+
+    What is no tensor, or a number that stands for the whole batch, such as a loss, stays as it is.
+    """
+
+    def mean(part: Any) -> Any:
+        if not isinstance(part, Tensor) or part.dim() == 0:
+            return part
+        if not part.is_floating_point():
+            raise TypeError(f"an output of {part.dtype} has no mean: needs a model that gives logits")
+        return part.unflatten(0, (-1, count)).mean(1)
+
+    return tree_map(mean, output)
+
+
+def repeat_each(given: Any, images: int, count: int) -> Any:
+    """Arguments for ``count`` views of each image: tensors with a row for each image are repeated."""
+
+    def repeated(part: Any) -> Any:
+        if isinstance(part, Tensor) and part.dim() and part.shape[0] == images:
+            return part.repeat_interleave(count, 0)
+        return part
+
+    return tree_map(repeated, given)

@@ -27,8 +27,9 @@ def pair(value: int | Sequence[int]) -> Pair:
     """``3 -> (3, 3)``; a pair stays as it is."""
     if isinstance(value, int):
         return value, value
-    first, second = value
-    return int(first), int(second)
+    if not isinstance(value, Sequence) or len(value) != 2 or any(type(part) is str for part in value):
+        raise TypeError(f"{value!r}: needs a whole number, or two, for rows and columns")
+    return int(value[0]), int(value[1])
 
 
 def modulo(position: Int[Tensor, "B 2"], size: Pair) -> Int[Tensor, "B 2"]:
