@@ -131,6 +131,16 @@ def test_rounding_is_no_disagreement(name):
     assert fault_of_compiler(model, lambda: loss(-(2.0**-9)), lambda: loss(2.0**-9), loss) is None
 
 
+def test_the_compilers_own_reason_is_given():
+    """It says it first; advice on debugging comes last."""
+    model, loss = network("swin_mini")
+
+    def by_compiler():
+        raise RuntimeError("no kernel for this product\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace")
+
+    assert fault_of_compiler(model, by_compiler, loss, loss) == "RuntimeError: no kernel for this product"
+
+
 def of(*values):
     return {f"weight{number}": torch.tensor([value]) for number, value in enumerate(values)}
 

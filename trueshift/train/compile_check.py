@@ -8,6 +8,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
+from ..utils.checks import first_line
 from ..utils.distributed import gathered
 
 ALLOWED = 0.45  # of a parameter's gradient (an adaptive network may choose other grids for an image or two), and
@@ -98,5 +99,5 @@ def fault_of_compiler(
             warnings.warn("Too little memory to compare the compiled network's gradients", stacklevel=2)
             reason = None
         except Exception as error:  # compilers fail in many ways
-            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:200]}"
+            reason = f"{type(error).__name__}: {first_line(error)}"  # the last one tells of debugging options
     return next(filter(None, gathered(reason)), None)  # processes must agree
