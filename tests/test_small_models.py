@@ -205,14 +205,15 @@ def run_codes(monkeypatch, tmp_path):
     """Run Python code in place of trainings."""
     monkeypatch.setattr(processes, "TRAIN", (sys.executable, "-S", "-c"))
 
-    def run(*waves, at_once, limit_s=0, finished=lambda name: None):
-        jobs = [{name: [code] for name, code in wave.items()} for wave in waves]
-        return processes.run_jobs(jobs, tmp_path, at_once, limit_s, finished)
+    def run(codes, at_once, limit_s=0, finished=lambda name: None, **after):
+        jobs = {name: [code] for name, code in codes.items()}
+        return processes.run_jobs(jobs, tmp_path, at_once, limit_s, finished, after)
 
     return run
 
 
 def test_jobs_run_few_at_a_time_and_only_good_ones_are_finished(run_codes, tmp_path, capsys):
+    """Each after those that it needs, and not at all if these fail."""
     order, done = tmp_path / "order", []
 
     def finished(name):
@@ -221,22 +222,31 @@ def test_jobs_run_few_at_a_time_and_only_good_ones_are_finished(run_codes, tmp_p
             raise ValueError("no room")
 
     note = f"import time; f = open({str(order)!r}, 'a'); f.write('+'); f.flush(); time.sleep(0.1); f.write('-')"
-    waves = {"a": note, "b": note, "d": "raise SystemExit(3)"}, {"c": note}
-    assert run_codes(*waves, at_once=1, finished=finished) == 75
+    codes = {"c": note, "e": note, "a": note, "b": note, "d": "raise SystemExit(3)"}
+    assert run_codes(codes, at_once=1, finished=finished, c={"a"}, e={"c", "d"}) == 75
     assert order.read_text() == "+-+-+-"
-    assert sorted(done) == ["a", "b", "c"]
+    assert done == ["a", "b", "c"]
     shown = capsys.readouterr().out
     assert "b: done, but ValueError: no room" in shown
     assert "d: exit code 3, see " in shown
-    assert shown.index("d: exit code") < shown.index("c: done")  # one wave after the other
-    assert "2 of 4 done" in shown
-    assert run_codes({"a": "pass"}, at_once=1) == 0
+    assert "e: not begun, since" in shown
+    assert "2 of 5 done" in shown
+    assert run_codes({"a": "pass"}, at_once=1, a={"of another call"}) == 0
+
+
+def test_a_job_waits_for_those_it_comes_after_alone(run_codes, tmp_path):
+    """Not for all that began with them."""
+    begun = tmp_path / "begun"
+    slow = f"import os, time\nwhile not os.path.exists({str(begun)!r}): time.sleep(0.05)"
+    codes = {"first": "pass", "slow": slow, "second": f"open({str(begun)!r}, 'w')"}
+    assert run_codes(codes, at_once=2, limit_s=30, second={"first"}) == 0
 
 
 def test_when_time_is_over_all_are_stopped_and_nothing_is_finished(run_codes, capsys):
     saves = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); time.sleep(60)"
     done, began = [], time.monotonic()
-    assert run_codes({"a": saves, "b": saves}, {"c": "pass"}, at_once=2, limit_s=0.5, finished=done.append)
+    codes = {"a": saves, "b": saves, "c": "pass"}
+    assert run_codes(codes, at_once=2, limit_s=0.5, finished=done.append)
     assert not done
     assert time.monotonic() - began < 20
     shown = capsys.readouterr().out

@@ -28,7 +28,7 @@ def main() -> int:
         record.write(f"camvid_{name}", result, given.seed)
 
     jobs = {name: ["--config", f"camvid/{name}", "--output", str(given.work / name), *more] for name in given.models}
-    return run_jobs([jobs], given.work, 1, 0, finished)
+    return run_jobs(jobs, given.work, 1, 0, finished)
 
 
 def table() -> str:

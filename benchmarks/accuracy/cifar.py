@@ -66,10 +66,10 @@ def _train(given: argparse.Namespace, runs: list[Run]) -> int:
             print(f"{run.name}: finished before", flush=True)
         else:
             waiting[run.name] = run
-    first, later = {}, {}
+    jobs, after = {}, {}
     for name, run in waiting.items():
         missing = [needed for needed in run.needed.values() if needed.weights() is None]
-        (later if missing else first)[name] = run.command(given.data, more)
+        jobs[name], after[name] = run.command(given.data, more), {needed.name for needed in missing}
         if absent := [needed for needed in missing if needed.name not in waiting]:
             beside = f"needs --runs {absent[0].recipe} beside it, or --weights FOLDER"
             raise SystemExit(f"{name} starts from {absent[0].name}: {beside}")
@@ -83,7 +83,7 @@ def _train(given: argparse.Namespace, runs: list[Run]) -> int:
             shutil.copy(result, given.keep_weights)
         store.take_in([json.loads(result.read_text())], given.results)
 
-    return run_jobs([first, later], given.work, given.jobs, given.limit_s, finished)
+    return run_jobs(jobs, given.work, given.jobs, given.limit_s, finished, after)
 
 
 def _measure(given: argparse.Namespace, runs: list[Run]) -> int:

@@ -95,7 +95,7 @@ def main() -> int:
         command = shlex.join(["trueshift", "train", *words[title]])
         record.write(title, {"run": run, "training": command, "made": about, **kept, "curve": curve, **known}, seed)
 
-    return run_jobs([jobs], given.work, given.jobs, given.limit_s, finished)
+    return run_jobs(jobs, given.work, given.jobs, given.limit_s, finished)
 
 
 def table(task: str) -> str:

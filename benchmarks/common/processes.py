@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Container, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.common.record import ROOT
 from trueshift.train.preemption import PREEMPTED, StopRequest
@@ -22,24 +23,31 @@ def threads_for(jobs: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // max(1, jobs))
 
 
-def run_jobs(waves: list[Jobs], folder: Path, at_once: int, limit_s: float, finished: Callable[[str], None]) -> int:
-    """Run all of a wave before the next, until ``limit_s`` (0: no limit), SIGTERM or Ctrl-C; 0 if all succeeded.
+def run_jobs(
+    jobs: Jobs,
+    folder: Path,
+    at_once: int,
+    limit_s: float,
+    finished: Callable[[str], None],
+    after: Mapping[str, Container[str]] = MappingProxyType({}),
+) -> int:
+    """Run jobs, each when those it comes ``after`` are done, until ``limit_s`` (0: no limit), SIGTERM or Ctrl-C.
 
-    ``finished`` is called for each that did, in this thread. Logs are ``folder/NAME.log``.
+    ``finished`` is called for each that succeeded, in this thread. Logs are ``folder/NAME.log``. Returns 0 if all did.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    count, good, end = sum(map(len, waves)), 0, time.monotonic() + (limit_s or float("inf"))
+    end = time.monotonic() + (limit_s or float("inf"))
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
-    environment = {**os.environ, **dict.fromkeys(names, str(threads_for(min(at_once, count))))}
+    environment = {**os.environ, **dict.fromkeys(names, str(threads_for(min(at_once, len(jobs)))))}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with StopRequest() as stop:
+    with StopRequest() as stop, ThreadPoolExecutor(max(1, at_once)) as pool:
 
-        def run(name: str, words: list[str]) -> int | None:
+        def run(name: str) -> int | None:
             """The exit code, None if it was not begun."""
             if stop.signal or time.monotonic() > end:
                 return None
             with (folder / f"{name}.log").open("ab") as log:
-                process = subprocess.Popen([*TRAIN, *words], stdout=log, stderr=subprocess.STDOUT, env=environment)
+                process = subprocess.Popen([*TRAIN, *jobs[name]], stdout=log, stderr=subprocess.STDOUT, env=environment)
             while process.poll() is None and not stop.signal and time.monotonic() < end:
                 time.sleep(0.1)
             process.terminate()  # does nothing to one that has ended
@@ -48,18 +56,28 @@ def run_jobs(waves: list[Jobs], folder: Path, at_once: int, limit_s: float, fini
             process.kill()
             return process.wait()
 
-        for wave in waves:
-            with ThreadPoolExecutor(max(1, at_once)) as pool:
-                running = {pool.submit(run, name, words): name for name, words in wave.items()}
-                for future in as_completed(running):
-                    name, code = running[future], future.result()
-                    how = "not begun" if code is None else f"exit code {code}, see {folder / name}.log"
-                    if code == 0:
-                        try:
-                            finished(name)
-                            how, good = "done", good + 1
-                        except Exception as error:  # whatever it is, it must not end the others
-                            how = f"done, but {type(error).__name__}: {error}"
-                    print(f"{name}: {how}", flush=True)
-    print(f"{good} of {count} done; the same command resumes the others")
-    return 0 if good == count else PREEMPTED
+        running: dict[Future[int | None], str] = {}
+        left, good = list(jobs), list[str]()
+        while True:
+            ready = [
+                name for name in left if not any(other in after.get(name, ()) for other in jobs if other not in good)
+            ]
+            running |= {pool.submit(run, name): name for name in ready}
+            left = [name for name in left if name not in ready]
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                name, code = running.pop(future), future.result()
+                how = "not begun" if code is None else f"exit code {code}, see {folder / name}.log"
+                if code == 0:
+                    try:
+                        finished(name)
+                        how = "done"
+                        good.append(name)
+                    except Exception as error:  # whatever it is, it must not end the others
+                        how = f"done, but {type(error).__name__}: {error}"
+                print(f"{name}: {how}", flush=True)
+    for name in left:
+        print(f"{name}: not begun, since what it comes after is not done")
+    print(f"{len(good)} of {len(jobs)} done; the same command resumes the others")
+    return 0 if len(good) == len(jobs) else PREEMPTED
