@@ -201,12 +201,11 @@ def test_a_result_taken_in_twice_is_there_once_and_another_seed_beside_it(finish
 
 
 @pytest.fixture
-def run_codes(monkeypatch, tmp_path):
+def run_codes(tmp_path):
     """Run Python code in place of trainings."""
-    monkeypatch.setattr(processes, "TRAIN", (sys.executable, "-S", "-c"))
 
     def run(codes, at_once, limit_s=0, finished=lambda name: None, **after):
-        jobs = {name: [code] for name, code in codes.items()}
+        jobs = {name: [sys.executable, "-S", "-c", code] for name, code in codes.items()}
         return processes.run_jobs(jobs, tmp_path, at_once, limit_s, finished, after)
 
     return run
@@ -265,20 +264,27 @@ def test_training_stopped_resumed_and_measured_from_the_command_line(tmp_path):
 
     changes = {**TRIAL, "schedule.epochs": "3"}
     runs = ["--runs", "cvt_mini_circular", "cvt_mini_adapted_10_epochs", "--keep-weights", str(tmp_path / "kept")]
-    words = [*runs, "--override", *(f"{key}={value}" for key, value in changes.items())]
+    trial = ["--limit", "6", "--batch", "12", "--device", "cpu"]
+    words = [*runs, *trial, "--measure", "--parts", "canonical", "exactness_float32", "--override"]
+    words += [f"{key}={value}" for key, value in changes.items()]
     call("--limit-s", "1", *words, expected=75)
     assert not (tmp_path / "results").exists()
-    assert "2 of 2 done" in call(*words)
+    assert "4 of 4 done" in call(*words)
     assert "finished before" in call(*words)
     names = ("cvt_mini_adapted_10_epochs_seed0", "cvt_mini_circular_seed0")
     kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
-    assert kept == [f"{name}.{suffix}" for name in names for suffix in ("json", "safetensors")]
+    expected = [f"{name}.{suffix}" for name in names for suffix in ("json", "safetensors")]
+    assert kept == [*expected, *(f"measured_{name}_cpu.json" for name in names)]
+    measured = [store.about(name.removesuffix("_seed0"), tmp_path / "results")["measured"] for name in names]
+    assert [[part["part"] for part in parts] for parts in measured] == [["exactness_float32"], ["canonical"]]
     shutil.rmtree(tmp_path / "work")  # as on a machine that was given back
-    words = ["--runs", "cvt_mini*", "--weights", str(tmp_path / "kept"), "--limit", "6", "--batch", "12"]
-    assert "cvt_mini_standard_seed0" not in call("--measure-only", "--device", "cpu", *words)
+    words = ["--runs", "cvt_mini*", "--weights", str(tmp_path / "kept"), *trial]
+    assert "cvt_mini_standard_seed0" not in call("--measure-only", *words)
     parts = store.about("cvt_mini_circular", tmp_path / "results")["measured"]
     assert [(part["part"], part["weights"]) for part in parts] == [
-        (name, "float16") for name in ("adapted", "canonical", "magnitude")
+        ("adapted", "float16"),
+        ("canonical", "float32"),
+        ("magnitude", "float16"),
     ]
     table = (tmp_path / "results" / "cifar10_small.csv").read_text()
     for part in ("canonical", "adapted"):

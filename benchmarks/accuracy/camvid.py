@@ -10,7 +10,7 @@ those of this program are for all trainings.
 import sys
 
 from benchmarks.common import record
-from benchmarks.common.processes import run_jobs
+from benchmarks.common.processes import TRAIN, run_jobs
 
 MODELS = ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")
 
@@ -27,7 +27,9 @@ def main() -> int:
         result = {"model": name, **{key: summary[key] for key in kept}, "log": log}
         record.write(f"camvid_{name}", result, given.seed)
 
-    jobs = {name: ["--config", f"camvid/{name}", "--output", str(given.work / name), *more] for name in given.models}
+    jobs = {
+        name: [*TRAIN, "--config", f"camvid/{name}", "--output", str(given.work / name), *more] for name in given.models
+    }
     return run_jobs(jobs, given.work, 1, 0, finished)
 
 

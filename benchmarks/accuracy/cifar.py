@@ -1,12 +1,13 @@
 r"""Train and measure the networks of the tables on CIFAR-10: the small ones several at a time, the paper's one by one.
 
-    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --limit-s 520
+    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --limit-s 520 --measure
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --measure-only
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 --override \
         batch_size=256 evaluate.every_epochs=10 evaluate.protocols=[circular,cifar-standard]
 
-What a run reached goes to results/COLLECTION.csv (see `store.py`); finished runs are skipped. `--measure-only` asks
-finished weights what training does not (see `measure.py`). `benchmarks/README.md` has the rest.
+What a run reached goes to results/COLLECTION.csv (see `store.py`); finished runs are skipped. `--measure` asks the
+weights of each finished run what training does not (see `measure.py`); `--measure-only` trains nothing.
+`benchmarks/README.md` has the rest.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from benchmarks.accuracy import store
 from benchmarks.accuracy.measure import PARTS, measure_run, parts_of
 from benchmarks.accuracy.runs import Run, matching, write_result
 from benchmarks.common import record
-from benchmarks.common.processes import run_jobs, threads_for
+from benchmarks.common.processes import TRAIN, run_jobs, threads_for
 from benchmarks.release.weights import keep_weights
 from trueshift.eval.options import inference_device
 
@@ -43,6 +44,7 @@ def main() -> int:
         results={"default": record.RESULTS, "type": Path, "help": "folder of the CSV files"},
         keep_weights={"type": Path, "help": "folder for the final weights, float16, and results"},
         weights={"type": Path, "help": "folder of weights that were kept, to start from or measure"},
+        measure=False,
         measure_only=False,
         parts={"nargs": "+", "choices": list(PARTS), "help": "what to measure; all by default"},
         device={"default": "auto", "help": "to measure on"},
@@ -69,21 +71,36 @@ def _train(given: argparse.Namespace, runs: list[Run]) -> int:
     jobs, after = {}, {}
     for name, run in waiting.items():
         missing = [needed for needed in run.needed.values() if needed.weights() is None]
-        jobs[name], after[name] = run.command(given.data, more), {needed.name for needed in missing}
+        jobs[name], after[name] = [*TRAIN, *run.command(given.data, more)], {needed.name for needed in missing}
         if absent := [needed for needed in missing if needed.name not in waiting]:
             beside = f"needs --runs {absent[0].recipe} beside it, or --weights FOLDER"
             raise SystemExit(f"{name} starts from {absent[0].name}: {beside}")
 
+    if given.measure:
+        again = [sys.executable, "-m", "benchmarks.accuracy.cifar", *sys.argv[1:], "--measure-only", "--jobs", "1"]
+        for name, run in waiting.items():
+            words = ["--runs", run.recipe, "--seeds", str(run.seed), "--results", str(given.work / f"measured_{name}")]
+            jobs[f"measured_{name}"], after[f"measured_{name}"] = [*again, *words], {name}
+
     def finished(name: str) -> None:
-        run = waiting[name]
-        secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
-        result = write_result(run.work / f"{name}.json", run.result(more), secrets)
+        if name not in waiting:
+            found = list(given.work.glob(f"{name}_*.json"))  # one, if there was something to measure
+        else:
+            found = [_trained(given, waiting[name], more)]
         if given.keep_weights:
-            keep_weights(run.folder / "final", given.keep_weights / f"{name}.safetensors")
-            shutil.copy(result, given.keep_weights)
-        store.take_in([json.loads(result.read_text())], given.results)
+            for result in found:
+                shutil.copy(result, given.keep_weights)
+        store.take_in([json.loads(result.read_text()) for result in found], given.results)
 
     return run_jobs(jobs, given.work, given.jobs, given.limit_s, finished, after)
+
+
+def _trained(given: argparse.Namespace, run: Run, more: list[str]) -> Path:
+    """The result of a finished run; its weights are kept."""
+    if given.keep_weights:
+        keep_weights(run.folder / "final", given.keep_weights / f"{run.name}.safetensors")
+    secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
+    return write_result(run.work / f"{run.name}.json", run.result(more), secrets)
 
 
 def _measure(given: argparse.Namespace, runs: list[Run]) -> int:

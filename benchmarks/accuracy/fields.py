@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from benchmarks.accuracy.store import cell
 from benchmarks.common import record
-from benchmarks.common.processes import run_jobs
+from benchmarks.common.processes import TRAIN, run_jobs
 from examples import navier_stokes, shallow_water
 from trueshift.eval import EvalOptions, run_field_evaluation
 from trueshift.eval.options import inference_device
@@ -81,7 +81,7 @@ def main() -> int:
             print(f"{title}: finished before", flush=True)
             continue
         words[title] = [*training(given.task, run), "--seed", str(seed), "--device", device, *more]
-        jobs[title] = [*words[title], "--data.path", str(data), "--output", str(given.work / title)]
+        jobs[title] = [*TRAIN, *words[title], "--data.path", str(data), "--output", str(given.work / title)]
 
     def finished(title: str) -> None:
         run, seed = runs[title]

@@ -15,7 +15,7 @@ from trueshift.train.preemption import PREEMPTED, StopRequest
 
 SAVING_S = 60  # for a process to end after SIGTERM
 TRAIN = (sys.executable, "-m", "trueshift", "train")
-Jobs = dict[str, list[str]]  # the words of each command by its name
+Jobs = dict[str, list[str]]  # commands by name
 
 
 def threads_for(jobs: int) -> int:
@@ -47,7 +47,7 @@ def run_jobs(
             if stop.signal or time.monotonic() > end:
                 return None
             with (folder / f"{name}.log").open("ab") as log:
-                process = subprocess.Popen([*TRAIN, *jobs[name]], stdout=log, stderr=subprocess.STDOUT, env=environment)
+                process = subprocess.Popen(jobs[name], stdout=log, stderr=subprocess.STDOUT, env=environment)
             while process.poll() is None and not stop.signal and time.monotonic() < end:
                 time.sleep(0.1)
             process.terminate()  # does nothing to one that has ended
