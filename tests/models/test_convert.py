@@ -177,6 +177,13 @@ def test_segmentation_on_an_adaptive_network_stays_as_it_is():
     assert torch.equal(same(image), model(image))
 
 
+@torch.no_grad()
+def test_the_ordinary_twin_has_one_grid():
+    several = ts.create_model("a_swin_mini", grids=4, **narrow("a_swin_mini")).eval()
+    assert ts.revert(several).config.grids == 1
+    assert ts.adapt(several).config.grids == 4  # and the adaptive twin has them all
+
+
 def test_tables_of_the_circle_and_learned_criteria():
     assert ts.revert(ts.create_model("a_mvitv2_mini")).config.positions == "circular"  # cannot become linear
     learned = ts.create_model("a_swin_mini", criterion="learned")
