@@ -101,11 +101,26 @@ def test_defaults_follow_the_criterion():
         ({"num_classes": -1}, "at least"),
         ({"border": "closed", "anchor": False}, "needs anchor=True"),
         ({"border": "open"}, "'circular', 'closed'"),
+        ({"anchor": False, "grids": 4}, "needs 1, or anchor=True"),
     ],
 )
 def test_wrong_settings_are_refused(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         ts.create_model("a_swin_mini", **arguments)
+
+
+@torch.no_grad()
+def test_several_grids_of_an_anchored_ordinary_network_name_what_works():
+    name = "swin_mini"
+    with pytest.raises(ValueError, match=r"needs 1, or canonicalize\(mean_over_grids\(model, 4\)\) around .* without"):
+        ts.create_model(name, anchor=True, grids=4)
+    model, x = perturb_norms(ts.create_model(name, **narrow(name))).eval(), images()
+    mean = ts.canonicalize(ts.mean_over_grids(model, 4))
+    assert torch.equal(mean(x), mean(ts.circular_shift(x, (3, 5), (2, 3))))
+    anchored = perturb_norms(ts.create_model(name, anchor=True, **narrow(name))).eval()
+    for each, gains in ((model, True), (anchored, False)):  # whose anchor moves every image back
+        wrapped, alone = (ts.canonicalize(which)(x) for which in (ts.mean_over_grids(each, 4), each))
+        assert torch.allclose(wrapped, alone, rtol=1e-4, atol=1e-5) != gains
 
 
 def test_a_criterion_can_be_written_down():

@@ -204,8 +204,11 @@ class BackboneConfig(SelectionConfig):
         if self.in_chans < 1 or self.num_classes < 0:
             raise ValueError(f"{self.in_chans} channels, {self.num_classes} classes: needs at least 1 and 0")
         super().__post_init__()
-        if self.grids != 1 and not (self.anchored and self.adaptive("tokenize")):
-            raise ValueError(f"{self.grids} grids of a network with a fixed one: needs 1, or trueshift.mean_over_grids")
+        if self.grids != 1 and not self.adaptive("tokenize"):  # an anchor would undo what the mean moves
+            around = f"canonicalize(mean_over_grids(model, {self.grids})) around the one without an anchor"
+            raise ValueError(f"{self.grids} grids of a network with a fixed one: needs 1, or {around}")
+        if self.grids != 1 and not self.anchored:
+            raise ValueError(f"{self.grids} grids without an anchor: needs 1, or anchor=True")
 
     @property
     def choices(self) -> SelectionConfig:
