@@ -225,6 +225,13 @@ class BackboneConfig(SelectionConfig):
         return pair(self.img_size)
 
 
+def check_one_grid(arguments: Mapping[str, Any]) -> None:
+    """Refuse several grids of a network without logits, which would not average over them."""
+    if arguments.get("grids") not in (None, 1):
+        given = f"grids={arguments['grids']}"
+        raise ValueError(f"{given}: grids are averaged over the logits of classifiers; needs grids=1")
+
+
 def check_stages(config: Any, *names: str) -> None:
     """Refuse per-stage values for another number of stages, and channels that the heads cannot share.
 
