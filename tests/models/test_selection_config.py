@@ -109,6 +109,11 @@ def test_wrong_settings_are_refused(arguments, message):
         ts.create_model("a_swin_mini", **arguments)
 
 
+def test_a_rate_that_is_text_is_refused(our_errors):
+    with pytest.raises(ValueError, match=r"grid_drop_rate '0.5': needs a probability, 0 to 1"):
+        ts.create_model("a_swin_mini", grid_drop_rate="0.5")
+
+
 @torch.no_grad()
 def test_several_grids_of_an_anchored_ordinary_network_name_what_works():
     name = "swin_mini"
@@ -123,12 +128,19 @@ def test_several_grids_of_an_anchored_ordinary_network_name_what_works():
         assert torch.allclose(wrapped, alone, rtol=1e-4, atol=1e-5) != gains
 
 
-def test_a_criterion_can_be_written_down():
+def test_a_criterion_can_be_written_down(tmp_path):
     spec = {"tokenize": ts.MaxNorm(1), "align": "fixed", "merge": ts.FixedOffset((1, 0))}
     fixed = {"name": "fixed", "offset": [1, 0]}
     assert describe(spec) == {"tokenize": {"name": "max_norm", "p": 1}, "align": "fixed", "merge": fixed}
     again = SelectionConfig(describe(spec))
     assert again.at("tokenize", 8).p == 1
     assert again.at("merge", 8).offset == (1, 0)
+    criterion = ts.MaxNorm()
+    criterion.grid_drop_rate = 0.7
+    for own in (criterion, {"merge": criterion}):
+        with pytest.raises(ValueError, match=r"grid_drop_rate 0.7 of its own.*: needs grid_drop_rate of the network"):
+            ts.create_model("a_swin_mini", criterion=own).save_pretrained(tmp_path)
+        saved = ts.create_model("a_swin_mini", criterion=own, grid_drop_rate=0.5).save_pretrained(tmp_path)
+        assert ts.from_pretrained(saved).patch_embed.criterion.grid_drop_rate == 0.5
     with pytest.raises(ValueError, match="cannot be written"):
         describe(lambda dim: ts.MaxNorm())
