@@ -146,6 +146,33 @@ def test_images_of_which_none_can_be_read_are_no_result(command, tmp_path, capsy
     assert not (tmp_path / "out" / f"{name}.json").exists()
 
 
+@pytest.mark.parametrize("kind", ["classes", "pixels", "eval"])
+def test_an_interrupt_before_the_first_image_keeps_an_earlier_result(kind, tmp_path, capsys, monkeypatch):
+    command = ["audit", "swin_mini", "--random-weights", *BRIEF, "--output", "out"]
+    if kind == "pixels":
+        trueshift.UperNet("a_swin_mini", 3, channels=8).save_pretrained(tmp_path / "net")
+        command = ["audit", "net", *QUICK, "--data", "sample", "--output", "out"]
+    if kind == "eval":
+        brief = ["--data", "sample", "--protocols", "circular", "--limit", "3"]
+        command = ["eval", *command[1:3], *brief, "--output", "out"]
+    assert main(command) == 0
+
+    def files():
+        return {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*")}
+
+    earlier = files()
+
+    def interrupted(record):
+        raise KeyboardInterrupt
+
+    for module in ("audit.run", "runner.evaluate"):
+        monkeypatch.setattr(f"trueshift.eval.{module}.problem_of", interrupted)
+    capsys.readouterr()
+    assert main(command) == 130
+    assert "nterrupted" in "".join(capsys.readouterr())
+    assert files() == earlier
+
+
 def test_an_output_that_is_a_file_or_closed_is_refused_before_any_work(tmp_path, capsys):
     (tmp_path / "taken").write_text("")
     assert main(["audit", "swin_mini", "--random-weights", "--output", "taken"]) == 2

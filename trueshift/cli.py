@@ -77,6 +77,8 @@ def audit(
         with progress_bars(console) as progress:
             result = evaluation.run_audit(models, source, options, asked, progress)
         _refuse_nothing(result["data"], result["data"]["asked"])
+        if result["partial"] and not result["data"]["images"]:
+            raise KeyboardInterrupt  # an earlier result stays
         page = write_audit(result, source, folder)
     print_audit(console, result)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)

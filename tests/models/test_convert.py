@@ -1,12 +1,13 @@
 """adapt and revert: every weight stays, the ordinary output comes back, the adaptive one does not move."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from model_checks import broken_pairs, everything, narrow, random_shifts
+from model_checks import broken_pairs, everything, narrow, perturb_norms, random_shifts
 from references import TransformersCvt
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 from timm.models.swin_transformer import SwinTransformer
@@ -130,6 +131,57 @@ def test_ours_can_be_adapted_and_reverted_too(name):
         assert adapted(image).shape == ordinary(image).shape
         assert torch.equal(adapted(image), adapted(ts.circular_shift(image, (5, 3), (2, 3))))
         assert torch.equal(ts.revert(adapted)(image), ordinary(image))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"criterion": "spot", "border": "closed"},
+        {"criterion": "learned"},
+        {"criterion": {"align": "fixed"}, "anchor": False, "padding": "zeros"},
+        {"grids": 2, "circular": "width", "grid_drop_rate": 0.5},
+        {"positions": "linear"},
+        {"positions": "shortest"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
+@torch.no_grad()
+def test_an_adaptive_network_stays_as_it_is_but_for_what_is_asked(name, own):
+    model = perturb_norms(ts.create_model(name, **own, **narrow(name))).eval()
+    image = photographs(32)["rocket"][None]
+    same = ts.adapt(model)
+    assert same.config == model.config
+    assert torch.equal(same(image), model(image))
+    assert ts.adapt(model, feature_frame="pixel").config == replace(model.config, feature_frame="pixel")
+    other = ts.adapt(model, criterion="input_norm")
+    assert other.config == replace(model.config, criterion="input_norm")
+    assert not torch.equal(other.eval()(image), model(image))
+
+
+@torch.no_grad()
+def test_what_of_an_adaptive_network_follows_from_a_change():
+    """Positions of MViTv2 follow its border, as far as its tables can; an anchored fixed grid is an ordinary one."""
+    closed = ts.create_model("a_mvitv2_mini", border="closed", **narrow("a_mvitv2_mini")).eval()
+    assert ts.adapt(closed, border="circular").config.positions == "shortest"
+    circle = ts.create_model("a_mvitv2_mini", **narrow("a_mvitv2_mini"))
+    assert ts.adapt(circle, border="closed").config.positions == "circular"
+    anchored = ts.adapt(ts.create_model("swin_mini", anchor=True, border="circular")).config
+    assert (anchored.criterion, anchored.anchor, anchored.border) == ("max_norm", None, None)
+
+
+def test_segmentation_on_an_adaptive_network_stays_as_it_is():
+    model = ts.UperNet("a_swin_mini", 3, channels=8, criterion="learned", border="closed").eval()
+    same, image = ts.adapt(model), torch.rand(1, 3, 32, 32)
+    assert same.encoder.config == model.encoder.config
+    assert torch.equal(same(image), model(image))
+
+
+@torch.no_grad()
+def test_the_ordinary_twin_has_one_grid():
+    several = ts.create_model("a_swin_mini", grids=4, **narrow("a_swin_mini")).eval()
+    assert ts.revert(several).config.grids == 1
+    assert ts.adapt(several).config.grids == 4  # and the adaptive twin has them all
 
 
 def test_tables_of_the_circle_and_learned_criteria():

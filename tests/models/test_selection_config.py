@@ -101,6 +101,7 @@ def test_defaults_follow_the_criterion():
         ({"num_classes": -1}, "at least"),
         ({"border": "closed", "anchor": False}, "needs anchor=True"),
         ({"border": "open"}, "'circular', 'closed'"),
+        ({"anchor": False, "grids": 4}, "needs 1, or anchor=True"),
     ],
 )
 def test_wrong_settings_are_refused(arguments, message):
@@ -108,12 +109,38 @@ def test_wrong_settings_are_refused(arguments, message):
         ts.create_model("a_swin_mini", **arguments)
 
 
-def test_a_criterion_can_be_written_down():
+def test_a_rate_that_is_text_is_refused(our_errors):
+    with pytest.raises(ValueError, match=r"grid_drop_rate '0.5': needs a probability, 0 to 1"):
+        ts.create_model("a_swin_mini", grid_drop_rate="0.5")
+
+
+@torch.no_grad()
+def test_several_grids_of_an_anchored_ordinary_network_name_what_works():
+    name = "swin_mini"
+    with pytest.raises(ValueError, match=r"needs 1, or canonicalize\(mean_over_grids\(model, 4\)\) around .* without"):
+        ts.create_model(name, anchor=True, grids=4)
+    model, x = perturb_norms(ts.create_model(name, **narrow(name))).eval(), images()
+    mean = ts.canonicalize(ts.mean_over_grids(model, 4))
+    assert torch.equal(mean(x), mean(ts.circular_shift(x, (3, 5), (2, 3))))
+    anchored = perturb_norms(ts.create_model(name, anchor=True, **narrow(name))).eval()
+    for each, gains in ((model, True), (anchored, False)):  # whose anchor moves every image back
+        wrapped, alone = (ts.canonicalize(which)(x) for which in (ts.mean_over_grids(each, 4), each))
+        assert torch.allclose(wrapped, alone, rtol=1e-4, atol=1e-5) != gains
+
+
+def test_a_criterion_can_be_written_down(tmp_path):
     spec = {"tokenize": ts.MaxNorm(1), "align": "fixed", "merge": ts.FixedOffset((1, 0))}
     fixed = {"name": "fixed", "offset": [1, 0]}
     assert describe(spec) == {"tokenize": {"name": "max_norm", "p": 1}, "align": "fixed", "merge": fixed}
     again = SelectionConfig(describe(spec))
     assert again.at("tokenize", 8).p == 1
     assert again.at("merge", 8).offset == (1, 0)
+    criterion = ts.MaxNorm()
+    criterion.grid_drop_rate = 0.7
+    for own in (criterion, {"merge": criterion}):
+        with pytest.raises(ValueError, match=r"grid_drop_rate 0.7 of its own.*: needs grid_drop_rate of the network"):
+            ts.create_model("a_swin_mini", criterion=own).save_pretrained(tmp_path)
+        saved = ts.create_model("a_swin_mini", criterion=own, grid_drop_rate=0.5).save_pretrained(tmp_path)
+        assert ts.from_pretrained(saved).patch_embed.criterion.grid_drop_rate == 0.5
     with pytest.raises(ValueError, match="cannot be written"):
         describe(lambda dim: ts.MaxNorm())

@@ -61,6 +61,17 @@ def test_features_only_gives_what_timms_gives(name):
     assert ours.feature_info.reduction() == theirs.feature_info.reduction()
 
 
+def test_features_of_several_grids_are_refused(tmp_path):
+    for create in (timm.create_model, ts.create_model):
+        with pytest.raises(ValueError, match=r"grids=4: .* logits of classifiers; needs grids=1"):
+            create("a_swin_mini", features_only=True, grids=4)
+    several = ts.create_model("a_swin_mini", grids=4).eval()
+    folder, image = several.save_pretrained(tmp_path), photographs(32)["rocket"][None]
+    maps = timm.create_model(f"local-dir:{folder}", pretrained=True, features_only=True).eval()(image)
+    expected = several.forward_intermediates(image, output_fmt="NHWC", intermediates_only=True)
+    assert all(torch.equal(one, other) for one, other in zip(maps, expected, strict=True))
+
+
 @pytest.mark.parametrize("name", MINI)
 @torch.no_grad()
 def test_features_only_stands_in_the_frame_of_the_image(name):

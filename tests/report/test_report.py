@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from browser import assert_readable, needs_browser, open_browser
-from known_models import SMALL, ByPixel, ByPlace, Constant, Scenes, noise, segmenter, subject
+from known_models import SMALL, ByPixel, ByPlace, Constant, ReadsOnePixel, Scenes, noise, segmenter, subject
 from PIL import Image
 from rich.console import Console
 
@@ -160,6 +160,15 @@ def test_the_verdict_names_the_kind_of_shift_it_is_about(protocol, kind):
     settings = AuditOptions(limit=3, examples=0)
     found = run_audit([subject(Constant(), "constant")], EmbeddedSample(), settings, protocols)
     assert verdict(found) == f"constant keeps its answer for all 3 images under every {kind} shift tried, bit for bit."
+
+
+@pytest.mark.parametrize("protocol", find_protocols(["motion"]), ids=lambda protocol: protocol.name)
+def test_the_verdict_on_motion_is_a_sentence(protocol):
+    view = "version" if protocol.name in ("jpeg", "noise") else "crop"
+    settings, models = AuditOptions(limit=3, examples=0), [subject(Constant(), "one"), subject(ReadsOnePixel(), "two")]
+    sentence = verdict(run_audit(models, EmbeddedSample(), settings, [protocol]))
+    assert sentence.startswith(f"one keeps its answer for all 3 images in every {view} tried")
+    assert re.search(rf"two (keeps its .* in every {view} tried|changes its .* images from {view} to {view})", sentence)
 
 
 def test_real_motion_comes_first(written):

@@ -58,6 +58,18 @@ def moved_wrongly(net, x, shifts, axes=(1, 1)):
 both = pytest.mark.parametrize("make", [segmenter, field_net])
 
 
+@both
+def test_grids_are_averaged_over_logits_of_classifiers_alone(make, tmp_path):
+    """A classifier that averages is a backbone like any other, and has one grid then."""
+    with pytest.raises(ValueError, match="grids=4: grids are averaged over the logits of classifiers; needs grids=1"):
+        make("a_swin_mini", grids=4)
+    folder = ts.create_model("a_swin_mini", in_chans=2, grids=4).save_pretrained(tmp_path / "classifier")
+    net = {segmenter: UperNet, field_net: FieldNet}[make](ts.from_pretrained(folder), 2)
+    assert net.encoder.config.grids == 1
+    again = ts.from_pretrained(net.save_pretrained(tmp_path / "dense"))
+    assert torch.equal(again(FIELD), net.eval()(FIELD))
+
+
 @pytest.mark.parametrize("name", MINI)
 @pytest.mark.parametrize(
     ("make", "given"), [(segmenter, {}), (field_net, {"residual": True}), (field_net, {"residual": False})]

@@ -178,6 +178,8 @@ def test_what_cannot_be_started_from_is_refused(tmp_path, learned, scenes):
     ):
         with pytest.raises((ValueError, OSError), match=message):
             network(scenes, **{"model__start_from": final, **changes})
+    with pytest.raises(ValueError, match="logits of classifiers; needs grids=1"):
+        network(scenes, model__arguments="{grids: 4}")
     with pytest.raises(ValueError, match="knows 3 classes: needs the 4 of the data"):
         build_segmenter(tiny(tmp_path, task="segmentation", model__start_from=final), 4)
 

@@ -15,7 +15,7 @@ from ..layers.tokenize import AdaptiveTokenize, check_image, check_size, refuse_
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.resample import resample
 from ..ops.geometry.shift import Pair, circular_shift, pair
-from .config import PLACES, BackboneConfig, describe
+from .config import PLACES, BackboneConfig
 from .hub import HubModel
 from .stage import init_linear
 
@@ -250,7 +250,7 @@ class Backbone(HubModel):
         own = {**self.config.arguments(), "num_classes": self.num_classes, "global_pool": self.global_pool}
         changed = {key: value for key, value in own.items() if value != usual[key]}
         if "criterion" in changed:
-            changed["criterion"] = describe(changed["criterion"])
+            changed["criterion"] = self.config.described()
         return changed
 
     def hub_config(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
+from numbers import Real
 from typing import Any
 
 from ..criteria import Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm, Spot
@@ -69,8 +70,9 @@ class SelectionConfig:
     circular: str = "both"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.grid_drop_rate <= 1:
-            raise ValueError(f"grid_drop_rate {self.grid_drop_rate}: needs a probability, 0 to 1")
+        rate: Any = self.grid_drop_rate
+        if not (isinstance(rate, Real) and 0 <= float(rate) <= 1):
+            raise ValueError(f"grid_drop_rate {rate!r}: needs a probability, 0 to 1")
         for place in _by_place(self.criterion) or ():
             if place not in PLACES:
                 raise ValueError(f"criterion for {place!r}: needs one of {PLACES}")
@@ -100,6 +102,14 @@ class SelectionConfig:
     def adaptive(self, *places: str) -> bool:
         """Whether any of these places looks at the content."""
         return any(self.at(place, 1).adaptive for place in places)
+
+    def described(self) -> Any:
+        """The criterion in names and numbers, for a file."""
+        for like in (_by_place(self.criterion) or {"": self.criterion}).values():
+            if isinstance(like, Criterion) and like.grid_drop_rate and not self.grid_drop_rate:
+                own = f"criterion {like!r} has a grid_drop_rate {like.grid_drop_rate} of its own, which no file keeps"
+                raise ValueError(f"{own}: needs grid_drop_rate of the network instead")
+        return describe(self.criterion)
 
     @property
     def anchored(self) -> bool:
@@ -204,8 +214,11 @@ class BackboneConfig(SelectionConfig):
         if self.in_chans < 1 or self.num_classes < 0:
             raise ValueError(f"{self.in_chans} channels, {self.num_classes} classes: needs at least 1 and 0")
         super().__post_init__()
-        if self.grids != 1 and not (self.anchored and self.adaptive("tokenize")):
-            raise ValueError(f"{self.grids} grids of a network with a fixed one: needs 1, or trueshift.mean_over_grids")
+        if self.grids != 1 and not self.adaptive("tokenize"):  # an anchor would undo what the mean moves
+            around = f"canonicalize(mean_over_grids(model, {self.grids})) around the one without an anchor"
+            raise ValueError(f"{self.grids} grids of a network with a fixed one: needs 1, or {around}")
+        if self.grids != 1 and not self.anchored:
+            raise ValueError(f"{self.grids} grids without an anchor: needs 1, or anchor=True")
 
     @property
     def choices(self) -> SelectionConfig:
@@ -220,6 +233,13 @@ class BackboneConfig(SelectionConfig):
     def size(self) -> Pair:
         """Height and width."""
         return pair(self.img_size)
+
+
+def check_one_grid(arguments: Mapping[str, Any]) -> None:
+    """Refuse several grids of a network without logits, which would not average over them."""
+    if arguments.get("grids") not in (None, 1):
+        given = f"grids={arguments['grids']}"
+        raise ValueError(f"{given}: grids are averaged over the logits of classifiers; needs grids=1")
 
 
 def check_stages(config: Any, *names: str) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..utils.deprecation import renamed_arguments
 from .backbone import Backbone
+from .config import PLACES
 from .cvt import Cvt, CvtConfig, is_microsoft, is_transformers, rename_cvt_keys
 from .foreign import ADAPTS, KEPT, adapt_foreign, is_adapted, library_of, revert_foreign, unwrapped
 from .mvit_v2 import MvitV2, MvitV2Config
@@ -37,7 +38,8 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Any:
     **Swin, SwinV2 and MViTv2 of timm, CvT**: one of our networks, all of whose layers choose their grids. Outputs
     differ from the network's own, also on images that did not move: windows, patches and keys stand elsewhere now.
     Accuracy follows with some fine-tuning, as the paper reports. Position tables stay as they are: Swin's are only
-    read within windows, MViTv2's linear ones are read at the shortest signed distance.
+    read within windows, MViTv2's linear ones are read at the shortest signed distance. One of ours that adapts already
+    stays as it is but for the changes.
 
     **ViT, DeiT, DINO, CLIP, Hiera, torchvision's and transformers' networks**: a copy of the same class, with the same
     call and the same keys, whose patch embedding shows each image to the rest in a frame that moves with it, in
@@ -83,13 +85,16 @@ def revert(model: nn.Module, **changes: Any) -> Any:
 
 @renamed_arguments(align="feature_frame")
 def twin_config(config: Any, adaptive: bool, **changes: Any) -> Any:
-    """The configuration of a network's adaptive or ordinary twin."""
-    usual = {"criterion": "max_norm" if adaptive else "fixed", "anchor": None, "border": None, "padding": None}
-    changes = {**usual, **changes}
-    if isinstance(config, MvitV2Config) and "positions" not in changes:
-        of_linear_tables = "shortest" if adaptive and changes["border"] != "closed" else "linear"
-        changes["positions"] = "circular" if config.position_mode == "circular" else of_linear_tables
-    return replace(config, **changes)
+    """The configuration of a network's adaptive or ordinary twin; an adaptive one's adaptive twin is itself."""
+    kept = adaptive and config.adaptive(*PLACES)
+    if not kept:
+        usual = {"criterion": "max_norm" if adaptive else "fixed", "anchor": None, "border": None, "padding": None}
+        changes = {**usual, "grids": 1, **changes}
+    twin = replace(config, **changes)
+    if isinstance(config, MvitV2Config) and "positions" not in changes and not (kept and twin.closed == config.closed):
+        of_linear_tables = "shortest" if adaptive and twin.border != "closed" else "linear"
+        twin = replace(twin, positions="circular" if config.position_mode == "circular" else of_linear_tables)
+    return twin
 
 
 def _twin(source: Any, adaptive: bool, changes: dict[str, Any]) -> Backbone:
@@ -98,7 +103,7 @@ def _twin(source: Any, adaptive: bool, changes: dict[str, Any]) -> Backbone:
     twin = family(twin_config(config, adaptive, **changes))
     if isinstance(twin, MvitV2) and twin.config.circular != config.circular:
         state = twin.read_weights(state)  # tables of rows become linear ones, or those of a circle
-    copy_weights(source, state, twin)
+    copy_weights(source, fitting_criteria(state, config, twin.config), twin)
     if isinstance(source, nn.Module):
         twin.set_grad_checkpointing(any(getattr(part, "grad_checkpointing", False) for part in source.modules()))
     twin.pretrained_cfg = {**deepcopy(getattr(source, "pretrained_cfg", None) or {}), "architecture": twin.architecture}
@@ -110,7 +115,7 @@ def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
     """Family, configuration and weights of a network, in our terms."""
     if isinstance(model, Backbone):
         config = replace(model.config, num_classes=model.num_classes, global_pool=model.global_pool)
-        return type(model), config, without_criteria(model.state_dict())
+        return type(model), config, model.state_dict()
     if isinstance(model, Mapping):
         if is_microsoft(model):
             state = rename_cvt_keys(model)
@@ -130,9 +135,10 @@ def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
     raise TypeError(f"a {type(model).__name__} cannot be adapted: needs {SUPPORTED}")
 
 
-def without_criteria(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the network itself."""
-    return {key: value for key, value in state.items() if "criterion." not in key}
+def fitting_criteria(state: Mapping[str, Tensor], config: Any, wanted: Any) -> dict[str, Tensor]:
+    """The weights of a network, those of its criteria only if another configuration wants the same."""
+    same = config.criterion == wanted.criterion
+    return {key: value for key, value in state.items() if same or "criterion." not in key}
 
 
 def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> None:
@@ -140,7 +146,7 @@ def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> N
 
     Args:
         source: the module that ``state`` was taken from, or anything else.
-        state: all weights but the criteria's, under the twin's names.
+        state: all weights under the twin's names; those of its criteria may be missing, and then stay as they are.
     """
     twin.to(next(iter(state.values())).device)
     criteria = {key: value for key, value in twin.state_dict().items() if "criterion." in key}

@@ -17,6 +17,7 @@ from ..ops.geometry.shift import pair
 from ..utils.deprecation import renamed_arguments, warn_deprecated
 from .backbone import Backbone, FeatureMaps
 from .bundled_weights import DamagedWeights, find_shipped, has_own_weights, tags_of, unpacked
+from .config import check_one_grid
 from .cvt import Cvt
 from .hub import BUILDERS, OWN, saved_cfg
 from .mvit_v2 import MvitV2
@@ -86,6 +87,10 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any]) ->
         needed = _tupled(shipped.arguments) if shipped else {}
         criterion = "max_norm" if name.startswith("a_") else "fixed"
         merged = {**arguments, "criterion": criterion, **needed, **_tupled(given)}
+        if given.get("features_only"):
+            if isinstance(given.get("pretrained_cfg"), dict):  # of a classifier's folder, which may average
+                merged["grids"] = 1
+            check_one_grid(merged)
         if shipped:
             shipped.check()
             merged["pretrained_cfg"] = shipped.pretrained_cfg(merged.get("num_classes", shipped.num_classes))

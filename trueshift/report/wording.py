@@ -152,9 +152,8 @@ def verdict(audit: dict[str, Any]) -> str:
     if not images:
         return "Nothing was measured."
     first = next(iter(protocols))
-    kind = protocols[first]["description"].partition(",")[0]  # circular or standard
-    dense = audit["task"] == SEGMENTATION
-    said = "; ".join(_steadiness(model, first, images, kind, dense) for model in models) + "."
+    dense, ways = audit["task"] == SEGMENTATION, _ways(protocols[first]["description"])
+    said = "; ".join(_steadiness(model, first, images, ways, dense) for model in models) + "."
     path = next((name for name in protocols if "flicker" in models[0]["measured"][name]), first)
     if path == first:
         return said
@@ -162,7 +161,16 @@ def verdict(audit: dict[str, Any]) -> str:
     return f"While a crop moves over the image, the answer changes from frame to frame: {', '.join(flicker)}. {said}"
 
 
-def _steadiness(model: dict[str, Any], protocol: str, images: int, kind: str, dense: bool) -> str:
+def _ways(description: str) -> tuple[str, str]:
+    """Under what the answers to an image were compared: where some change, and where none does."""
+    kind = description.partition(",")[0]
+    if kind in ("circular", "standard"):
+        return f"under {kind} shifts", f"under every {kind} shift tried"
+    view = "version" if " versions " in description else "crop"
+    return f"from {view} to {view}", f"in every {view} tried"
+
+
+def _steadiness(model: dict[str, Any], protocol: str, images: int, ways: tuple[str, str], dense: bool) -> str:
     first = model["measured"][protocol]
     if dense:
         changed = 100 * (1 - first["consistency"]["rate"])
@@ -173,8 +181,7 @@ def _steadiness(model: dict[str, Any], protocol: str, images: int, kind: str, de
         moved = f"changes its answer for {changed} of {images} images"
         kept = f"keeps its answer for all {images} images"
     exact = ", bit for bit" if first["bit_exact"]["rate"] == 1 else ""
-    said = f"{moved} under {kind} shifts" if changed else f"{kept} under every {kind} shift tried{exact}"
-    return f"{model['name']} {said}"
+    return f"{model['name']} " + (f"{moved} {ways[0]}" if changed else f"{kept} {ways[1]}{exact}")
 
 
 def remarks(models: list[dict[str, Any]], data: dict[str, Any]) -> list[str]:

@@ -81,7 +81,8 @@ def _rebuilt(model: UperNet, config: Any, **head: Any) -> UperNet:
     encoder = type(model.encoder)(replace(config, num_classes=0))
     encoder.pretrained_cfg = dict(model.encoder.pretrained_cfg)
     twin = UperNet(encoder, model.num_classes, **{**model.own_arguments(), **head})
-    convert.copy_weights(model, convert.without_criteria(model.state_dict()), twin)
+    weights = convert.fitting_criteria(model.state_dict(), model.encoder.config, config)
+    convert.copy_weights(model, weights, twin)
     twin.pretrained_cfg = dict(model.pretrained_cfg)
     return twin
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.backbone import Backbone
+from ..models.config import check_one_grid
 from ..models.hub import HubModel, saved_cfg
 from ..models.registry import create_model
 from ..ops.geometry.grid import TokenGrid
@@ -109,6 +110,7 @@ def repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy 
 def without_classifier(backbone: str | Backbone, pretrained: bool, arguments: dict[str, Any]) -> Backbone:
     """A backbone by name, or the one given, as the encoder of a dense task."""
     if isinstance(backbone, str):
+        check_one_grid(arguments)
         encoder = create_model(backbone, pretrained, **arguments)
     elif isinstance(backbone, Backbone):
         if pretrained or arguments:
@@ -117,6 +119,6 @@ def without_classifier(backbone: str | Backbone, pretrained: bool, arguments: di
     else:
         raise TypeError(f"a {type(backbone).__name__} is no backbone: needs a name or one of trueshift's own models")
     encoder.reset_classifier(0, "")
-    encoder.config = replace(encoder.config, num_classes=0)
+    encoder.config = replace(encoder.config, num_classes=0, grids=1)  # a classifier may average over several
     encoder.norm = nn.Identity()  # every level has a norm of its own
     return encoder

@@ -15,7 +15,7 @@ from ..layers.tokenize import check_size
 from ..models import create_model
 from ..models import hub as saving
 from ..models.backbone import Backbone
-from ..models.config import BackboneConfig
+from ..models.config import BackboneConfig, check_one_grid
 from ..models.foreign import described_criterion, is_adapted
 from ..models.registry import is_ours, resolve_name
 from ..tasks import UperNet, adapt, from_pretrained
@@ -84,6 +84,7 @@ def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
         if model.num_classes != num_classes:
             raise ValueError(f"{folder} knows {model.num_classes} classes: needs the {num_classes} of the data")
     else:
+        check_one_grid(asked.arguments)
         model = UperNet(build_network(config, num_classes), num_classes, **decoder)  # type: ignore[arg-type]
     return model.train()
 

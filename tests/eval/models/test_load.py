@@ -166,9 +166,12 @@ def test_a_checkpoint_that_does_not_fit_is_reported(tmp_path):
     assert len(str(message.value)) < 1000
     (tmp_path / "torn.pth").write_bytes(b"PK torn")
     torch.save({"epoch": 3}, tmp_path / "none.pth")
-    for name, message in (("torn.pth", "cannot be read as weights"), ("none.pth", "holds no weights")):
-        with pytest.raises(ValueError, match=message):
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
+    unread = "cannot be read as weights .*: needs a checkpoint"
+    for name, message in (("torn.pth", unread), ("x.png", unread), ("none.pth", "holds no weights")):
+        with pytest.raises(ValueError, match=message) as error:
             load_eval_model(str(tmp_path / name), EvalOptions(architecture="swin_mini"))
+        assert len(str(error.value).splitlines()) == 1
 
 
 def test_an_onnx_file(tmp_path):

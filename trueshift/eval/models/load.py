@@ -167,8 +167,10 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], str]:
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise many kinds
-        why = f" ({error})" if " " in str(error) else ""  # pickle may say no more than a number
-        raise ValueError(f"{path} cannot be read as weights{why}: needs a safetensors file or a state_dict") from error
+        said = str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0]  # torch writes ten lines
+        why = f" ({said})" if " " in said else ""  # pickle may say no more than a number
+        needs = "needs a checkpoint, a safetensors file or a state_dict"
+        raise ValueError(f"{path} cannot be read as weights{why}: {needs}") from error
     part = ""
     for key in ("state_dict_ema", "model_ema", "state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
