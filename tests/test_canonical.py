@@ -234,3 +234,24 @@ SIDES = "needs sides that divide 8 and 8; use dense=False, or a function"
 def test_bad_input(call, error, message, our_errors):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_list_of_masks_moves_with_its_own_image():
+    """As Mask2Former takes them; a map of another number than the images is refused."""
+
+    class Overlap(nn.Module):
+        def forward(self, image, masks):
+            pairs = zip(masks, image, strict=True)
+            return image, torch.stack([(each.float() * one.mean(0)).sum((1, 2))[0] for each, one in pairs])
+
+    image = torch.rand(2, 3, 16, 16)
+    model = ts.canonicalize(Overlap(), dense=True)
+    for masks in ([one[:2] > 0.5 for one in image], [one[:1].repeat(3, 1, 1) > 0.5 for one in image]):
+        torch.testing.assert_close(model(image, masks=masks)[1], Overlap()(image, masks)[1])
+    with pytest.raises(ValueError, match=r"shape .3, 16, 16. for 2 images: needs one map for each"):
+        model(image, torch.rand(3, 16, 16))
+
+
+def test_points_stay_below_the_size():
+    found = ts.move_points(torch.tensor([[[-1e-9, 1.0]]]), torch.tensor([[0, 0]]), (32, 32))
+    assert found.tolist() == [[[0.0, 1.0]]]

@@ -8,7 +8,8 @@ from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.ops import kernels
-from trueshift.testing import assert_equivariant, photographs
+from trueshift.ops.selection.exact import exact_sum
+from trueshift.testing import assert_equivariant, assert_invariant, photographs
 
 
 def photos():
@@ -202,3 +203,42 @@ def test_learned_scores_are_told_apart_in_half_precision(dtype):
     assert choice.offset.any(1).sum() > 1
     choice.weights.square().sum().backward()
     assert layer.criterion.hidden.weight.grad.abs().sum() > 0
+
+
+class Quietest(ts.MaxNorm):
+    def position_scores(self, features):
+        return -exact_sum(features.abs(), (3,))
+
+
+class QuietestInput(ts.InputNorm):
+    position_scores = Quietest.position_scores
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("usual", "own"), [(ts.MaxNorm, Quietest), (ts.InputNorm, QuietestInput)])
+def test_an_override_of_position_scores_alone_is_heard(usual, own):
+    layers, values = Layers(usual()).eval(), torch.randn(6, 8, 8, 4)
+    loudest = layers(values)
+    layers.merge.criterion = layers.align.criterion = own()
+    assert any(not torch.equal(*pair) for pair in zip(loudest, layers(values), strict=True))
+    assert_equivariant(ts.AdaptiveTokenize(3, 8, 4, criterion=own()), size=32, shifts=6)
+
+
+@pytest.mark.parametrize("place", ["tokenize", "align", "merge"])
+def test_scores_of_a_wrong_shape_are_refused(place):
+    class Forgot(ts.Criterion):
+        def position_scores(self, features):
+            return features.abs()  # of each channel
+
+    model = ts.create_model("a_swin_mini", criterion={place: Forgot()}).eval()
+    with pytest.raises(Exception, match=r"needs \(1, \d+, \d+\), one for each|violates type hint"):
+        model(torch.rand(1, 3, 32, 32))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["swin", "swinv2", "cvt", "mvitv2"])
+def test_a_fixed_tokenizer_with_an_anchor_is_exact_without_a_closed_border(family):
+    model = ts.create_model(f"a_{family}_mini", criterion={"tokenize": "fixed"}, anchor=True).eval()
+    assert_invariant(model, photos(), shifts=3)
+    ordinary = ts.create_model(f"{family}_mini", anchor=True, border="circular").eval()
+    assert_invariant(ordinary, photos(), shifts=3)

@@ -290,3 +290,8 @@ def test_an_export_that_fails_leaves_the_model_as_it_was(monkeypatch, tmp_path):
 def test_a_video_has_a_memory_that_a_graph_has_not(tmp_path):
     with pytest.raises(TypeError, match=r"needs steady\(model, size\)"):
         export_onnx(ts.video(create_model("a_swin_mini"), 32), tmp_path / "video.onnx", 40)
+
+
+def test_origins_of_several_grids_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="origins of 2 grids: needs a network with grids=1"):
+        export_onnx(create_model("a_swin_mini", grids=2), tmp_path / "grids.onnx", 32, origins=True)

@@ -108,3 +108,36 @@ def test_photographs_come_with_the_package():
     photos = photographs(64)
     assert set(photos) == {"astronaut", "camera", "chelsea", "coffee", "hubble_deep_field", "rocket"}
     assert all(photo.shape == (3, 64, 64) and photo.std() > 0.02 for photo in photos.values())
+
+
+BUFFER = torch.zeros(1, 1)
+
+
+def corner(image):
+    return image[:, 0, 0, :1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda image: torch.complex(corner(image) * 0, corner(image)),
+        lambda image: 2**60 + (100 * corner(image)).long(),
+        lambda image: BUFFER.copy_(image[:, 0, 0, :1]),
+        lambda image: [],
+        lambda image: image.sum(),
+        lambda image: [corner(image)] * (1 + int(corner(image)[0, 0] > 0.5)),
+    ],
+    ids=["imaginary part", "large integers", "one buffer", "nothing", "a number", "another number of outputs"],
+)
+def test_rejects_what_only_looks_invariant(wrong):
+    image = torch.tensor([[[[0.2, 0.9], [0.6, 0.4]]]])
+    with pytest.raises(AssertionError):
+        assert_invariant(wrong, image)
+
+
+def test_takes_one_number_for_each_image_and_modules_that_write_into_their_input():
+    assert_invariant(lambda image: image.amax((1, 2, 3)))
+    image = torch.randn(2, 1, 8, 8)
+    before = image.clone()
+    assert_equivariant(nn.SiLU(inplace=True), image)
+    assert torch.equal(image, before)

@@ -1,6 +1,7 @@
 """Any image model, made exact under circular shifts from outside: show it the image in a frame that does not move."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,7 +109,8 @@ class Canonicalize(ImageWrapper):
         start, size = self.origin(image), (image.shape[2], image.shape[3])
         moved = circular_shift(image, start, IMAGE_DIMS)
         if self.dense:  # what lies on the pixels moves along
-            args, kwargs = tree_map(lambda part: _rolled(part, start) if _lies_on(part, size) else part, (args, kwargs))
+            along = partial(_along, start, size)
+            args, kwargs = tuple(map(along, args)), {name: along(given) for name, given in kwargs.items()}
         output = model(moved, *args, **kwargs)
         if callable(self.dense):
             return self.dense(output, start, size)
@@ -131,7 +133,8 @@ def canonicalize(model: nn.Module, dense: bool | str | Back = False, circular: s
 
     Args:
         model: takes images ``[B, C, H, W]`` first, or as ``pixel_values``; further arguments are passed on. With
-            ``dense``, those that lie on the image's pixels (labels, masks) are rolled with it.
+            ``dense``, those that lie on the image's pixels (labels, masks, a list of the masks of each image) are
+            rolled with it.
         dense: whether the output, or parts of a tuple, dictionary or output class of transformers, lies on the image.
             True: every ``[B, D, h, w]`` is rolled back, by whole cells where it is smaller than the image, and every
             ``[B, H, W]`` of the image's size; what has no place (losses, scores of queries) stays as it is.
@@ -203,7 +206,9 @@ def move_points(
     >>> trueshift.move_points(torch.tensor([[[5.0, 1.0]]]), torch.tensor([[2, 30]]), (32, 32))
     tensor([[[3., 3.]]])
     """
-    return (points + origin.flip(1)[:, None]) % points.new_tensor([size[1], size[0]])
+    extent = points.new_tensor([size[1], size[0]])
+    moved = (points + origin.flip(1)[:, None]) % extent
+    return torch.where(moved < extent, moved, 0)  # what is just below 0 is rounded up
 
 
 def move_boxes(
@@ -226,6 +231,27 @@ def move_boxes(
 def _lies_on(part: Any, size: Pair) -> bool:
     """Whether this is ``[B, H, W]`` or ``[B, D, H, W]``."""
     return isinstance(part, Tensor) and part.dim() in (3, 4) and tuple(part.shape[-2:]) == size
+
+
+def _along(start: Tensor, size: Pair, given: Any) -> Any:
+    """An argument whose parts that lie on the image are in the frame at ``start``."""
+
+    def each_on(part: Any) -> bool:
+        """Whether this is a list of masks ``[N, H, W]``, of each image its own."""
+        own = isinstance(part, list) and len(part) == len(start)
+        return own and all(_lies_on(masks, size) and masks.dim() == 3 for masks in part)
+
+    def moved(part: Any) -> Any:
+        if each_on(part):
+            return [_rolled(masks[None], start[[image]])[0] for image, masks in enumerate(part)]
+        if not _lies_on(part, size):
+            return part
+        if part.shape[0] != start.shape[0]:
+            shape = f"an argument of shape {tuple(part.shape)} for {start.shape[0]} images"
+            raise ValueError(f"{shape}: needs one map for each, or a list of {len(start)} with the masks of each")
+        return _rolled(part, start)
+
+    return tree_map(moved, given, is_leaf=each_on)
 
 
 def _rolled(part: Tensor, offset: Tensor) -> Tensor:

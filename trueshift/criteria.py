@@ -9,7 +9,7 @@ single positions, and let the base class add up the scores of each grid exactly 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -92,7 +92,7 @@ class Candidates(ABC):
 
     def total(self, scores: Float[Tensor, "B H W"]) -> Float[Tensor, "B sh sw"]:
         """Sum of the scores of all positions of each grid."""
-        return coset_sum(scores, self.stride, self.arithmetic.sum)
+        return coset_sum(_checked(scores, self.content.shape[:3]), self.stride, self.arithmetic.sum)
 
     def further_scores(self) -> tuple[Float[Tensor, "B sh sw"], ...]:
         """Scores for where those of the criterion cannot differ by construction."""
@@ -132,8 +132,14 @@ class Candidates(ABC):
 
     def choose(self, *scores: Float[Tensor, "B sh sw"]) -> Choice:
         """The grid with the largest scores, the later ones for where the earlier ones tie."""
-        allowed = [score[:, : self.phases[0]] for score in scores]
+        allowed = [_checked(score, (self.content.shape[0], *self.stride))[:, : self.phases[0]] for score in scores]
         return choose(allowed, None if self.anchored else self.keys)
+
+
+def _checked(scores: Tensor, wanted: Sequence[int]) -> Tensor:
+    if tuple(scores.shape) != tuple(wanted):
+        raise ValueError(f"scores of shape {tuple(scores.shape)}: needs {tuple(wanted)}, one for each position or grid")
+    return scores
 
 
 class Criterion(nn.Module):
@@ -171,6 +177,10 @@ class Criterion(nn.Module):
         """One score per position, from its own features only. Sum channels with ``exact_sum``."""
         raise NotImplementedError(f"{type(self).__name__} needs position_scores, or its own scores or forward")
 
+    def _scores_as(self, known: "type[Criterion]") -> bool:
+        own = type(self)
+        return own.scores is known.scores and own.position_scores is Criterion.position_scores
+
 
 class MaxNorm(Criterion):
     r"""The grid whose tokens have the largest p-norm: the paper's criterion.
@@ -192,13 +202,15 @@ class MaxNorm(Criterion):
 
     def forward(self, candidates: Candidates) -> Choice:
         """For anchored content in one step, unless a subclass scores in another way."""
-        if self.p == 2 and candidates.in_one_step and type(self).scores is MaxNorm.scores:
+        if self.p == 2 and candidates.in_one_step and self._scores_as(MaxNorm):
             with torch.no_grad(), without_autocast(candidates.content):
                 return candidates.choose_by_energy()
         return super().forward(candidates)
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """The p-norm of each grid, to the power p (largest value for p = inf)."""
+        if type(self).position_scores is not Criterion.position_scores:
+            return super().scores(candidates)
         if self.p == 2:
             return candidates.energy()
         if self.p == float("inf"):
@@ -223,13 +235,15 @@ class InputNorm(Criterion):
 
     def forward(self, candidates: Candidates) -> Choice:
         """For anchored content in one step, unless a subclass scores in another way."""
-        if candidates.in_one_step and type(self).scores is InputNorm.scores:
+        if candidates.in_one_step and self._scores_as(InputNorm):
             with torch.no_grad(), without_autocast(candidates.content):
                 return choose_by_sum(candidates.arithmetic.power_sum(candidates.content, 2)[None], candidates.stride)
         return super().forward(candidates)
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """The energy of the values on each grid."""
+        if type(self).position_scores is not Criterion.position_scores:
+            return super().scores(candidates)
         content = candidates.content if candidates.anchored else candidates.content.to(torch.float64)
         return candidates.total(candidates.arithmetic.power_sum(content, 2))
 
@@ -383,17 +397,3 @@ class LearnedScore(Criterion):
         bias = self.hidden.bias.detach().to(torch.float64)
         hidden = (exact_linear(features, self.hidden.weight) + bias).relu()
         return exact_linear(hidden, self.score.weight).squeeze(3)
-
-
-def values_on_grid(choice: Choice, chosen: Callable[[], Tensor], phases: Callable[[], Tensor]) -> Tensor:
-    """The values on the chosen grid; while a criterion is learned, with the gradient of the weighted mixture.
-
-    Args:
-        chosen: gives the values on the chosen grid, ``[B, h, w, D]``.
-        phases: gives those on all grids, ``[B, sh, sw, h, w, D]``.
-    """
-    if choice.weights is None:
-        return chosen()
-    values = phases()[:, : choice.weights.shape[1]]  # of fixed rows the first phase alone
-    mixture = torch.einsum("bmn,bmnhwd->bhwd", choice.weights.to(values.dtype), values)
-    return chosen().detach() + (mixture - mixture.detach()) if choice.hard else mixture

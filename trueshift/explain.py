@@ -15,7 +15,7 @@ from .models.backbone import Backbone
 from .ops.geometry.grid import TokenGrid
 from .ops.geometry.shift import Pair
 from .ops.selection.choose import Choice
-from .tasks import UperNet
+from .tasks.dense import DenseModel
 from .utils.evaluation_mode import in_evaluation
 
 
@@ -103,7 +103,7 @@ def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
     ['patch_embed', 'layers.0.align', 'layers.1.downsample']
     """
     batch = image[None] if image.dim() == 3 else image
-    backbone, inside = (model.encoder, "encoder.") if isinstance(model, UperNet) else (model, "")
+    backbone, inside = (model.encoder, "encoder.") if isinstance(model, DenseModel) else (model, "")
     grids: tuple[TokenGrid, ...] = ()
     with in_evaluation(model), torch.no_grad(), _recorded(model) as decisions:
         if isinstance(backbone, Backbone):

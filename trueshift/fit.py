@@ -8,11 +8,11 @@ from torch import Tensor
 
 from .models.backbone import Backbone
 from .ops.geometry.shift import Pair, pair
-from .tasks import UperNet
+from .tasks.dense import DenseModel
 from .utils.deprecation import renamed_arguments
 
 WAYS = ("resize", "crop", "pad")
-Target = Backbone | UperNet | int | Pair
+Target = Backbone | DenseModel | int | Pair
 
 
 @renamed_arguments(fit="method")
@@ -54,7 +54,7 @@ def fit(
 
 
 def _multiple_of(to: Target) -> Pair:
-    if isinstance(to, Backbone | UperNet):
+    if isinstance(to, Backbone | DenseModel):
         return to.size_multiple
     if not isinstance(to, int | Sequence) or isinstance(to, str):
         raise TypeError(

@@ -60,6 +60,8 @@ def export_onnx(
     backbone = model.encoder if isinstance(model, UperNet) else model
     if origins and not isinstance(model, Backbone):
         raise ValueError(f"origins: needs a backbone of trueshift alone, not a {type(model).__name__}")
+    if origins and isinstance(model, Backbone) and model.config.grids > 1:
+        raise ValueError(f"origins of {model.config.grids} grids: needs a network with grids=1")
     if any(isinstance(part, Video) for part in model.modules()):
         raise TypeError("a Video has a memory, which a graph has not: needs steady(model, size)")
     if opset < OPSET:

@@ -110,3 +110,14 @@ def test_timm_sees_what_it_needs():
     assert len(optimizer.param_groups) > 4
     with pytest.raises(ValueError, match="output_fmt"):
         model.forward_intermediates(torch.randn(1, 3, 32, 32), output_fmt="NWHC")
+
+
+@pytest.mark.parametrize("family", ["swin", "swinv2", "cvt", "mvitv2"])
+@torch.no_grad()
+def test_timm_reads_other_channels_and_no_classifier_as_they_were_saved(family, tmp_path):
+    for number, changes in enumerate(({"in_chans": 4}, {"num_classes": 0})):
+        model = ts.create_model(f"a_{family}_mini", **narrow(family), **changes).eval()
+        model.save_pretrained(tmp_path / str(number))
+        read = timm.create_model(f"local-dir:{tmp_path / str(number)}", pretrained=True).eval()
+        image = torch.rand(1, changes.get("in_chans", 3), 32, 32)
+        assert torch.equal(read(image), model(image))

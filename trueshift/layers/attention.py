@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm, values_on_grid
+from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.polyphase import coset_sum
 from ..ops.geometry.rel_pos import circular_distance
 from ..ops.geometry.shift import Pair, circular_pad, circular_shift, fixes_rows, pair, shifted_views
 from ..ops.geometry.windows import pad_to_windows, whole_windows
 from ..ops.nn.window_attention import window_attention
-from ..ops.selection.choose import Choice, choose_by_windows
+from ..ops.selection.choose import Choice, choose_by_windows, values_on_grid
 from .linear import Linear, operands
 from .tokenize import check_size
 

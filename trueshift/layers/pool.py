@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, FixedOffset, values_on_grid
+from ..criteria import Candidates, Criterion, FixedOffset
 from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.polyphase import polyphase, take_phase
 from ..ops.geometry.shift import Pair
 from ..ops.nn.autocast import network_precision
 from ..ops.nn.depthwise import depthwise, depthwise_energy, depthwise_sequences, finish, plain_depthwise
 from ..ops.nn.max_pool import max_pool as largest
-from ..ops.selection.choose import Choice
+from ..ops.selection.choose import Choice, values_on_grid
 
 
 class PoolCandidates(Candidates):

@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from ..criteria import Candidates, Criterion, MaxNorm, Spot, values_on_grid
+from ..criteria import Candidates, Criterion, MaxNorm, Spot
 from ..ops.geometry.grid import Tokens, displacements, mean_of_each
 from ..ops.geometry.polyphase import polyphase
 from ..ops.geometry.shift import Pair, circular_shift, circular_take, fixes_rows, pair
 from ..ops.geometry.windows import token_norm
 from ..ops.nn.autocast import without_autocast
 from ..ops.nn.conv import PADDINGS, conv_tokens, project_patches
-from ..ops.selection.choose import Choice, choose
+from ..ops.selection.choose import Choice, choose, values_on_grid
 from ..ops.selection.content_hash import first_row, origin_keys
 from ..ops.selection.gram_energy import patch_energy
 from ..ops.selection.plain import plain_norm
@@ -305,7 +305,7 @@ class AdaptiveTokenize(PatchLayer):
         Where the border is closed the frame matters, so the seam is looked for with more care; in training it is the
         image's own. A grid that nothing chooses starts at the very seam.
         """
-        stride = candidates.phases if self.frame is None or self.criterion.adaptive else (1, 1)
+        stride = candidates.phases if self.criterion.adaptive else (1, 1)
         return candidates.find_first(stride, offset)
 
     def choose(self, image: Float[Tensor, "B C H W"]) -> Choice:

@@ -259,6 +259,8 @@ class Backbone(HubModel):
         if not self.pretrained_cfg.get("input_size"):
             self.record_input_size()
         cfg = {**self.pretrained_cfg, "architecture": None}
+        if self.in_chans != 3:  # timm would change the convolution for other channels once more
+            cfg["first_conv"] = None
         return {
             "architecture": self.architecture,
             "num_classes": self.num_classes,

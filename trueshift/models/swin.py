@@ -237,10 +237,17 @@ class Swin(Backbone):
         timm takes the window of every table for a square, so tables that fit already are kept from it.
         """
         own = self.state_dict()
+        if _fits(weights, own):  # timm takes what has no classifier for an older layout
+            return dict(weights)
         tables = [key for key in weights if key in own and key.endswith("relative_position_bias_table")]
         fitting = {key: weights[key] for key in tables if weights[key].shape == own[key].shape}
         others = {key: value for key, value in weights.items() if key not in fitting}
         return {**checkpoint_filter_fn(others, self), **fitting}
+
+
+def _fits(weights: Mapping[str, Any], own: Mapping[str, Tensor]) -> bool:
+    """Whether weights are those of this very network."""
+    return weights.keys() == own.keys() and all(weights[key].shape == value.shape for key, value in own.items())
 
 
 @dataclass(frozen=True)
@@ -306,4 +313,6 @@ class SwinV2(Swin):
 
     def read_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Weights under timm's names, as timm reads them."""
+        if _fits(weights, self.state_dict()):
+            return dict(weights)
         return v2_checkpoint_filter_fn(dict(weights), self)

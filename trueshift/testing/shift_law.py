@@ -57,6 +57,9 @@ class _Part:
     values: Tensor
     grid: TokenGrid | None = None
 
+    def kept(self) -> "_Part":
+        return _Part(self.values.clone(), self.grid)
+
     def shifted(self, pixels: Tensor) -> "_Part":
         grid = self.grid and TokenGrid(self.grid.stride, self.grid.origin - pixels, self.grid.image_size)
         return _Part(circular_shift(self.values, pixels), grid)
@@ -85,7 +88,10 @@ def _assert_law(
     stride, fixed_rows = torch.tensor(grid.stride, device=values.device), fixes_rows(circular)
     keys = first_row(origin_keys(values), fixed_rows)
     read = (lambda output: _on_pixels(output, grid.image_size)) if moves else _plain
-    expected = [read(part) for part in _flatten(module(x))]
+    given = x.clone() if isinstance(x, Tensor) else x  # a module may write into its input, or give out the same buffer
+    expected = [read(part).kept() for part in _flatten(module(given))]
+    if not expected:
+        raise AssertionError("the module returned no tensor: nothing to compare")
     broken, tried, first = 0, 0, ""
     for offset in _offsets(shifts, len(values), (1 if fixed_rows else grid.shape[0], grid.shape[1]), seed):
         tried += 1
@@ -172,9 +178,11 @@ def _flatten(output: Any) -> Iterator[Tensor | Tokens]:
 
 def _difference(want: Tensor, got: Tensor) -> Tensor:
     """Absolute difference in float64; NaN against NaN is equal, NaN against a number is infinitely wrong."""
-    difference = (want.to(torch.float64) - got.to(torch.float64)).abs()
+    wide = torch.complex128 if want.is_complex() or got.is_complex() else torch.float64
+    difference = (want.to(wide) - got.to(wide)).abs()
     same = (want == got) | (want.isnan() & got.isnan())  # infinities too
-    return difference.masked_fill(same, 0).nan_to_num(nan=float("inf"), posinf=float("inf"))
+    difference = torch.where(same, 0.0, difference.clamp_min(torch.finfo(torch.float64).tiny))  # of large integers too
+    return difference.nan_to_num(nan=float("inf"), posinf=float("inf"))
 
 
 def _agree(want: Tensor, got: Tensor, tolerance: float) -> bool:
@@ -183,12 +191,16 @@ def _agree(want: Tensor, got: Tensor, tolerance: float) -> bool:
 
 def _differing(want: list[_Part], got: list[_Part], tolerance: float) -> list[int]:
     """The images for which some part differs."""
+    if len(want) != len(got):
+        raise AssertionError(f"{len(got)} outputs after a shift, {len(want)} before")
     wrong: set[int] = set()
     for number, (a, b) in enumerate(zip(want, got, strict=True)):
         if a.values.shape != b.values.shape:
             shapes = f"{tuple(b.values.shape)} after a shift, {tuple(a.values.shape)} before"
             raise AssertionError(f"output {number} has shape {shapes}")
-        suspects = (a.values != b.values).flatten(1).any(1).nonzero().flatten().tolist()
+        if a.values.dim() == 0:
+            raise AssertionError(f"output {number} is a single number: needs the batch first")
+        suspects = (a.values != b.values).reshape(len(a.values), -1).any(1).nonzero().flatten().tolist()
         wrong.update(image for image in suspects if not _agree(a.values[image], b.values[image], tolerance))
     return sorted(wrong)
 

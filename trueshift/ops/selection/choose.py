@@ -143,3 +143,17 @@ def _keep_largest(leading: Tensor, score: Tensor, nothing: float, slack: float =
 
 
 torch.export.register_dataclass(Choice, serialized_type_name="trueshift.Choice")
+
+
+def values_on_grid(choice: Choice, chosen: Callable[[], Tensor], phases: Callable[[], Tensor]) -> Tensor:
+    """The values on the chosen grid; while a criterion is learned, with the gradient of the weighted mixture.
+
+    Args:
+        chosen: gives the values on the chosen grid, ``[B, h, w, D]``.
+        phases: gives those on all grids, ``[B, sh, sw, h, w, D]``.
+    """
+    if choice.weights is None:
+        return chosen()
+    values = phases()[:, : choice.weights.shape[1]]  # of fixed rows the first phase alone
+    mixture = torch.einsum("bmn,bmnhwd->bhwd", choice.weights.to(values.dtype), values)
+    return chosen().detach() + (mixture - mixture.detach()) if choice.hard else mixture
