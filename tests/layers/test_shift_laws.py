@@ -93,5 +93,5 @@ def test_search_for_a_counterexample(data, name, levels):
     plane = plane + plane.flip(flip) if flip else plane
     row, column = data.draw(st.tuples(st.integers(0, 15), st.integers(0, 15)))
     plane[row, column] += data.draw(st.sampled_from([0.0, 1.0, -1.0, 1e-7, 1e-30]))
-    rounding = 1e-6 if name == "merge, convolution" else 0.0  # a convolution without an anchor, as above
+    rounding = 1e-6 if name == "merge, convolution" else 0.0  # oneDNN rounds by place on some CPUs; an anchor hides it
     assert_equivariant(build(name, 16), plane.expand(1, 3, 16, 16).clone(), shifts=24, tolerance=rounding)
