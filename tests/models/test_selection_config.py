@@ -122,10 +122,7 @@ def test_several_grids_of_an_anchored_ordinary_network_name_what_works():
     model, x = perturb_norms(ts.create_model(name, **narrow(name))).eval(), images()
     mean = ts.canonicalize(ts.mean_over_grids(model, 4))
     assert torch.equal(mean(x), mean(ts.circular_shift(x, (3, 5), (2, 3))))
-    anchored = perturb_norms(ts.create_model(name, anchor=True, **narrow(name))).eval()
-    for each, gains in ((model, True), (anchored, False)):  # whose anchor moves every image back
-        wrapped, alone = (ts.canonicalize(which)(x) for which in (ts.mean_over_grids(each, 4), each))
-        assert torch.allclose(wrapped, alone, rtol=1e-4, atol=1e-5) != gains
+    assert not torch.allclose(mean(x), ts.canonicalize(model)(x), rtol=1e-4, atol=1e-5)
 
 
 def test_a_criterion_can_be_written_down(tmp_path):
