@@ -243,7 +243,7 @@ def _along(start: Tensor, size: Pair, given: Any) -> Any:
 
     def moved(part: Any) -> Any:
         if each_on(part):
-            return [_rolled(masks[None], start[[image]])[0] for image, masks in enumerate(part)]
+            return [_rolled(masks[None], start[image : image + 1])[0] for image, masks in enumerate(part)]
         if not _lies_on(part, size):
             return part
         if part.shape[0] != start.shape[0]:

@@ -125,7 +125,8 @@ def gather_patches(values: Float[Tensor, "B H W C"], patch: Pair) -> Float[Tenso
 class AdaptiveConvMerge(PatchLayer):
     """Merge tokens by a strided convolution whose kernel may overlap its neighbours (CvT, MViTv2).
 
-    Shift law: as :class:`AdaptiveMerge`.
+    Shift law: as :class:`AdaptiveMerge`. Without an anchor, its own or one in front, the choice is exact and values are
+    equal to rounding: on some CPUs a convolution rounds equal windows differently at other places.
 
     Args:
         dim: channels before.
