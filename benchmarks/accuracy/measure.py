@@ -34,7 +34,7 @@ INVARIANT = r"(?!.*_no_).*/(a_.*|.*_(adapted|spot)_\d+_epochs|.*_adapted_random_
 ORDINARY = r"cifar10(_small)?/(swin|swinv2|cvt|mvitv2)_(mini|tiny)(_circular)?"
 ANCHORED = r"cifar10_small/shipped/(?!a_)\w+_mini(_long\w+|_[23]00_epochs|_consistency)?|tiny_imagenet/(?!a_).*"
 GRIDS = r".*/a_(?!vit)\w+_(random_grids\w*|longest|300_epochs|distilled|consistency|spot)"
-GRIDS += r"|.*/shipped/\w+_(adapted|spot)_20_epochs"
+GRIDS += r"|.*/shipped/\w+_(adapted|spot)_20_epochs|.*_adapted_random_grids"
 SWITCHED = "cifar10_small/(shipped/)?a_swin_mini"  # of which modules are switched off
 
 

@@ -3,7 +3,7 @@
 Training is `trueshift train` by the recipe for circular shifts: its own images per second, with resizing, cropping,
 flipping, clipping and logging; the first steps, which compile, are left out. Bare is the same compiled network and
 optimizer in the same process, on one random batch that lies on the device: forward, backward, update. `--graph` is
-training by the recipe of the small networks (adaptive ones with random grids), without and with `--cuda_graph true`.
+training by the networks' recipes (small adaptive ones with random grids), without and with `--cuda_graph true`.
 """
 
 import argparse
@@ -80,13 +80,15 @@ def graphed(given: argparse.Namespace) -> None:
     limits = {"max_steps": WARM_UP + steps, "log.every_steps": WARM_UP}
     limits |= {"evaluate.protocols": "[]", "evaluate.limit": 100, "evaluate.every_epochs": 1000}
     for model, batch, graph in product(given.models, given.batch or [96, 512], (False, True)):
-        recipe = f"cifar10_small/{model}{'_random_grids' * model.startswith('a_')}"
-        *_, log = trained(recipe, given, batch_size=batch, cuda_graph=graph, **limits)
+        small = f"cifar10_small/{model}{'_random_grids' * model.startswith('a_')}"
+        recipe = small if model.endswith("_mini") else f"cifar10/{model}_circular"
+        *_, log = trained(recipe, given, batch_size=batch, cuda_graph=graph, compile=given.compile, **limits)
         seconds = sum(entry["seconds"] for entry in log if entry["kind"] == "train" and entry["step"] > WARM_UP)
         milliseconds = round(1e3 * seconds / steps, 3)
-        rows.append({"model": model, "batch": batch, "graph": graph, "milliseconds": milliseconds})
+        row = {"model": model, "batch": batch, "compiled": given.compile, "graph": graph, "milliseconds": milliseconds}
+        rows.append(row)
         print(rows[-1], flush=True)
-        record.write("graph_speed", {"rows": rows}, given.seed)
+        record.write(given.name, {"rows": rows}, given.seed)
         torch.compiler.reset()
 
 
@@ -102,7 +104,9 @@ def main() -> None:
         precision="bf16",
         seed=0,
         evaluate={"default": False, "help": "the recipe's protocols on the final weights"},
-        graph={"default": False, "help": "of small networks, whose steps take the host longer than the GPU"},
+        graph={"default": False, "help": "a step with and without one"},
+        compile={"default": False, "help": "of steps with and without a graph"},
+        name={"default": "graph_speed", "help": "results/NAME.json, of graphs"},
     ).parse_args()
     if given.graph:
         graphed(given)
