@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.accuracy import store
 from benchmarks.accuracy.store import C_CONS, S_CONS, TOP1, rates, spread  # noqa: F401 -- for expressions
+from benchmarks.common import record
 from benchmarks.common.record import load
 from benchmarks.speed import tables as speed
 
@@ -46,6 +47,14 @@ def row(file: str, **wanted: Any) -> dict[str, Any]:
     result = load(file)["result"]
     rows = result.get("rows") or [{**each, **row} for each in result["results"] for row in each["rows"]]
     return next(row for row in rows if wanted.items() <= row.items())
+
+
+def pairs(*files: str) -> int:
+    """How many pairs of image and shift were checked, of which all were bit-identical."""
+    rows = [row for pattern in files for row in record.rows_of(pattern)]
+    if any(row["failures"] for row in rows):
+        raise ValueError(f"not all pairs of {files} are bit-identical")
+    return sum(row["pairs"] for row in rows)
 
 
 def compared(family: str, setting: str) -> dict[str, Any]:
