@@ -9,8 +9,7 @@ from typing import Any
 
 from benchmarks.accuracy import store
 from benchmarks.accuracy.store import C_CONS, S_CONS, TOP1, rates, spread  # noqa: F401 -- for expressions
-from benchmarks.common import record
-from benchmarks.common.record import load
+from benchmarks.common.record import load, rows_of
 from benchmarks.speed import tables as speed
 
 
@@ -51,7 +50,7 @@ def row(file: str, **wanted: Any) -> dict[str, Any]:
 
 def pairs(*files: str) -> int:
     """How many pairs of image and shift were checked, of which all were bit-identical."""
-    rows = [row for pattern in files for row in record.rows_of(pattern)]
+    rows = [row for pattern in files for row in rows_of(pattern)]
     if any(row["failures"] for row in rows):
         raise ValueError(f"not all pairs of {files} are bit-identical")
     return sum(row["pairs"] for row in rows)
@@ -83,7 +82,7 @@ motion_top1 = partial(moving, "crop-1", "top1")
 def number(expression: str) -> str:
     """One digit after the point for a float, thousands apart for an int, text as it is."""
     try:
-        value = eval(expression, {**globals(), "__builtins__": {"abs": abs}})
+        value = eval(expression, {**globals(), "__builtins__": {}})
     except Exception as error:
         raise SystemExit(f"<!-- number {expression} -->: {type(error).__name__}: {error}") from error
     if isinstance(value, str):
