@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.accuracy import store
 from benchmarks.accuracy.store import C_CONS, S_CONS, TOP1, rates, spread  # noqa: F401 -- for expressions
-from benchmarks.common.record import load
+from benchmarks.common.record import load, rows_of
 from benchmarks.speed import tables as speed
 
 
@@ -48,18 +48,20 @@ def row(file: str, **wanted: Any) -> dict[str, Any]:
     return next(row for row in rows if wanted.items() <= row.items())
 
 
+def pairs(*files: str) -> int:
+    """How many pairs of image and shift were checked, of which all were bit-identical."""
+    rows = [row for pattern in files for row in rows_of(pattern)]
+    if any(row["failures"] for row in rows):
+        raise ValueError(f"not all pairs of {files} are bit-identical")
+    return sum(row["pairs"] for row in rows)
+
+
 def compared(family: str, setting: str) -> dict[str, Any]:
     """What was measured of the reference and of the adaptive network, in a setting of the speed summary."""
     name, size, *_ = speed.FAMILIES[family]
     if found := speed.find(speed.measured(), model=name, size=size, **speed.SUMMARY[setting]):
         return found
     raise LookupError(f"{family} was not measured in {setting}")
-
-
-def slower(family: str, setting: str) -> str:
-    """How many rounds the adaptive network lost to the reference."""
-    theirs, ours = (compared(family, setting)[name]["seconds"] for name in ("reference", "adaptive"))
-    return f"{sum(map(float.__lt__, theirs, ours))} of {len(ours)}"
 
 
 def moving(protocol: str, metric: str, file: str, method: str) -> float:
@@ -74,7 +76,7 @@ motion_top1 = partial(moving, "crop-1", "top1")
 def number(expression: str) -> str:
     """One digit after the point for a float, thousands apart for an int, text as it is."""
     try:
-        value = eval(expression, {**globals(), "__builtins__": {"abs": abs}})
+        value = eval(expression, {**globals(), "__builtins__": {}})
     except Exception as error:
         raise SystemExit(f"<!-- number {expression} -->: {type(error).__name__}: {error}") from error
     if isinstance(value, str):

@@ -28,11 +28,11 @@ def main() -> None:
     ordinary = timm.create_model("swin_tiny_patch4_window7_224").eval()
     adapted = trueshift.adapt(ordinary)
     pairs = zip(ordinary.parameters(), trueshift.revert(adapted).parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)  # there and back, every weight the same
+    assert all(torch.equal(a, b) for a, b in pairs)  # there and back: every weight is the same
     print(f"timm's Swin-T, moved by {SHIFTS}: logits change by up to {100 * largest_change(ordinary, images):.1f} %")
     print(f"the same weights, adapted: {largest_change(adapted, images)}")
-    told = trueshift.explain(adapted, images)
-    print(told.table(), f"drawn in {told.save(Path('out/explained.png'))}", sep="\n")
+    explanation = trueshift.explain(adapted, images)
+    print(explanation.table(), f"drawn in {explanation.save(Path('out/explained.png'))}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def changed(net: torch.nn.Module, images: torch.Tensor, shift: tuple[int, int]) 
 def main() -> None:
     torch.manual_seed(0)
     images = torch.stack(list(photographs(64).values()))
-    # untrained, so the labels mean nothing yet; that they stay does not depend on the weights
+    # untrained, so the labels mean nothing; that they move with the image does not depend on the weights
     ordinary = trueshift.UperNet("swin_mini", num_classes=11, channels=64, padding="circular").eval()
     twin = trueshift.adapt(ordinary)
     for shift in ((0, 1), (3, -5)):

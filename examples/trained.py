@@ -1,8 +1,8 @@
 """Trained networks on real test images that move: ordinary ones change their answers, exact ones never do.
 
-Exact is an ordinary network with an anchor, which keeps its weights, and an adaptive one, in one pass or with the mean
-over four grids, whose Top-1 is higher or level. The few images here cannot tell that: the second column is of all
-10,000 test images, from the cards of the networks.
+Three networks of each family are exact: the ordinary one with an anchor, which keeps its weights; the adaptive one in
+one pass; and the adaptive one with the mean over four grids, whose Top-1 is higher or level. The few images here cannot
+show that, so the second column has Top-1 on all 10,000 test images, from the cards of the networks.
 """
 
 import argparse

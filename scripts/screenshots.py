@@ -1,6 +1,6 @@
-"""Take the screenshots in docs/images again: the playground, a report and the site, in Chromium.
+"""Take the screenshots in docs/images again: the playground and a report, in Chromium.
 
-Needs `playwright`, Chromium on the PATH, and the site that `make docs` builds. Look at what it writes.
+Needs `playwright`, and Chromium on the PATH. Look at what it writes.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from trueshift.cli import main as command
 from trueshift.playground import write_playground
 
 ROOT = Path(__file__).parents[1]
-IMAGES, SITE = ROOT / "docs" / "images", ROOT / "out" / "site" / "index.html"
+IMAGES = ROOT / "docs" / "images"
 DESKTOP, PHONE = {"width": 1240, "height": 820}, {"width": 390, "height": 820}
 
 
@@ -75,17 +75,6 @@ def report(page: Any, folder: Path) -> None:
     shot(page).save(IMAGES / "audit.png", optimize=True)
 
 
-def site(page: Any) -> None:
-    """The landing page on a desktop, and beside it on a phone."""
-    shutil.copy(IMAGES / "playground.gif", SITE.parent / "images")
-    both = Image.new("RGB", (DESKTOP["width"] + 20 + PHONE["width"], DESKTOP["height"]), "white")
-    for size, x in ((DESKTOP, 0), (PHONE, DESKTOP["width"] + 20)):
-        page.set_viewport_size(size)
-        page.goto(SITE.as_uri())
-        both.paste(shot(page), (x, 0))
-    both.save(IMAGES / "site.png", optimize=True)
-
-
 def main() -> None:
     """All of them."""
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
@@ -94,7 +83,6 @@ def main() -> None:
         page.set_default_timeout(600_000)
         playground(page, Path(folder))
         report(page, Path(folder))
-        site(page)
 
 
 if __name__ == "__main__":

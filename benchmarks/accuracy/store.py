@@ -83,18 +83,15 @@ def _rows(recipe: str, *key: str) -> list[Row]:
     return _indexed(path, path.stat().st_mtime_ns if path.exists() else 0).get((name, *key), [])
 
 
-def recipe_of(family: str, adaptive: bool, shifts: str = "circular") -> str:
-    """The recipe that stands for a network; only ordinary CvT and MViTv2 are trained for each kind of shift."""
-    return f"{'a_' * adaptive}{family}_mini" + (f"_{shifts}" if _padded(family, adaptive) else "")
+def recipe_of(family: str, adaptive: bool, shifts: str = "circular", paper: bool = False) -> str:
+    """The recipe that stands for a network; only ordinary CvT and MViTv2 are trained for each kind of shift.
 
-
-def paper_size_recipe(family: str, adaptive: bool, shifts: str = "circular") -> str:
-    """The same for the paper's own networks."""
-    return f"cifar10/{'a_' * adaptive}{FAMILIES[family].short}_{shifts if _padded(family, adaptive) else 'circular'}"
-
-
-def _padded(family: str, adaptive: bool) -> bool:
-    return family in ("cvt", "mvitv2") and not adaptive
+    Swin, SwinV2 and the adaptive networks of the paper's size are those of circular shifts.
+    """
+    padded = family in ("cvt", "mvitv2") and not adaptive
+    if paper:
+        return f"cifar10/{'a_' * adaptive}{FAMILIES[family].short}_{shifts if padded else 'circular'}"
+    return f"{'a_' * adaptive}{family}_mini" + f"_{shifts}" * padded
 
 
 def title_of(family: str, adaptive: bool, paper: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -22,15 +22,20 @@ WRITTEN = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
 
 
 class Line(NamedTuple):
-    """A row: a recipe, the part measured of its weights (none: what ended its training), the paper's row beside it."""
+    """A row: a recipe, the part measured of its weights (none: what ended its training), the paper's row beside it.
+
+    Where networks are trained for each kind of shift, ``standard`` is the recipe of those for standard shifts.
+    """
 
     title: str
     recipe: str
     part: str = ""
     theirs: str = ""
+    standard: str = ""
 
-    def values(self, column: store.Column) -> list[float]:
-        return rates(self.recipe, column, self.part)
+    def cell(self, column: store.Column) -> str:
+        standard = column[0] == "cifar-standard" and self.standard
+        return cell(rates(standard or self.recipe, column, self.part))
 
     def seeds(self) -> str:
         entries = store.about(self.recipe)["measured" if self.part else "trained"]
@@ -52,17 +57,23 @@ def lines_of(rows: list[list[Any]], families: Iterable[str] = ()) -> list[Line]:
 
 
 def by_line(
-    lines: list[Line], columns: Iterable[store.Column] = ALL, source: str = "", first: int = 0, note: str = ""
+    lines: list[Line],
+    columns: Iterable[store.Column] = ALL,
+    source: str = "",
+    beside: Sequence[int] = (0, 1),
+    note: str = "",
+    where: bool = False,
 ) -> str:
-    """Numbers of each line, how many seeds they are of, and two numbers of a table of the paper from ``first`` on."""
+    """Numbers of each line, how many seeds they are of, and numbers ``beside`` them in a table of the paper."""
     rows = []
     for line in lines:
-        printed = _printed(source, line.theirs)[first : first + 2] if line.theirs else []
-        rows.append([line.title, *(cell(line.values(column)) for column in columns), line.seeds(), *printed])
+        theirs = [_printed(source, line.theirs)[at] for at in beside] if line.theirs else []
+        rows.append([line.title, *map(line.cell, columns), line.seeds(), *theirs])
     head = ["model", *(TITLES[column] for column in columns), "seeds"]
-    head += [f"the paper's {head[1]}", head[2]] if source else []
-    recipes = [line.recipe for line in lines]
-    return table(head, rows, note, _options(recipes), _beside(source))
+    names = [TITLES[column] for column in columns if column != EXACT][: len(beside)]
+    head += [f"the paper's {names[0]}", *names[1:]] if source else []
+    recipes = list(dict.fromkeys(recipe for line in lines for recipe in (line.recipe, line.standard) if recipe))
+    return table(head, rows, note, _where(recipes) if where else "", _options(recipes), _beside(source))
 
 
 def written(lines: list[list[Any]], families: Iterable[str] = (), columns: Iterable[str] = (), **more: Any) -> str:
@@ -111,28 +122,13 @@ def _where(recipes: list[str]) -> str:
     return f"Trained on {trained_on} beside others on the same GPU."
 
 
-def networks(shifts: str) -> list[Line]:
-    return [Line(title_of(*each), recipe_of(*each, shifts), theirs=title_of(*each, paper=True)) for each in NETWORKS]
-
-
-def circular() -> str:
-    lines = networks("circular")
-    return by_line(lines, EXACTLY, "cifar", 0, _where([line.recipe for line in lines]))
-
-
-def paper_size() -> str:
-    """(a) and (b), the paper's networks at its resolution."""
-    rows, recipes = [], []
-    for network in NETWORKS:
-        title = title_of(*network, paper=True)
-        moved, standard = (
-            Line(title, store.paper_size_recipe(*network, shifts)) for shifts in ("circular", "standard")
-        )
-        recipes += list(dict.fromkeys([moved.recipe, standard.recipe]))
-        own = [*(moved.values(column) for column in EXACTLY), standard.values(S_CONS)]
-        rows.append([title, *map(cell, own), moved.seeds(), *(_printed("cifar", title)[at] for at in (0, 1, 5))])
-    head = ["model", "Top-1", "C-Cons.", "bit-identical", "S-Cons.", "seeds", "the paper's Top-1", "C-Cons.", "S-Cons."]
-    return table(head, rows, _where(recipes), _options(recipes), _beside("cifar"))
+def networks(shifts: str = "circular", paper: bool = False) -> list[Line]:
+    """Ours, trained for one kind of shift; or the paper's own at its resolution, each measured by its own recipe."""
+    found = []
+    for each in NETWORKS:
+        standard = recipe_of(*each, "standard", paper) if paper else ""
+        found.append(Line(title_of(*each, paper), recipe_of(*each, shifts, paper), "", title_of(*each, True), standard))
+    return found
 
 
 def summary() -> str:
@@ -161,20 +157,19 @@ def summary() -> str:
 
 def exactness() -> str:
     """Trained weights under many shifts, all networks together."""
-    rows = []
-    for device, precision in (("cuda", "float32"), ("cuda", "bf16"), ("cpu", "float32")):
-        part, networks, counts = f"exactness_{precision}", set(), Counter[str]()
-        for recipe in store.recipes():
-            rates = {key: store.numbers(recipe, part, "circular", key, device) for key in ("worst_case", "bit_exact")}
-            for entry in store.about(recipe)["measured"]:
-                if (entry["part"], entry["device"]) == (part, device):
-                    networks.add(recipe)
-                    of = {"worst_case": entry["images"], "bit_exact": entry["images"] * entry["settings"]["shifts"]}
-                    counts.update(images=of["worst_case"], pairs=of["bit_exact"])
-                    counts.update({key: round((1 - rates[key][entry["seed"]]) * of[key]) for key in of})
-        if networks:
-            place = {"cuda": "GPU", "cpu": "CPU"}[device]
-            rows.append({"on": place, "precision": precision, "networks": len(networks), **counts})
+    rows, measured = [], [(recipe, entry) for recipe in store.recipes() for entry in store.about(recipe)["measured"]]
+    for place, device, precision in (("GPU", "cuda", "float32"), ("GPU", "cuda", "bf16"), ("CPU", "cpu", "float32")):
+        part, counts = f"exactness_{precision}", Counter[str]()
+        here = [(recipe, entry) for recipe, entry in measured if (entry["part"], entry["device"]) == (part, device)]
+        for recipe, entry in here:
+            pairs = entry["images"] * entry["settings"]["shifts"]
+            counts.update(images=entry["images"], pairs=pairs)
+            for metric, count in (("worst_case", entry["images"]), ("bit_exact", pairs)):
+                rate = store.numbers(recipe, part, "circular", metric, device)[entry["seed"]]
+                counts[metric] += round((1 - rate) * count)
+        if here:
+            names = {recipe for recipe, _ in here}
+            rows.append({"on": place, "precision": precision, "networks": len(names), **counts})
     head = "on | precision | networks | images | pairs of (image, shift)"
     head += " | images whose answer changes | pairs not bit-identical"
     form = "{on} | {precision} | {networks} | {images:,} | {pairs:,} | {worst_case:,} | {bit_exact:,}"
@@ -208,18 +203,19 @@ FLIPS = {"Top-1": [TOP1], "C-Cons.": [C_CONS], **FLIPPED}
 ASKED = f"{SMALL} --measure-only"
 TABLES = {
     "small_summary": Table(SMALL, summary),
-    "small_circular": Table(SMALL, circular),
-    "small_standard": Table(SMALL, partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", 4)),
+    "small_circular": Table(SMALL, partial(by_line, networks(), EXACTLY, "cifar", where=True)),
+    "small_standard": Table(SMALL, partial(by_line, networks("standard"), (STANDARD_TOP1, S_CONS), "cifar", (4, 5))),
     "small_curves": Table(SMALL, curves.table),
     "small_erased": Table(ASKED, partial(above_the_papers, "erased", "distorted", SWINS, ERASED)),
     "small_flips": Table(ASKED, partial(above_the_papers, "flips", "distorted", SWINS, FLIPS)),
-    "small_magnitude": Table(
-        ASKED, partial(above_the_papers, "magnitude", "magnitude", networks("circular"), MAGNITUDES)
-    ),
+    "small_magnitude": Table(ASKED, partial(above_the_papers, "magnitude", "magnitude", networks(), MAGNITUDES)),
     "small_exactness": Table(ASKED, exactness),
     **{f"small_{name}": Table(SMALL, partial(written, **about)) for name, about in WRITTEN["trained"].items()},
     **{f"small_{name}": Table(ASKED, partial(written, **about)) for name, about in WRITTEN["measured"].items()},
-    "paper_size": Table(f"{CIFAR} {PAPER_SIZE} evaluate.protocols=[circular,cifar-standard]", paper_size),
+    "paper_size": Table(
+        f"{CIFAR} {PAPER_SIZE} evaluate.protocols=[circular,cifar-standard]",
+        partial(by_line, networks(paper=True), (*EXACTLY, S_CONS), "cifar", (0, 1, 5), where=True),
+    ),
     "paper_readings": Table(
         f"{CIFAR} cifar10/*swin_tiny_mixed* cifar10/*swin_tiny_96 --jobs 1",
         partial(written, **WRITTEN["paper_readings"]),

@@ -1,11 +1,12 @@
 """Tables of time and memory, from whichever of ``results/model_speed_*.json`` and the like are there.
 
-A setting that was measured more than once is shown as it was measured last; one that was not says so.
+Of a setting that was measured more than once the latest result is shown; one that was not measured says so.
 """
 
 from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise, product
+from operator import itemgetter
 from statistics import linear_regression
 from typing import Any
 
@@ -46,8 +47,8 @@ COMPILED, EAGER, TF32, TRAINING, CPU = SUMMARY.values()
 
 
 def measured(pattern: str = "model_speed_*") -> list[Result]:
-    """All results, the latest first, with where they were measured, both networks, and adaptive / reference."""
-    found = []
+    """The latest result of each setting, with where it was measured, both networks, and adaptive / reference."""
+    found: dict[Any, Result] = {}
     for recorded in sorted(load_all(pattern), key=lambda each: each["date"], reverse=True):
         for result in recorded["result"]["results"]:
             where, by = machine(recorded, result["device"]), {row["name"]: row for row in result["rows"]}
@@ -60,8 +61,9 @@ def measured(pattern: str = "model_speed_*") -> list[Result]:
                 both |= {"ratios": (ours["ratio"], low, high), "times": (1 / ours["ratio"], 1 / high, 1 / low)}
             if "error" in ours:
                 both["error"] = ours["error"]
-            found.append({**_named(result), "where": where, "reference": theirs, "adaptive": ours, **both})
-    return found
+            setting = tuple(map(result.get, ("model", "size", "batch", "work", "precision", "mode", "device")))
+            found.setdefault(setting, {**_named(result), "where": where, "reference": theirs, "adaptive": ours, **both})
+    return list(found.values())
 
 
 def _named(setting: Result) -> Result:
@@ -71,7 +73,7 @@ def _named(setting: Result) -> Result:
 
 
 def find(results: Iterable[Result], **wanted: Any) -> Result | None:
-    """The latest that was measured in this setting."""
+    """The first that was measured in this setting."""
     return next((each for each in results if all(each[key] == value for key, value in wanted.items())), None)
 
 
@@ -89,10 +91,14 @@ def _places(results: Iterable[Result]) -> str:
     return f"On {places}." if places else f"{NOT_YET.capitalize()}."
 
 
+def speeds(found: list[Result], head: str, form: str, note: str) -> str:
+    """One line for each result."""
+    return listing(head, form, found, f"{_places(found)} {note}")
+
+
 def by_setting(settings: list[Result], head: str, form: str, note: str) -> str:
     """One line for each setting and model, those that are missing included."""
-    found = for_each_model(settings)
-    return listing(f"model | setting | {head}", f"{SETTING} | {form}", found, f"{_places(found)} {note}")
+    return speeds(for_each_model(settings), f"model | setting | {head}", f"{SETTING} | {form}", note)
 
 
 BOTH, ALL = "reference | adaptive", "reference | adaptive | memory"
@@ -100,34 +106,26 @@ BOTH, ALL = "reference | adaptive", "reference | adaptive | memory"
 
 def adapted() -> str:
     """Networks of other libraries, adapted, beside themselves."""
-    found = measured("adapted_*")
-    latest = [find(found, model=each["model"], words=each["words"]) for each in found]
-    found = sorted({id(each): each for each in latest if each}.values(), key=lambda each: each["mode"])
-    return listing(
-        f"model | setting | {ALL}", f"{SETTING} | {SPEED} | {ALLOCATED}", found, f"{_places(found)} {MEMORY}"
-    )
+    found = sorted(measured("adapted_*"), key=itemgetter("mode"))
+    return speeds(found, f"model | setting | {ALL}", f"{SETTING} | {SPEED} | {ALLOCATED}", MEMORY)
 
 
 def segmentation() -> str:
-    """The decoder alone; what was measured first stands first."""
-    found = measured("segmentation_speed_*")
+    """The decoder alone."""
     form = f"{{title}} | {{work}}, {{words}}, {{size}} x {{size}} | {LATENCY} | {ALLOCATED}"
-    return listing(f"decoder on | work | {ALL}", form, found, f"{_places(found)} 150 classes. {TIMES}")
+    return speeds(measured("segmentation_speed_*"), f"decoder on | work | {ALL}", form, f"150 classes. {TIMES}")
 
 
 def resolution() -> str:
     """The same number of pixels in larger images, after the model's own size in the same setting."""
-    results, used = [each for each in measured() if (each["work"], each["device"]) == ("inference", "cuda")], []
+    found, inference = [], [each for each in measured() if (each["work"], each["device"]) == ("inference", "cuda")]
     for family in FAMILIES.values():
-        larger = [result for result in results if result["model"] == family.name and result["size"] != family.size]
-        for precision, mode in dict.fromkeys((result["precision"], result["mode"]) for result in larger):
-            alike = {"model": family.name, "precision": precision, "mode": mode}
-            sizes = sorted({result["size"] for result in larger})
-            used += [find(results, size=family.size, batch=128, **alike)]
-            used += [find(larger, size=size, **alike) for size in sizes]
-    found = list(filter(None, used))
-    form = f"{{title}} | {{size}} x {{size}}, {{words}} | {SPEED}"
-    return listing(f"model | images | {BOTH}", form, found, f"{_places(found)} {RATIOS}")
+        own = [each for each in inference if each["model"] == family.name]
+        for how in dict.fromkeys((each["precision"], each["mode"]) for each in own if each["size"] != family.size):
+            alike = [each for each in own if (each["precision"], each["mode"]) == how]
+            used = [each for each in alike if each["size"] != family.size or each["batch"] == 128]
+            found += sorted(used, key=itemgetter("size"))
+    return speeds(found, f"model | images | {BOTH}", f"{{title}} | {{size}} x {{size}}, {{words}} | {SPEED}", RATIOS)
 
 
 def memory() -> str:
