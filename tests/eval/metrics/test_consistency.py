@@ -87,6 +87,16 @@ def test_top_one(predictions):
     assert value(TopOne, predictions, torch.tensor([2, 0, 1, 0])) == 0.75
 
 
+def test_logits_that_are_not_numbers_are_no_answer():
+    logits = torch.zeros(2, 3, 4)
+    logits[0, 1:, 2] = nan  # two of three views of the first image
+    target = torch.zeros(2, dtype=torch.int64)
+    wanted = {ShiftConsistency: 1 / 2, AgainstFirst: 1 / 2, WorstCaseConsistency: 1 / 2, WorstCaseAccuracy: 1 / 2}
+    for make, rate in {**wanted, FlickerRate: 1 / 2}.items():
+        assert of_views(make, logits, target) == rate
+    assert value(TopOne, logits[:, 1], target) == 1 / 2
+
+
 def test_the_number_of_views_may_change_between_updates():
     metric = ShiftConsistency()
     metric.update(torch.tensor([[1, 1]]))
@@ -176,6 +186,14 @@ def test_mean_iou_is_that_of_plain_loops_and_of_torchmetrics(ignored, present):
         theirs.update(seen[image : image + 1], target[image : image + 1])
     assert ours.compute() == pytest.approx(naive_iou(seen, target, 6, ignored), abs=1e-12)
     assert ours.compute() == pytest.approx(float(theirs.compute()), abs=1e-6)
+
+
+@pytest.mark.parametrize("ignored", [-100, 255, 300])
+def test_masks_of_bytes_lose_no_class_to_a_label_that_bytes_cannot_hold(ignored):
+    target = torch.tensor([[[156, 44, 3, 255]]], dtype=torch.uint8)  # -100 + 256 and 300 - 256
+    metric = MeanIoU(256, ignored)
+    metric.update(target.long(), target)
+    assert metric.occurring.nonzero().flatten().tolist() == [3, 44, 156, 255][: 3 if ignored == 255 else 4]
 
 
 def test_mean_iou_takes_logits():
@@ -348,6 +366,8 @@ def labels(*shape):
         (MeanIoU(3), (labels(1, 4, 4), labels(1, 4, 4) + 3), r"a mask has labels 3 to 3: needs 0 to 2$"),
         (MeanIoU(3, 255), (labels(1, 4, 4), labels(1, 4, 4) + 3), "a mask has labels 3 to 3: .* or 255 to ignore"),
         (SegmentationConsistency(), (labels(4, 1, 2, 2),), "at least 2 shifts"),
+        (SegmentationConsistency(), (torch.rand(4, 2, 3, 5, 5),), r"needs integer labels \[N, K, H, W\]"),
+        (SegmentationConsistency(), (labels(4, 2, 2),), r"needs integer labels \[N, K, H, W\]"),
         (SegmentationConsistency(), (labels(4, 2, 2, 2), labels(1, 2, 2, 2).bool()), "needs the same"),
         (SegmentationConsistency(), (labels(4, 2, 2, 2), labels(4, 2, 2, 2).bool()), "no pixel in common"),
     ],
