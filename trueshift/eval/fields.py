@@ -220,6 +220,7 @@ def run_field_evaluation(
         folders: of ``FieldNet.save_pretrained``, with mean and deviation of the training split, as ``trueshift train``
             writes them.
         data: as for :func:`~trueshift.data.open_fields`.
+        options: those that apply to fields; the limit takes the first trajectories.
         steps: lengths of rollouts; those that the trajectories do not reach are left out, and named in the result.
     """
     options = options or EvalOptions()
