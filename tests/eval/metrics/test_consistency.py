@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from math import comb, isnan, nan
 
 import pytest
@@ -16,6 +16,7 @@ from trueshift.eval.metrics.consistency import (
     BitExactFraction,
     FlickerRate,
     LargestLogitChange,
+    LongestRun,
     MeanIoU,
     SegmentationConsistency,
     ShiftConsistency,
@@ -44,6 +45,7 @@ OF_ONE_IMAGE = {
     WorstCaseConsistency: lambda seen, right: Fraction(len(set(seen)) == 1),
     WorstCaseAccuracy: lambda seen, right: Fraction(set(seen) == {right}),
     FlickerRate: lambda seen, right: share(a != b for a, b in pairwise(seen)),
+    LongestRun: lambda seen, right: Fraction(max(len(list(run)) for _, run in groupby(seen)), len(seen)),
 }
 over_views = pytest.mark.parametrize("make", OF_ONE_IMAGE, ids=lambda make: getattr(make, "__name__", "AgainstFirst"))
 
