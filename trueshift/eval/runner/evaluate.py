@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from ...data import Source
 from ...data.subset import spread
@@ -149,10 +149,13 @@ def _model(model: EvalModel) -> dict[str, str | None]:
     if model.module is None:
         return {"weights": model.fingerprint}
     weights = hashlib.sha256()
-    for name, value in sorted(model.module.state_dict().items()):
-        weights.update(name.encode())
-        weights.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    for name, value in sorted((model.module.state_dict() | dict(model.module.named_buffers())).items()):
+        weights.update(name.encode() + _bytes(value))
     return {"weights": _short(weights), "network": _network(model.module), "code": _code(model.module)}
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _network(module: nn.Module) -> str:
@@ -168,9 +171,11 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         public = {str(key): each for key, each in value.items() if not str(key).startswith("_")}
         return "{" + ", ".join(f"{key}: {_text(each)}" for key, each in public.items() if key not in _NO_MATTER) + "}"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_text, value)) + "]"
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, tuple | list | set | frozenset):
+        return "[" + ", ".join(map(_text, value if isinstance(value, tuple | list) else sorted(value, key=_text))) + "]"
+    if isinstance(value, Tensor):
+        return _short(hashlib.sha256(_bytes(value)))
+    if value is None or isinstance(value, bool | int | float | str | range | torch.dtype):
         return repr(value)
     return getattr(value, "__qualname__", type(value).__qualname__)
 
