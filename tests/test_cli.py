@@ -307,7 +307,8 @@ def test_a_dataclass_stands_for_one_option_per_field(capsys):
     with pytest.raises(SystemExit):
         parser.parse_args(["look", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "images at most, evenly spread over the data; 0 for all. (default: 64)" in shown  # in words of its own
+    assert "images at most, evenly spread over the data; 0 for all. (default: 64)" in shown
+    assert "shifts along each side of that plane, one pixel apart. (default: 16)" in shown  # a field of its own
     assert "of each colour, where the model does not say." in shown
     assert "of the shifts, and of random weights. (default: 0)" in shown
 

@@ -111,11 +111,21 @@ def test_unreadable_images_are_reported_and_the_others_done(tmp_path, colours, c
     (tmp_path / "in" / "d.png").write_bytes((tmp_path / "in" / "a.png").read_bytes()[:-30])
     assert main(["segment", "in", "--model", "any", "--output", "out"]) == 1
     said = capsys.readouterr()
-    assert "b.png could not be read: " in said.err
-    assert "d.png could not be read: " in said.err
+    assert "b.png could not be labelled: " in said.err
+    assert "d.png could not be labelled: " in said.err
     assert "Traceback" not in said.err
     assert "2 of 4 images" in said.out
     assert {file.name[0] for file in (tmp_path / "out").iterdir()} == {"a", "c"}
+
+
+def test_an_answer_that_is_not_numbers_is_no_class(tmp_path, colours, capsys, monkeypatch):
+    stripes(tmp_path / "a.png")
+    stripes(tmp_path / "b.png", (24, 32))
+    forward = colours.forward
+    monkeypatch.setattr(colours, "forward", lambda images: forward(images) * (torch.nan if images.shape[3] > 40 else 1))
+    assert main(["segment", "a.png", "b.png", "--model", "any", "--output", "out"]) == 1
+    assert "a.png could not be labelled: the model's logits are not numbers (NaN)" in capsys.readouterr().err
+    assert {file.name[0] for file in (tmp_path / "out").iterdir()} == {"b"}
 
 
 def test_files_are_not_written_over(tmp_path, colours, capsys):
@@ -142,6 +152,7 @@ def test_results_of_the_last_time_are_not_images(tmp_path, colours):
     [
         (["nowhere.png"], "there is no image at nowhere.png: needs an image or a folder of them"),
         (["empty"], "empty has no images: needs files ending in .jpg"),
+        (["in", "--output", "in"], "all images of in are in the output in: needs another --output"),
         (["a.png", "in"], "a.png and in/a.png would both become a_mask.png: needs different names"),
         (["a.png", "--output", "a.png"], "a.png is a file: needs a folder"),
         (["a.png", "--window", "8", "8"], "needs --sliding as well"),

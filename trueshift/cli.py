@@ -21,7 +21,7 @@ from .utils.files import json_text, writable_folder, write_whole
 
 # Commands import what they need themselves, so that help comes at once.
 
-INCOMPLETE = 1  # something could not be read
+INCOMPLETE = 1  # some images were not labelled
 INTERRUPTED = 130  # by Ctrl-C, as shells expect
 DIVERGED = 3
 
@@ -231,7 +231,7 @@ def segment(
             console.print(done, markup=False, highlight=False, soft_wrap=True)
         else:
             unreadable += 1
-            print(f"trueshift: {done.name} could not be read: {done.reason}", file=sys.stderr)
+            print(f"trueshift: {done.name} could not be labelled: {done.reason}", file=sys.stderr)
     count = len(files) - unreadable
     console.print(f"{count} of {len(files)} images: {folder}", markup=False, highlight=False, soft_wrap=True)
     return INCOMPLETE if unreadable else 0

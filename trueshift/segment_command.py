@@ -12,7 +12,7 @@ from PIL import Image
 from .data import Unreadable
 from .data.images import EXTENSIONS, decoded, image_files, png_bytes
 from .eval.models.eval_model import EvalModel, PixelLogits
-from .eval.runner.segment import labels_at
+from .eval.runner.segment import NOT_NUMBERS, labels_at
 from .ops.geometry.shift import Pair
 from .report.images import mask_png, overlay, shares
 from .tasks.inference import segment_sliding
@@ -43,11 +43,13 @@ class PixelLabels:
         return self.model.classes or [f"class {label}" for label in range(self.model.num_classes or 2**16)]
 
     def __call__(self, image: Image.Image) -> Int[np.ndarray, "H W"]:
-        """The class with the largest logit, at the size of the image itself."""
+        """The class with the largest logit, at the size of the image itself; an error where logits are NaN."""
         preparation, forward = self.model.preparation, self.model.forward
         with torch.inference_mode():
             images = preparation.normalise(preparation.canvas(image).to(self.device))[None]
             logits = segment_sliding(PixelLogits(forward), images, *self.sliding) if self.sliding else forward(images)
+            if bool(logits.isnan().any()):
+                raise FloatingPointError(NOT_NUMBERS)
             return labels_at(logits[0], (image.height, image.width)).cpu().numpy()
 
 
@@ -69,7 +71,10 @@ def find_images(given: Sequence[str | Path], output: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for place in map(Path, given):
         if place.is_dir():
-            files = [file for file in sorted(image_files(place)) if not file.resolve().is_relative_to(output.resolve())]
+            below = sorted(image_files(place))
+            files = [file for file in below if not file.resolve().is_relative_to(output.resolve())]
+            if below and not files:
+                raise ValueError(f"all images of {place} are in the output {output}: needs another --output")
             if not files:
                 raise ValueError(f"{place} has no images: needs files ending in {', '.join(EXTENSIONS)}")
             named = {file: "_".join(file.relative_to(place).with_suffix("").parts) for file in files}
@@ -98,7 +103,7 @@ def check_free(names: Sequence[str] | Mapping[str, Path], output: Path) -> None:
 def segment_files(images: Mapping[str, Path], model: PixelLabels, output: Path) -> Iterator[str | Unreadable]:
     """Label images one after the other, and name the largest classes of each in a line.
 
-    Those that cannot be read are reported, and the others done.
+    Those that cannot be read or have no answer are reported, and the others done.
     """
     names = model.names
     for index, (name, path) in enumerate(images.items()):
@@ -107,7 +112,11 @@ def segment_files(images: Mapping[str, Path], model: PixelLabels, output: Path) 
         except Exception as error:  # decoders raise many kinds; the other images are still to be done
             yield Unreadable(index, str(path), str(error) or type(error).__name__)
             continue
-        labels = model(image)
+        try:
+            labels = model(image)
+        except FloatingPointError as error:
+            yield Unreadable(index, str(path), str(error))
+            continue
         write_whole(output / _MASK.format(name), mask_png(labels, len(names)))
         write_whole(output / _OVERLAY.format(name), png_bytes(overlay(image, labels, names)))
         found = [f"{names[label]} {share:.1%}" for label, share in shares(labels)]

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from trueshift.eval import metrics
+from trueshift.eval import LongestRun, metrics
 
 
 def every_metric(images):
@@ -26,6 +26,7 @@ def every_metric(images):
         "bit exact": (metrics.BitExactFraction, (logits,)),
         "largest change": (metrics.LargestLogitChange, (logits,)),
         "flicker": (metrics.FlickerRate, (labels,)),
+        "longest run": (LongestRun, (labels,)),
         "mean iou": (partial(metrics.MeanIoU, 4, ignore_index=3), (maps[:, 0], masks)),
         "masks": (metrics.SegmentationConsistency, (maps,)),
         "covered masks": (metrics.SegmentationConsistency, (maps, covered)),

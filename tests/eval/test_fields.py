@@ -111,6 +111,20 @@ def test_a_network_that_knows_the_answer_and_one_that_does_nothing(moving):
     assert 0 < still["harmonics"]["error"]["2"] < still["harmonics"]["error"]["4"] < 1  # every second is a fourth
 
 
+def test_batches_of_unequal_size_change_no_number(moving):
+    """But for the shifts that are tried, which are drawn for each batch."""
+    moving.states[2] *= 5  # the last trajectory is unlike the others
+    moving.states[2, ..., ::4] += 20
+    found = [measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=(1, 3), batch_size=size) for size in (3, 2, 1)]
+    for key in ("relative_l2", "one_step_l2", "persistence_l2"):
+        assert found[1][key] == found[2][key] == pytest.approx(found[0][key])
+    for kind, shares in found[0]["harmonics"].items():
+        assert found[1]["harmonics"][kind] == pytest.approx(shares)
+        assert found[2]["harmonics"][kind] == pytest.approx(shares)
+    for kind, energies in found[0]["spectrum"]["3"].items():
+        assert found[1]["spectrum"]["3"][kind] == pytest.approx(energies)
+
+
 def test_errors_are_of_normalized_states(moving):
     shifted = FieldPairs(moving.states * 10 + 1000, "shifted")
     known = measure_fields(lambda x: 0 * x, shifted, shifted.statistics(), (4,), steps=(1,))

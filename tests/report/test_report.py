@@ -132,6 +132,7 @@ def test_default_stands_beside_adapted(written):
 def test_a_rate_below_one_is_never_shown_as_a_hundred():
     assert percent({"rate": 0.999999}) == "99.99\N{NO-BREAK SPACE}%"
     assert percent({"rate": 1.0}) == "100.00\N{NO-BREAK SPACE}%"
+    assert percent(0.999999) == percent({"rate": 0.999999})
     assert percent(None) == "n/a"
     assert (number(0.0), number(1e-7), number(None)) == ("0", "1e-07", "n/a")
 
@@ -191,7 +192,9 @@ def test_the_verdict_on_pixels(written_scenes):
 def test_an_audit_that_read_nothing_still_ends_in_a_report(tmp_path):
     broken = Scenes([(OSError("torn"), None)])
     for model in (segmenter(ByPlace()), subject(Constant())):
-        page = write_audit(run_audit([model], broken, AuditOptions(shifts=2)), broken, tmp_path).read_text()
+        found = run_audit([model], broken, AuditOptions(shifts=2))
+        page = write_audit(found, broken, tmp_path).read_text()
+        assert {value for each in found["models"][0]["measured"].values() for value in each.values()} == {None}
         assert "Nothing was measured" in page
         assert "scene 0" in page
 
@@ -221,6 +224,15 @@ def test_changed_pixels_are_marked_and_boxed():
 
 def test_more_classes_than_colours_are_drawn():
     assert label_image(np.array([[0, 3, 256, 70000, -1]])).shape == (1, 5, 3)
+
+
+def test_protocols_against_the_unshifted_image_are_shown():
+    """All four magnitudes are a curve of the page; one of them, or all alone, must be in the table."""
+    settings = AuditOptions(limit=3, examples=0)
+    for names in (["magnitude"], ["circular", "magnitude-8"], ["circular", "magnitude"]):
+        found = run_audit([subject(Constant())], EmbeddedSample(), settings, find_protocols(names))
+        said = [meaning for _, meaning, _ in table_rows(found) if meaning.endswith("shifted against unshifted")]
+        assert len(said) == {("magnitude",): 4, ("circular", "magnitude-8"): 1}.get(tuple(names), 0)
 
 
 def test_padded_inputs_have_an_iou_of_their_own():

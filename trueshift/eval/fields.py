@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,17 @@ def harmonic_share(fields: Float[Tensor, "B C H W"], patch: int | Pair) -> float
 
     Shift law: does not change, to rounding.
     """
+    pattern, whole = _pattern_energies(fields, patch)
+    return float(pattern / whole.clamp_min(1e-300))
+
+
+def _pattern_energies(fields: Float[Tensor, "B C H W"], patch: int | Pair) -> Float[Tensor, "2"]:
+    """The energy of the pattern and that of the whole field, summed over a batch."""
     check_size(tuple(fields.shape[2:]), pair(patch))
-    power = torch.fft.fft2(fields.double()).abs().square().mean((0, 1))
+    power = torch.fft.fft2(fields.double()).abs().square().sum((0, 1))
     power[0, 0] = 0
     rows, columns = (length // step for length, step in zip(power.shape, pair(patch), strict=True))
-    return float(power[::rows, ::columns].sum() / power.sum().clamp_min(1e-300))
+    return torch.stack([power[::rows, ::columns].sum(), power.sum()])
 
 
 def spectrum(fields: Float[Tensor, "B C H W"]) -> Float[Tensor, " waves"]:
@@ -119,7 +126,7 @@ def measure_fields(
         persistence_l2: that of a network which repeats its input, for comparison.
         shift_error: the largest difference between the rollout of a rolled state and the rolled rollout, by steps.
         harmonics: the share of variance in the pattern of the patches, by their size: of one step's error, of the
-            predicted change and of the true one.
+            predicted change and of the true one; over all trajectories at a time, the mean over times.
         spectrum: energy by wave number, by steps: of the rollout and of the truth; see :func:`spectrum`.
     """
     step = bounded(net)
@@ -130,17 +137,18 @@ def measure_fields(
     errors: dict[str, list[Tensor]] = defaultdict(list)  # by the number of steps, or by name
     apart = dict.fromkeys(map(str, wanted), 0.0)
     waves: dict[str, list[Tensor]] = defaultdict(list)
-    shares: dict[str, list[list[float]]] = defaultdict(list)  # of each patch
+    kinds = ("error", "predicted_change", "true_change")
+    patterns = torch.zeros(len(kinds), len(patches), states.shape[1] - 1, 2, dtype=torch.float64)  # energies
     for first in range(0, len(states), batch_size):
         known = torch.from_numpy(states[first : first + batch_size].astype("float32")).to(device)
         true = statistics.normalize(known)
-        for now, following in zip(true.unbind(1), true.unbind(1)[1:], strict=False):
+        for time, (now, following) in enumerate(pairwise(true.unbind(1))):
             said = step(now)
             errors["one_step_l2"].append(relative_l2(said, following))
             errors["persistence_l2"].append(relative_l2(now, following))
-            found = {"error": said - following, "predicted_change": said - now, "true_change": following - now}
-            for key, field in found.items():
-                shares[key].append([harmonic_share(field, patch) for patch in patches])
+            for kind, field in enumerate((said - following, said - now, following - now)):
+                for at, patch in enumerate(patches):
+                    patterns[kind, at, time] += _pattern_energies(field, patch).cpu()
         start, size = true[:, 0], torch.tensor([1 if circular == "width" else true.shape[-2], true.shape[-1]])
         offsets = [(torch.rand(len(true), 2, generator=generator) * size).long().to(true.device) for _ in range(shifts)]
         moving = [rollout(step, circular_shift(start, offset, IMAGE_DIMS), wanted[-1]) for offset in offsets]
@@ -153,6 +161,8 @@ def measure_fields(
             for offset, other in zip(offsets, moved, strict=True):
                 difference = (other - circular_shift(said, offset, IMAGE_DIMS)).abs().max()
                 apart[after] = max(apart[after], float(difference))
+    pattern, whole = patterns.unbind(3)
+    shares = (pattern / whole.clamp_min(1e-300)).mean(2).tolist()
     means = {key: float(torch.cat(values).double().mean()) for key, values in errors.items()}
     return {
         "trajectories": len(states),
@@ -160,8 +170,7 @@ def measure_fields(
         **{key: means[key] for key in ("one_step_l2", "persistence_l2")},
         "shift_error": apart,
         "harmonics": {
-            key: {str(patch): sum(row[at] for row in rows) / len(rows) for at, patch in enumerate(patches)}
-            for key, rows in shares.items()
+            kind: dict(zip(map(str, patches), row, strict=True)) for kind, row in zip(kinds, shares, strict=True)
         },
         "spectrum": {
             after: dict(zip(("predicted", "true"), torch.stack(parts).sum(0).tolist(), strict=True))
@@ -211,6 +220,7 @@ def run_field_evaluation(
         folders: of ``FieldNet.save_pretrained``, with mean and deviation of the training split, as ``trueshift train``
             writes them.
         data: as for :func:`~trueshift.data.open_fields`.
+        options: those that apply to fields; the limit takes the first trajectories.
         steps: lengths of rollouts; those that the trajectories do not reach are left out, and named in the result.
     """
     options = options or EvalOptions()

@@ -17,7 +17,7 @@ class EvalOptions:
 
     Args:
         shifts: random shifts of each image, at least 2 (the paper draws a pair); 0 for every shift.
-        limit: images at most; 0 for all.
+        limit: images at most, evenly spread over the data; 0 for all.
         batch_size: images in a batch; by default 64 on a CPU and 256 on a GPU, 2 and 8 for segmentation, 32 for fields.
         seed: of the shifts, and of random weights.
         device: cpu, cuda, cuda:1, or auto.
@@ -69,7 +69,6 @@ class AuditOptions(EvalOptions):
     """Options of an audit.
 
     Args:
-        limit: images at most, evenly spread over the data; 0 for all.
         examples: images whose answers are shown at every shift of a plane, or pixel by pixel.
         plane: shifts along each side of that plane, one pixel apart.
         worst: images listed as the least consistent.

@@ -120,7 +120,7 @@ def _print_classes(console: Console, result: dict[str, Any]) -> None:
             console.print(f"[yellow]mIoU is not reported: {escape(reason)}.[/]")
         return
     shares = [
-        f"{names[label] if names else f'class {label}'} {percent({'rate': share})}"
+        f"{names[label] if names else f'class {label}'} {percent(share)}"
         for label, share in enumerate(first["iou_by_class"])
         if share is not None
     ]

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure  # without pyplot: no window system, nothin
 from ..data import Source
 from ..eval.audit.run import answer_name
 from .images import PALETTE, colours_of, error_image, flip_images, plane_image, thumbnail
+from .wording import MAGNITUDES
 
 # "Consistency under different shift magnitudes", CIFAR-10, in percent, for offsets up to 8, 16, 24 and 32 pixels of 32
-MAGNITUDES = (8, 16, 24, 32)
 CONSISTENCY_BY_MAGNITUDE = {
     "Swin-T": (92.00, 89.65, 88.93, 88.13),
     "SwinV2-T": (92.13, 90.43, 89.67, 88.75),

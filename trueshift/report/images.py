@@ -144,12 +144,13 @@ def legend(width: int, labels: Sequence[int], names: Sequence[str]) -> Image.Ima
 
 def flip_images(flip: dict[str, Any], source: Source) -> dict[str, Pixels]:
     """All images of one flip map at the size of the network's input."""
-    height, width = flip["size"]
-    photo = np.asarray(source[flip["index"]].image.convert("RGB").resize((width, height)))
+    (height, width), (rows, columns) = flip["size"], flip["margin"]
+    whole = source[flip["index"]].image.convert("RGB").resize((width + 2 * columns, height + 2 * rows))
+    photo = np.asarray(whole.crop((columns, rows, columns + width, rows + height)))
     before, after = unpacked_labels(flip["before"]), unpacked_labels(flip["after"])
     return {
         "image": photo,
-        "shifted": _shifted(photo, flip),
+        "shifted": np.roll(photo, flip["shift"], (0, 1)) if flip["wraps"] else _shifted(whole, flip),
         "before": label_image(before),
         "after": label_image(after),
         "changes": change_image(photo, (before != after) & (after != NOT_SHOWN), flip["regions"]),
@@ -175,11 +176,8 @@ def change_image(photo: Pixels, changed: np.ndarray, regions: list[dict[str, Any
     return np.asarray(image)
 
 
-def _shifted(photo: Pixels, flip: dict[str, Any]) -> Pixels:
-    """The photograph as the network saw it second."""
-    down, right = flip["shift"]
-    if flip["wraps"]:
-        return np.roll(photo, (down, right), (0, 1))
-    moved = Image.new("RGB", photo.shape[1::-1], _BLANK)
-    moved.paste(Image.fromarray(photo), (right, down))
+def _shifted(whole: Image.Image, flip: dict[str, Any]) -> Pixels:
+    """What the network saw second; grey where nothing of the image lies."""
+    moved = Image.new("RGB", flip["size"][::-1], _BLANK)
+    moved.paste(whole, tuple(step - beyond for step, beyond in zip(flip["shift"], flip["margin"], strict=True))[::-1])
     return np.asarray(moved)

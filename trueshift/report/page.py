@@ -81,7 +81,8 @@ def render_page(audit: dict[str, Any], source: Source) -> str:
 def rendered(template: str, audit: dict[str, Any], **values: Any) -> str:
     """A page from a template that fills in ``page.html``; all text is escaped."""
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
-    environment.filters.update(number=wording.number, data_uri=images.data_uri, in_page=_in_page)
+    environment.filters.update(number=wording.number, percent=wording.percent)
+    environment.filters.update(data_uri=images.data_uri, in_page=_in_page)
     environment.globals.update(values)  # macros see these alone
     return environment.get_template(template).render(audit=audit, style=(_FOLDER / "page.css").read_text())
 
@@ -122,7 +123,11 @@ def _consistency_by_class(audit: dict[str, Any]) -> list[dict[str, Any]]:
             "name": _label_name(audit, label),
             "images": entries[0]["images"],
             "cells": [
-                (f"{_percent(each['consistency'])} same answer", _percent(each["top1"], " right")) for each in entries
+                (
+                    f"{wording.percent(each['consistency'])} same answer",
+                    "" if each["top1"] is None else f"{wording.percent(each['top1'])} right",
+                )
+                for each in entries
             ],
         }
         for label, entries in sorted(found.items(), key=lambda each: (each[1][0]["consistency"], each[0]))
@@ -136,10 +141,6 @@ def _iou_by_class(audit: dict[str, Any]) -> list[dict[str, Any]]:
     found = [each for each in enumerate(itertools.zip_longest(*columns)) if any(share is not None for share in each[1])]
     found.sort(key=lambda each: 2.0 if each[1][0] is None else each[1][0])
     return [
-        {"name": answer_name(audit["models"][0], at), "cells": [(_percent(share) or "n/a", "") for share in shares]}
+        {"name": answer_name(audit["models"][0], at), "cells": [(wording.percent(share), "") for share in shares]}
         for at, shares in found
     ]
-
-
-def _percent(share: float | None, meaning: str = "") -> str:
-    return "" if share is None else f"{100 * share:.1f} %{meaning}"

@@ -17,6 +17,7 @@ MOTION_ROWS = (
     ("worst_case", "answer never changes", "images with one answer in all frames"),
     ("longest_run", "longest run of one answer", "as a part of all frames"),
 )
+MAGNITUDES = (8, 16, 24, 32)  # pixels of 32
 PIXEL_ROWS = (
     ("mean_iou", "mIoU", "intersection over union on the unshifted images, the mean over the classes that occur"),
     ("pixel_accuracy", "pixel accuracy", "pixels with the right label on the unshifted images"),
@@ -26,12 +27,12 @@ PIXEL_ROWS = (
 )
 
 
-def percent(rate: dict[str, float] | None) -> str:
-    """A rate as a table shows it; never rounded up to 100."""
+def percent(rate: float | dict[str, float] | None) -> str:
+    """A rate, alone or with its interval, as a table shows it; never rounded up to 100."""
     if rate is None:
         return "n/a"
-    value = 100 * rate["rate"]
-    return f"{min(value, 99.99) if rate['rate'] < 1 else value:.2f}\N{NO-BREAK SPACE}%"
+    share = rate["rate"] if isinstance(rate, dict) else rate
+    return f"{min(100 * share, 99.99) if share < 1 else 100 * share:.2f}\N{NO-BREAK SPACE}%"
 
 
 def interval(rate: dict[str, float] | None) -> str:
@@ -48,15 +49,14 @@ def cell(key: str, value: Any) -> tuple[str, str]:
     """A measure as a table shows it, and its interval if it has one."""
     if key == "largest_logit_change":
         return number(value), ""
-    if isinstance(value, float):
-        return percent({"rate": value}), ""
-    return percent(value), interval(value)
+    return percent(value), "" if isinstance(value, float) else interval(value)
 
 
 def table_rows(audit: dict[str, Any]) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Title, explanation, and a cell with its interval for each model: real motion, circular shifts in full, others."""
     models, protocols = audit["models"], audit["protocols"]
-    compared = [name for name in protocols if not protocols[name]["against_unshifted"]]
+    curve = {f"magnitude-{pixels}" for pixels in MAGNITUDES}  # a figure, where all of them are there
+    compared = [name for name in protocols if not curve < protocols.keys() or name not in curve]
     real = [name for name in compared if protocols[name].get("real_motion")]
     names = [name for name in compared if name not in real]
     rows = []
@@ -132,7 +132,7 @@ def field_remarks(result: dict[str, Any]) -> list[str]:
 
 
 def _shares(found: list[dict[str, float]], key: str) -> list[str]:
-    return [percent({"rate": each[key]} if key in each else None) for each in found]
+    return [percent(each.get(key)) for each in found]
 
 
 def assumption(model: dict[str, Any]) -> str:

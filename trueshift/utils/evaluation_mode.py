@@ -7,10 +7,11 @@ from torch import nn
 
 
 @contextmanager
-def in_evaluation(model: nn.Module) -> Iterator[None]:
+def in_evaluation(*models: nn.Module) -> Iterator[None]:
     """Evaluation mode, and afterwards every module as it was."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
+    modes = {module: module.training for model in models for module in model.modules()}
+    for model in models:
+        model.eval()
     try:
         yield
     finally:

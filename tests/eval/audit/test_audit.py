@@ -24,6 +24,7 @@ from trueshift.eval.audit.segmentation import (
     packed_labels,
     unpacked_labels,
 )
+from trueshift.report.images import flip_images
 
 QUICK = AuditOptions(limit=12, shifts=4, examples=2, plane=6, batch_size=32)
 SCENES = AuditOptions(limit=5, shifts=3, examples=3, worst=2, batch_size=4)
@@ -295,6 +296,26 @@ def test_a_standard_shift_leaves_a_band_that_is_not_shown():
     assert (after[:14, 3:] != NOT_SHOWN).all()
     assert flip["flipped"] == 2 / 14
     assert not flip["wraps"]
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+def test_a_crop_shows_what_comes_in(batch_size):
+    (crops,) = find_protocols(["pixel-crop-4"])
+    scenes, model = Scenes(noise(1)), replace(segmenter(ByPixel()), batch_size=batch_size)
+    flip = flip_map(model, scenes, 0, crops, [2, -1], "cpu")
+    assert (flip["size"], flip["margin"], flip["flipped"]) == ([16, 24], [2, 2], 0)
+    after = unpacked_labels(flip["after"])
+    assert (after[14:] == NOT_SHOWN).all()
+    assert (after[:, :1] == NOT_SHOWN).all()
+    whole = np.asarray(scenes[0].image.resize((28, 20), SMALL.filter)).argmax(2)
+    assert (unpacked_labels(flip["before"]) == whole[2:18, 2:26]).all()
+    assert (flip_map(segmenter(ByPlace()), scenes, 0, crops, [2, -1], "cpu")["flipped"]) == 2 / 14
+    drawn = flip_images(flip, scenes)
+    shown = np.asarray(scenes[0].image.resize((28, 20)))
+    assert (drawn["image"] == shown[2:18, 2:26]).all()
+    assert (drawn["shifted"] == shown[:16, 3:27]).all()
+    found = run_audit([model], scenes, SCENES, find_protocols(["pixel-motion"]))
+    assert len(found["models"][0]["flips"]) == 1
 
 
 def test_models_of_different_sizes_each_show_their_own_shift():

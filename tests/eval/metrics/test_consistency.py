@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from math import comb, isnan, nan
 
 import pytest
@@ -16,6 +16,7 @@ from trueshift.eval.metrics.consistency import (
     BitExactFraction,
     FlickerRate,
     LargestLogitChange,
+    LongestRun,
     MeanIoU,
     SegmentationConsistency,
     ShiftConsistency,
@@ -44,6 +45,7 @@ OF_ONE_IMAGE = {
     WorstCaseConsistency: lambda seen, right: Fraction(len(set(seen)) == 1),
     WorstCaseAccuracy: lambda seen, right: Fraction(set(seen) == {right}),
     FlickerRate: lambda seen, right: share(a != b for a, b in pairwise(seen)),
+    LongestRun: lambda seen, right: Fraction(max(len(list(run)) for _, run in groupby(seen)), len(seen)),
 }
 over_views = pytest.mark.parametrize("make", OF_ONE_IMAGE, ids=lambda make: getattr(make, "__name__", "AgainstFirst"))
 
@@ -85,6 +87,16 @@ def test_logits_count_as_the_label_of_the_largest(make):
 @pytest.mark.parametrize("predictions", [torch.tensor([2, 0, 1, 1]), torch.eye(3)[[2, 0, 1, 1]]])
 def test_top_one(predictions):
     assert value(TopOne, predictions, torch.tensor([2, 0, 1, 0])) == 0.75
+
+
+def test_logits_that_are_not_numbers_are_no_answer():
+    logits = torch.zeros(2, 3, 4)
+    logits[0, 1:, 2] = nan  # two of three views of the first image
+    target = torch.zeros(2, dtype=torch.int64)
+    wanted = {ShiftConsistency: 1 / 2, AgainstFirst: 1 / 2, WorstCaseConsistency: 1 / 2, WorstCaseAccuracy: 1 / 2}
+    for make, rate in {**wanted, FlickerRate: 1 / 2}.items():
+        assert of_views(make, logits, target) == rate
+    assert value(TopOne, logits[:, 1], target) == 1 / 2
 
 
 def test_the_number_of_views_may_change_between_updates():
@@ -176,6 +188,14 @@ def test_mean_iou_is_that_of_plain_loops_and_of_torchmetrics(ignored, present):
         theirs.update(seen[image : image + 1], target[image : image + 1])
     assert ours.compute() == pytest.approx(naive_iou(seen, target, 6, ignored), abs=1e-12)
     assert ours.compute() == pytest.approx(float(theirs.compute()), abs=1e-6)
+
+
+@pytest.mark.parametrize("ignored", [-100, 255, 300])
+def test_masks_of_bytes_lose_no_class_to_a_label_that_bytes_cannot_hold(ignored):
+    target = torch.tensor([[[156, 44, 3, 255]]], dtype=torch.uint8)  # -100 + 256 and 300 - 256
+    metric = MeanIoU(256, ignored)
+    metric.update(target.long(), target)
+    assert metric.occurring.nonzero().flatten().tolist() == [3, 44, 156, 255][: 3 if ignored == 255 else 4]
 
 
 def test_mean_iou_takes_logits():
@@ -348,6 +368,8 @@ def labels(*shape):
         (MeanIoU(3), (labels(1, 4, 4), labels(1, 4, 4) + 3), r"a mask has labels 3 to 3: needs 0 to 2$"),
         (MeanIoU(3, 255), (labels(1, 4, 4), labels(1, 4, 4) + 3), "a mask has labels 3 to 3: .* or 255 to ignore"),
         (SegmentationConsistency(), (labels(4, 1, 2, 2),), "at least 2 shifts"),
+        (SegmentationConsistency(), (torch.rand(4, 2, 3, 5, 5),), r"needs integer labels \[N, K, H, W\]"),
+        (SegmentationConsistency(), (labels(4, 2, 2),), r"needs integer labels \[N, K, H, W\]"),
         (SegmentationConsistency(), (labels(4, 2, 2, 2), labels(1, 2, 2, 2).bool()), "needs the same"),
         (SegmentationConsistency(), (labels(4, 2, 2, 2), labels(4, 2, 2, 2).bool()), "no pixel in common"),
     ],

@@ -363,7 +363,8 @@ def test_a_transformers_segmenter(tmp_path):
 def test_images_stand_in_for_scenes_only_where_there_is_no_layout(tmp_path):
     assert open_source("sample", dense=True).classes is None
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
-    assert open_source(tmp_path, dense=True)[0].target is None
+    for where in (tmp_path, tmp_path / "one.png"):
+        assert open_source(where, dense=True)[0].target is None
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
         Image.new("L", (8, 8)).save(tmp_path / kind / f"one of {kind}.png")

@@ -15,7 +15,6 @@ from trueshift.eval import (
     CropsApart,
     FlickerRate,
     Jitter,
-    LongestRun,
     Path,
     SubPixel,
     find_protocols,
@@ -103,15 +102,6 @@ def test_versions_of_an_image():
     assert len(versions) == 4
     assert changes.unique().tolist() == [-1, 0, 1]
     assert not torch.equal(versions[1], versions[2])
-
-
-def test_longest_run():
-    metric = LongestRun()
-    metric.update(torch.tensor([[1, 1, 1, 1], [1, 2, 2, 1], [0, 1, 2, 3]]))
-    assert float(metric.compute()) == pytest.approx((1 + 0.5 + 0.25) / 3)
-    metric = LongestRun()
-    metric.update(torch.tensor([[3, 3, 0, 3, 3, 3, 3, 0]]))
-    assert float(metric.compute()) == 0.5
 
 
 TINY = Preparation((16, 16), 0.5, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

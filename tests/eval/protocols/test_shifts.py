@@ -21,22 +21,18 @@ def picture(motion, size=SIZE):
     return torch.rand(3, size[0] + 2 * rows, size[1] + 2 * columns)
 
 
-@pytest.mark.parametrize("motion", [Circular(), Neighbourhood(side=3)], ids=str)
-def test_circular_views_are_rolls_also_by_negative_shifts_and_around(motion):
-    around = torch.tensor([[-1, -2], [6, 5], [-13, 27], [0, 0]])
-    image, shifts = picture(motion), torch.cat([all_shifts(motion), around])
-    for view, (down, right) in zip(motion.view(image, shifts, SIZE), shifts.tolist(), strict=True):
-        assert torch.equal(view, torch.roll(image, (down, right), (1, 2)))
-
-
-@pytest.mark.parametrize("motion", [ZeroPadded(0.4), Cropped(0.4)], ids=str)
-def test_bounded_views_are_those_of_a_loop(motion):
+@every_motion
+def test_views_are_those_of_a_loop(motion):
     image, shifts, (height, width) = picture(motion), all_shifts(motion), SIZE
+    if circular := isinstance(motion, Circular):  # also around and back
+        shifts = torch.cat([shifts, torch.tensor([[-1, -2], [6, 5], [-13, 27], [0, 0]])])
     rows, columns = motion.margin(SIZE)
     for view, (down, right) in zip(motion.view(image, shifts, SIZE), shifts.tolist(), strict=True):
         for u in range(height):
             for v in range(width):
                 row, column = u - down + rows, v - right + columns
+                if circular:
+                    row, column = row % height, column % width
                 inside = 0 <= row < height + 2 * rows and 0 <= column < width + 2 * columns
                 assert torch.equal(view[:, u, v], image[:, row, column] if inside else torch.zeros(3))
 

@@ -8,13 +8,26 @@ from pathlib import Path
 import known_models
 import numpy as np
 import pytest
-from known_models import SMALL, ByPixel, ByPlace, Constant, ReadsOnePixel, Scenes, Watched, noise, segmenter, subject
+import torch
+from known_models import (
+    SMALL,
+    TINY,
+    ByPixel,
+    ByPlace,
+    Constant,
+    ReadsOnePixel,
+    Scenes,
+    Watched,
+    noise,
+    segmenter,
+    subject,
+)
 from PIL import Image
 from unchecked import run_unchecked
 
 from trueshift.cli import main
 from trueshift.data import EmbeddedSample
-from trueshift.eval import EvalOptions, find_protocols, run_evaluation
+from trueshift.eval import EvalOptions, find_protocols, make_eval_model, run_evaluation
 
 OPTIONS = EvalOptions(shifts=3, limit=30, batch_size=16, workers=2)
 PROTOCOLS = find_protocols(["cifar", "magnitude-8", "erased-28"])
@@ -37,6 +50,27 @@ def test_classes_that_are_not_the_datas_have_no_iou():
     found = segmented(source=Scenes(noise(2), ("red", "green", "blue", "grey")))["measured"]["ade20k-circular"]
     assert found["mean_iou"] is found["iou_by_class"] is None
     assert segmented(source=Scenes(noise(2), None))["measured"]["ade20k-circular"]["mean_iou"] is not None
+
+
+def test_a_limit_takes_images_from_all_of_the_data():
+    """Folders are sorted by class: the first images would all be of one."""
+    options, asked = replace(OPTIONS, limit=7), Watched()
+    run_evaluation(replace(subject(Constant()), forward=asked), EmbeddedSample(), PROTOCOLS[:1], options)
+    source, shown = EmbeddedSample(), torch.cat(asked.batches)
+    for index in [at * len(source) // 7 for at in range(7)]:
+        assert (shown == TINY.normalise(TINY.canvas(source[index].image))).flatten(1).all(1).any()
+
+
+def test_a_network_in_training_is_measured_in_evaluation_and_left_as_it_was():
+    network = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.BatchNorm1d(3 * 32 * 32))
+    model = make_eval_model(network, "dropout", "none", OPTIONS)
+    model = replace(model, preparation=TINY)
+    expected = evaluated(model=model)
+    network.train()
+    network[0].eval()  # as a part that is frozen
+    assert evaluated(model=model)["measured"] == expected["measured"]
+    assert [module.training for module in network] == [False, True, True]
+    assert not network[2].running_mean.any()
 
 
 # resuming
@@ -91,7 +125,7 @@ def test_answers_of_an_older_version_are_refused(tmp_path):
 
 def test_images_that_were_repaired_are_measured(tmp_path):
     class Flaky(EmbeddedSample):
-        broken = (3, 4)
+        broken = (40, 53)
 
         def __getitem__(self, index):
             if index in self.broken:

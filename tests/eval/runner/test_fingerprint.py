@@ -81,6 +81,28 @@ def test_another_forward_is_another_model(tmp_path, monkeypatch):
         evaluated(written(9), tmp_path / "out")
 
 
+class Moved(ReadsOnePixel):
+    """Keeps what it does in other places than weights."""
+
+    def __init__(self, row):
+        super().__init__()
+        self.register_buffer("row", torch.tensor(row), persistent=False)
+        self.rows = torch.tensor([row])
+        self.steps = range(row)
+        self.names = {str(row)}
+        self.kind = torch.float64 if row else torch.float32
+
+
+@pytest.mark.parametrize("kept", ["row", "rows", "steps", "names", "kind"])
+def test_what_stands_beside_the_weights_is_of_the_model_too(tmp_path, kept):
+    first = subject(Moved(0))
+    evaluated(first, tmp_path)
+    evaluated(subject(Moved(0)), tmp_path)
+    setattr(first.module, kept, getattr(Moved(9), kept))
+    with pytest.raises(ValueError, match="needs another --output"):
+        evaluated(first, tmp_path)
+
+
 def test_answers_of_another_device_are_not_mixed(tmp_path, monkeypatch):
     """Kernels round by it: what eval.json says of it is to hold for all answers."""
     evaluated(subject(ReadsOnePixel()), tmp_path)

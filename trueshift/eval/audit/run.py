@@ -7,6 +7,7 @@ from typing import Any
 
 from ...data import Sample, Source
 from ...data.subset import spread
+from ...utils.evaluation_mode import in_evaluation
 from ..models.eval_model import EvalModel
 from ..options import AuditOptions, Progress
 from ..protocols.registry import ShiftProtocol, find_protocols
@@ -47,8 +48,8 @@ def run_audit(
     findings: list[ClassifierFindings] = [kind(task_of(model, source, protocols, options, shifts)) for model in models]
     skipped: list[dict[str, str]] = []
     indices = spread(len(source), options.limit)
-    partial = False
-    try:
+    partial = True
+    with in_evaluation(*filter(None, [model.module for model in models])), suppress(KeyboardInterrupt):
         # all models side by side, an image at a time, so that an interrupt finds them equally far
         for done, records in enumerate(zip(*_streams([each.task for each in findings], indices), strict=True)):
             if problem := next(filter(None, map(problem_of, records)), None):
@@ -64,8 +65,7 @@ def run_audit(
         for done, (index, finding) in enumerate(work):
             finding.look_closer(index, options.plane, findings)
             progress("looking at examples", done + 1, len(work))
-    except KeyboardInterrupt:
-        partial = True
+        partial = False
     header = result_header(findings[0].task, findings[0].tallies[0].images, skipped)
     return {
         **header,

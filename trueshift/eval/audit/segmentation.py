@@ -17,7 +17,7 @@ from ..models.eval_model import EvalModel
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular
 from ..runner.records import PixelAnswers, Record
-from ..runner.segment import fit_for
+from ..runner.segment import canvas_key, shown_logits
 from ..runner.tasks import Task
 from .classification import ClassifierFindings
 
@@ -70,15 +70,15 @@ def flip_map(
 ) -> dict[str, Any]:
     """The paper's figure on segmentation: labels before and after one shift, and the regions that changed."""
     sample = source[index]
-    preparation = replace(model.preparation, fit=fit_for(protocol, model.preparation))
-    image = preparation.normalise(preparation.canvas(sample.image).to(device))
-    size = (image.shape[1], image.shape[2])
-    moved = protocol.motion.view(image, torch.tensor([shift]), size)
-    copies = image.expand((model.batch_size or 2) - 2, *image.shape)  # for a model of one batch size
+    fit, margin = canvas_key(protocol, model.preparation)
+    preparation, moved = replace(model.preparation, fit=fit), torch.tensor([shift])
+    image = preparation.normalise(preparation.canvas(sample.image, margin).to(device))
+    size = (image.shape[1] - 2 * margin[0], image.shape[2] - 2 * margin[1])
+    how = ([(protocol, moved)], model.batch_size or 2, model.batch_size is not None)
     with torch.inference_mode():
-        labels = model.forward(torch.cat([image[None], moved, copies])).argmax(1)[:2]
-    back, covered = protocol.motion.undo(labels[1:], torch.tensor([shift]))
-    before, after, shown = (part.cpu().numpy() for part in (labels[0], back[0], covered[0]))
+        unshifted, shifted = (logits.argmax(0) for logits in shown_logits(model.forward, image, size, *how))
+    back, covered = protocol.motion.undo(shifted[None], moved)
+    before, after, shown = (part.cpu().numpy() for part in (unshifted, back[0], covered[0]))
     changed = (before != after) & shown
     return {
         "index": index,
@@ -87,6 +87,7 @@ def flip_map(
         "shift": shift,
         "wraps": isinstance(protocol.motion, Circular),
         "size": list(size),
+        "margin": list(margin),  # of the image around it
         "flipped": float(changed.sum() / shown.sum()),
         "regions": largest_regions(changed),
         "before": packed_labels(before),

@@ -68,7 +68,7 @@ class Tally:
         self._flush()
         result: dict[str, Any] = {name: rate_of(metric) for name, metric in self.rates.items()}
         with self.largest_change.synced():
-            result["largest_logit_change"] = float(self.largest_change.largest)
+            result["largest_logit_change"] = float(self.largest_change.largest) if result["bit_exact"] else None
         return result
 
 

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Int64, Shaped
+from jaxtyping import Bool, Float, Int64, Integer, Shaped
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -88,7 +88,7 @@ class _Rate(_Measure):
 class TopOne(_Rate):
     """How often the first answer is right: Top-1 accuracy. Takes labels ``[N]`` or logits ``[N, classes]``."""
 
-    def update(self, predictions: Shaped[Tensor, "N *classes"], target: Int[Tensor, "N"]) -> None:
+    def update(self, predictions: Shaped[Tensor, "N *classes"], target: Integer[Tensor, "N"]) -> None:
         """Add images."""
         self._add(_labels(predictions, 1, target) == target)
 
@@ -127,7 +127,7 @@ class WorstCaseConsistency(_Rate):
 class WorstCaseAccuracy(_Rate):
     """How many images get the right answer under all of their shifts."""
 
-    def update(self, predictions: Shaped[Tensor, "N K *classes"], target: Int[Tensor, "N"]) -> None:
+    def update(self, predictions: Shaped[Tensor, "N K *classes"], target: Integer[Tensor, "N"]) -> None:
         """Add images, each under K shifts."""
         labels = _labels(predictions, 2, target, least=1)
         self._add((labels == target[:, None]).all(1))
@@ -216,7 +216,7 @@ class MeanIoU(_Measure):
         """How many pixels of the masks have each class."""
         return getattr(self, self._occurring)
 
-    def update(self, predictions: Shaped[Tensor, "N *classes H W"], target: Int[Tensor, "N H W"]) -> None:
+    def update(self, predictions: Shaped[Tensor, "N *classes H W"], target: Integer[Tensor, "N H W"]) -> None:
         """Add images: labels ``[N, H, W]`` or logits ``[N, classes, H, W]``, and masks."""
         labels = predictions.argmax(1) if predictions.dim() == 4 else predictions
         if labels.is_floating_point():
@@ -255,13 +255,17 @@ class MeanIoU(_Measure):
 
 
 def class_counts(
-    labels: Int[Tensor, "*n H W"], target: Int[Tensor, "*n H W"], num_classes: int, ignore_index: int | None = None
+    labels: Integer[Tensor, "*n H W"],
+    target: Integer[Tensor, "*n H W"],
+    num_classes: int,
+    ignore_index: int | None = None,
 ) -> Int64[Tensor, "classes 3"]:
     """For each class, on how many pixels it is right, how many have it in the mask, and how many in the prediction."""
     if labels.shape != target.shape:
         raise ValueError(f"predictions of {tuple(labels.shape)} for masks of {tuple(target.shape)}: need one size")
+    target = target.long()  # bytes would compare with ignore_index modulo 256
     counted = target != ignore_index if ignore_index is not None else torch.ones_like(target).bool()
-    labels, target = labels[counted].long(), target[counted].long()
+    labels, target = labels[counted].long(), target[counted]
     ignored = "" if ignore_index is None else f", or {ignore_index} to ignore"
     for what, values, other in (("prediction", labels, ""), ("mask", target, ignored)):
         if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < num_classes:
@@ -286,11 +290,17 @@ class SegmentationConsistency(_Rate):
 
     def update(
         self,
-        predictions: Int[Tensor, "N K H W"] | Float[Tensor, "N"],
+        predictions: Integer[Tensor, "N K H W"] | Float[Tensor, "N"],
         covered: Bool[Tensor, "N K H W"] | None = None,
     ) -> None:
         """Add images: labels of pixels under K shifts, already moved back, and the pixels that each view shows."""
-        if predictions.is_floating_point():
+        agreement = predictions.is_floating_point()
+        if predictions.dim() != (1 if agreement else 4):
+            raise ValueError(
+                f"predictions of shape {tuple(predictions.shape)} and type {predictions.dtype}: needs integer labels "
+                "[N, K, H, W], or what pixel_agreement made of them, [N]"
+            )
+        if agreement:
             self._add(predictions)
             return
         _check_views(predictions.shape[1])
@@ -301,14 +311,14 @@ class SegmentationConsistency(_Rate):
         self._add(pixel_agreement(predictions, covered))
 
 
-def pair_agreement(labels: Int[Tensor, "N K"]) -> Float[Tensor, "N"]:
+def pair_agreement(labels: Integer[Tensor, "N K"]) -> Float[Tensor, "N"]:
     """The share of all pairs of views that got the same label, for each image."""
     count = labels.shape[1]
     # sorted, equal labels are runs, and a run of n holds n (n - 1) / 2 pairs: no K x K comparison, as K may be large
     return _place_in_run(labels.sort(1).values).sum(1).double() / (count * (count - 1) / 2)
 
 
-def _place_in_run(labels: Int[Tensor, "N K"]) -> Int64[Tensor, "N K"]:
+def _place_in_run(labels: Integer[Tensor, "N K"]) -> Int64[Tensor, "N K"]:
     """How many labels directly before each are the same."""
     starts = torch.ones_like(labels, dtype=torch.bool)
     starts[:, 1:] = labels[:, 1:] != labels[:, :-1]
@@ -316,13 +326,13 @@ def _place_in_run(labels: Int[Tensor, "N K"]) -> Int64[Tensor, "N K"]:
     return position - torch.where(starts, position, 0).cummax(1).values
 
 
-def agreement_with_first(labels: Int[Tensor, "N K"]) -> Float[Tensor, "N"]:
+def agreement_with_first(labels: Integer[Tensor, "N K"]) -> Float[Tensor, "N"]:
     """The share of views that got the same label as the first one, for each image."""
     return (labels[:, 1:] == labels[:, :1]).double().mean(1)
 
 
 def pixel_agreement(
-    labels: Int[Tensor, "N K H W"], covered: Bool[Tensor, "N K H W"] | None = None
+    labels: Integer[Tensor, "N K H W"], covered: Bool[Tensor, "N K H W"] | None = None
 ) -> Float[Tensor, "N"]:
     """The share of pixels with the same label in two views, over all pairs of views, for each image."""
     shares = []
@@ -353,7 +363,10 @@ def bit_identical(reference: Float[Tensor, "*n classes"], logits: Float[Tensor, 
 
 
 def _labels(predictions: Tensor, dims: int, target: Tensor | None = None, least: int = 0) -> Tensor:
-    """Labels, or those of the largest logits: ``dims`` dimensions, one target per image, ``least`` views."""
+    """Labels, or those of the largest logits: ``dims`` dimensions, one target per image, ``least`` views.
+
+    Logits with a NaN are no answer: their label is negative, and that of no other view.
+    """
     logits = predictions.is_floating_point()
     if predictions.dim() != dims + logits:
         raise ValueError(
@@ -361,6 +374,9 @@ def _labels(predictions: Tensor, dims: int, target: Tensor | None = None, least:
             f"{dims} dimensions, or logits with one more"
         )
     labels = predictions.argmax(-1) if logits else predictions
+    if logits:
+        alone = -1 - torch.arange(labels.shape[-1], device=labels.device)
+        labels = torch.where(predictions.isnan().any(-1), alone, labels)
     if target is not None and target.shape != labels.shape[:1]:
         raise ValueError(f"targets of shape {tuple(target.shape)}: needs one per image, [{labels.shape[0]}]")
     if least:

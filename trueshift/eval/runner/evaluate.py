@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from ...data import Source
+from ...data.subset import spread
 from ...utils.distributed import gathered
+from ...utils.evaluation_mode import in_evaluation
 from ...utils.provenance import circumstances, device_name
 from ..models.eval_model import EvalModel
 from ..options import EvalOptions, Progress
@@ -48,18 +50,20 @@ def run_evaluation(
     shifts = {each.name: options.shifts - each.against_unshifted if options.shifts else None for each in protocols}
     task = task_of(model, source, protocols, options, shifts)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    total = min(options.limit or len(source), len(source))
+    indices = spread(len(source), options.limit)
+    total = len(indices)
     journal = Journal(output, identity_of(task, total), rank, world) if output else None
     tallies = [task.tally(protocol) for protocol in protocols]
     skipped: list[dict[str, str]] = []
-    for done, record in enumerate(_answers(task, journal, range(rank, total, world)), 1):
-        if problem := problem_of(record):
-            skipped.append({"name": record.name, "reason": problem})
-        else:
-            for tally in tallies:
-                tally.add(record)
-        if progress:
-            progress("images", min(done * world, total), total)
+    with in_evaluation(*filter(None, [model.module])):
+        for done, record in enumerate(_answers(task, journal, indices[rank::world]), 1):
+            if problem := problem_of(record):
+                skipped.append({"name": record.name, "reason": problem})
+            else:
+                for tally in tallies:
+                    tally.add(record)
+            if progress:
+                progress("images", min(done * world, total), total)
     return {
         **result_header(task, total, [entry for part in gathered(skipped) for entry in part]),
         "processes": world,
@@ -68,7 +72,7 @@ def run_evaluation(
     }
 
 
-def _answers(task: Task, journal: Journal | None, mine: range) -> Iterator[Any]:
+def _answers(task: Task, journal: Journal | None, mine: list[int]) -> Iterator[Any]:
     """Those on disk, then those to the other images, written as they come."""
     known, output = (journal.read(), journal.folder.parent) if journal else ({}, None)
     if known and task.model.module is None and task.model.fingerprint is None:
@@ -145,10 +149,13 @@ def _model(model: EvalModel) -> dict[str, str | None]:
     if model.module is None:
         return {"weights": model.fingerprint}
     weights = hashlib.sha256()
-    for name, value in sorted(model.module.state_dict().items()):
-        weights.update(name.encode())
-        weights.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    for name, value in sorted((model.module.state_dict() | dict(model.module.named_buffers())).items()):
+        weights.update(name.encode() + _bytes(value))
     return {"weights": _short(weights), "network": _network(model.module), "code": _code(model.module)}
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _network(module: nn.Module) -> str:
@@ -164,9 +171,11 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         public = {str(key): each for key, each in value.items() if not str(key).startswith("_")}
         return "{" + ", ".join(f"{key}: {_text(each)}" for key, each in public.items() if key not in _NO_MATTER) + "}"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_text, value)) + "]"
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, tuple | list | set | frozenset):
+        return "[" + ", ".join(map(_text, value if isinstance(value, tuple | list) else sorted(value, key=_text))) + "]"
+    if isinstance(value, Tensor):
+        return _short(hashlib.sha256(_bytes(value)))
+    if value is None or isinstance(value, bool | int | float | str | range | torch.dtype):
         return repr(value)
     return getattr(value, "__qualname__", type(value).__qualname__)
 

@@ -20,7 +20,7 @@ from ...data.prefetch import Canvases, read_prepared
 from ...data.source import IGNORED, WithoutTargets
 from ...data.transforms import ScenePreparation
 from ...ops.geometry.shift import Pair
-from ..metrics.consistency import bit_identical, class_counts, pixel_agreement
+from ..metrics.consistency import bit_identical, class_counts, logit_change, pixel_agreement
 from ..protocols.registry import ShiftProtocol
 from ..protocols.shifts import Circular, CropsApart, Motion, Shifts, ZeroPadded
 from .classify import check_logits
@@ -31,16 +31,14 @@ NOT_NUMBERS = "the model's logits are not numbers (NaN)"
 _CLASSES_AT_ONCE = 16  # copies of the logits of all classes may take gigabytes
 
 
-def fit_for(protocol: ShiftProtocol, preparation: ScenePreparation) -> str:
-    """How an image is made to fit: for circular shifts it must fill its frame, as padding would move with it."""
-    return "resize" if isinstance(protocol.motion, Circular) else preparation.fit
-
-
 def canvas_key(protocol: ShiftProtocol, preparation: ScenePreparation) -> tuple[str, Pair]:
-    """How an image is made to fit, and how many pixels it has beyond what a view shows: larger by so much."""
-    if isinstance(protocol.motion, CropsApart):  # a crop fills its frame
+    """How an image is made to fit, and how many pixels it has beyond what a view shows: larger by so much.
+
+    Crops fill their frame, and under circular shifts an image must, as padding would move with it.
+    """
+    if isinstance(protocol.motion, CropsApart):
         return "resize", protocol.motion.margin((1, 1))
-    return fit_for(protocol, preparation), (0, 0)
+    return "resize" if isinstance(protocol.motion, Circular) else preparation.fit, (0, 0)
 
 
 def read_scenes(
@@ -103,7 +101,7 @@ def measure_segmentation(
                 size = (image.shape[1] - 2 * margin[0], image.shape[2] - 2 * margin[1])
                 drawn = [(protocol, protocol.shifts(scene.index, shifts, size, seed)) for protocol in together]
                 with torch.inference_mode():
-                    logits = _shown(forward, image, size, drawn, batch_size, fixed_batch)
+                    logits = shown_logits(forward, image, size, drawn, batch_size, fixed_batch)
                     unshifted = next(logits).clone()  # the batch it lies in need not be kept
                     if bool(unshifted.isnan().any()):
                         raise _NotMeasured(NOT_NUMBERS)
@@ -137,7 +135,7 @@ class _NotMeasured(Exception):
     """Why an image has no answers."""
 
 
-def _shown(
+def shown_logits(
     forward: DenseForward,
     image: Float[Tensor, "C _ _"],
     size: Pair,
@@ -180,7 +178,7 @@ def _compared(
         covers.append(covered)
         flipped = ((back[0] != first) & covered[0]).sum().double() / covered.sum()
         exact, change = _changes(unshifted, logits, protocol.motion, shift)
-        rows.append(torch.stack([flipped, change.double(), exact.double(), logits.isnan().any().double()]))
+        rows.append(torch.stack([flipped, change, exact.double(), logits.isnan().any().double()]))
     agreement = pixel_agreement(torch.cat(labels)[None], torch.cat(covers)[None])
     numbers = torch.stack(rows).cpu().numpy()  # one transfer for all of them
     if numbers[:, 3].any():
@@ -197,9 +195,9 @@ def _changes(
     exact, largest = [], []
     for before, after in zip(unshifted.split(_CLASSES_AT_ONCE), logits.split(_CLASSES_AT_ONCE), strict=True):
         (back,), covered = motion.undo(after[None], shift)
-        exact.append((bit_identical(before[..., None], back[..., None]) | ~covered).all())
-        same = (back == before) | ~covered  # also where both are infinite
-        largest.append((back.float() - before.float()).abs().masked_fill(same, 0).amax())
+        before, back = before[..., None], back[..., None]  # each logit alone
+        exact.append((bit_identical(before, back) | ~covered).all())
+        largest.append(logit_change(before, back).masked_fill(~covered, 0).amax())
     return torch.stack(exact).all(), torch.stack(largest).amax()
 
 
