@@ -83,6 +83,10 @@ class PatchLayer(nn.Module):
     def __prepare_scriptable__(self) -> Any:
         refuse_scripting()
 
+    def scored_as_merged(self) -> bool:
+        """Whether ``merge_for_scores`` gives what ``merge`` does, wherever patches start."""
+        return self.pad_mode == "circular"  # zeros stand around the chosen frame
+
     def choose(self, tokens: Any) -> Choice:
         """Where the new grid starts, in tokens."""
         return self._chosen(tokens)[1]
@@ -150,9 +154,8 @@ class PatchGrids(LayerGrids):
             raise ValueError(f"tokens of {channels} channels: this layer was made for {layer.dim}")
         super().__init__(layer, tokens)
         self._merged: Tensor | None = None
-        # zero padding depends on the chosen frame, so what was projected without it cannot be reused
-        plain = self.anchored and layer.pad_mode == "circular" and self.precision == torch.float32
-        self.reusable = plain and not torch.is_grad_enabled()
+        plain = self.anchored and self.precision == torch.float32 and not torch.is_grad_enabled()
+        self.reusable = plain and layer.scored_as_merged()
 
     @abstractmethod
     def exact_features(self) -> Float[Tensor, "B H W D"]:
