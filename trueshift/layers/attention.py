@@ -102,6 +102,8 @@ class AlignWindows(nn.Module):
         self.window_size = pair(window_size)
         self.p, self.closed = p, closed
         self.criterion = criterion or MaxNorm()
+        if not p > 0:
+            raise ValueError(f"p = {p}: needs p > 0")
         if type(self.criterion) is MaxNorm and self.criterion.p == 1:
             raise ValueError("MaxNorm(p=1) of windows: needs p > 1, their plain sum is the same wherever they start")
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from ..criteria import Criterion, MaxNorm, ScoringLinear
 from ..ops.geometry.blocks import cut_blocks
 from ..ops.geometry.shift import Pair, pair, shifted_views
-from ..ops.nn.conv import PADDINGS, conv_on_circle, conv_tokens
+from ..ops.nn.conv import conv_on_circle, conv_tokens
 from ..ops.nn.fold_layernorm import project_patches_everywhere
 from ..ops.selection.projection_energy import projected_energy
-from .tokenize import PatchCandidates, PatchGrids, PatchLayer, check_size, strided_conv
+from .tokenize import PatchCandidates, PatchGrids, PatchLayer, check_padding, check_size, strided_conv
 
 
 class _GatheredPatches(PatchGrids):
@@ -209,8 +209,7 @@ class CircularConv2d(nn.Conv2d):
         kernel = pair(kernel_size)
         super().__init__(in_channels, out_channels, kernel, pair(stride), 0, groups=groups, bias=bias)
         self.reach = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2) if padding is None else pair(padding)
-        if padding_mode not in PADDINGS:
-            raise ValueError(f"padding_mode {padding_mode!r}: needs one of {PADDINGS}")
+        check_padding(kernel, self.reach, padding_mode)
         self.pad_mode = padding_mode
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:

@@ -339,11 +339,16 @@ def strided_conv(
     """The projection of patches as a convolution, its sizes checked."""
     if kernel[0] < stride[0] or kernel[1] < stride[1]:
         raise ValueError(f"kernel {kernel}: needs to be at least the stride {stride}, or pixels are skipped")
-    if not (0 <= padding[0] < kernel[0] and 0 <= padding[1] < kernel[1]):
-        raise ValueError(f"padding {padding}: needs to be less than the kernel {kernel}")
-    if padding_mode not in PADDINGS:
-        raise ValueError(f"padding_mode {padding_mode!r}: needs one of {PADDINGS}")
+    check_padding(kernel, padding, padding_mode)
     return nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
+
+
+def check_padding(kernel: Pair, padding: Pair, mode: str) -> None:
+    """Refuse a kernel that would not reach over its own position, and padding of another kind."""
+    if not (0 <= padding[0] < kernel[0] and 0 <= padding[1] < kernel[1]):
+        raise ValueError(f"padding {padding}: needs to be at least 0 and less than the kernel {kernel}")
+    if mode not in PADDINGS:
+        raise ValueError(f"padding_mode {mode!r}: needs one of {PADDINGS}")
 
 
 def refuse_scripting() -> NoReturn:
