@@ -114,7 +114,7 @@ class AlignWindows(nn.Module):
             check_size(size, window)
         chosen = slice(int(grid.fixed_rows), 2)  # the axes along which windows may start anywhere
         masked = self.closed or whole_windows(size, window)[chosen] != size[chosen]
-        scored = pad_to_windows(tokens.values if tokens.before_norm is None else tokens.before_norm, window)
+        scored = pad_to_windows(tokens.scored, window)
         choice = self.criterion.choose(WindowCandidates(scored, window, self.p, grid))
         if not masked:
             return choice

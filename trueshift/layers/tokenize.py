@@ -37,6 +37,8 @@ class Anchor(nn.Module):
     Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid. Of fixed rows
     only the columns are rolled, to the one that holds this token.
 
+    Tokens behind a norm are compared as they were before it.
+
     >>> tokens = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
     >>> trueshift.Anchor()(tokens).grid.anchored
     True
@@ -44,7 +46,7 @@ class Anchor(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Which token becomes the first."""
-        values, fixed_rows = tokens.values, tokens.grid.fixed_rows
+        values, fixed_rows = tokens.scored, tokens.grid.fixed_rows
         with torch.no_grad(), without_autocast(values):
             if tokens.grid.anchored:  # scores need not be exact
                 return choose((_of_columns(plain_norm(values), fixed_rows),), None)
@@ -54,7 +56,9 @@ class Anchor(nn.Module):
     def forward(self, tokens: Tokens) -> Tokens:
         """Roll values and grid together."""
         offset = self.choose(tokens).offset
-        return Tokens(circular_shift(tokens.values, offset), tokens.grid.advance(offset, anchored=True), tokens.prefix)
+        before_norm = None if tokens.before_norm is None else circular_shift(tokens.before_norm, offset)
+        values = circular_shift(tokens.values, offset)
+        return Tokens(values, tokens.grid.advance(offset, anchored=True), tokens.prefix, before_norm)
 
 
 def _of_columns(norms: Float[Tensor, "B H W"], fixed_rows: bool) -> Float[Tensor, "B h W"]:

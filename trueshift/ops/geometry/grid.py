@@ -102,6 +102,11 @@ class Tokens:
             of_grid = f"{self.grid.shape} (image {self.grid.image_size}, stride {self.grid.stride})"
             raise ValueError(f"{tuple(self.values.shape[1:3])} tokens on a grid of {of_grid}")
 
+    @property
+    def scored(self) -> Float[Tensor, "B h w C"]:
+        """What a choice by energy looks at."""
+        return self.values if self.before_norm is None else self.before_norm
+
     @classmethod
     def of_image(cls, x: Float[Tensor, "B C H W"], fixed_rows: bool = False) -> "Tokens":
         """Every pixel a token, standing where it stands."""
