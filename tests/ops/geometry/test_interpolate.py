@@ -4,16 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trueshift.ops.geometry import interpolate as module
 from trueshift.ops.geometry.interpolate import enlarge, enlarge_from
 from trueshift.ops.geometry.shift import IMAGE_DIMS, TOKEN_DIMS, circular_pad, circular_shift
-
-
-@pytest.fixture(params=["products", "kernel"])
-def way(request, monkeypatch):
-    """A CPU takes the library's kernel where it can; a GPU never does."""
-    if request.param == "products":
-        monkeypatch.setattr(module, "_whole", lambda *given: False)
 
 
 def as_maps(x, dims):
@@ -22,7 +14,7 @@ def as_maps(x, dims):
 
 @pytest.mark.parametrize("dims", [TOKEN_DIMS, IMAGE_DIMS])
 @pytest.mark.parametrize(("size", "larger"), [((3, 5), (12, 20)), ((2, 3), (7, 9)), ((1, 4), (3, 4)), ((6, 6), (4, 5))])
-def test_is_interpolate_and_goes_around_the_circle(way, dims, size, larger):
+def test_is_interpolate_and_goes_around_the_circle(dims, size, larger):
     x = torch.rand(2, *size, 3) if dims == TOKEN_DIMS else torch.rand(2, 3, *size)
     theirs = F.interpolate(as_maps(x, dims), larger, mode="bilinear", align_corners=False)
     torch.testing.assert_close(as_maps(enlarge(x, larger, circular=False, dims=dims), dims), theirs)
@@ -33,7 +25,7 @@ def test_is_interpolate_and_goes_around_the_circle(way, dims, size, larger):
 
 
 @pytest.mark.parametrize("margin", [1, 2])
-def test_the_margin_continues_the_circle(way, margin):
+def test_the_margin_continues_the_circle(margin):
     x = torch.rand(2, 3, 5, 4)
     padded = circular_pad(enlarge(x, (12, 20)), (margin, margin), (margin, margin))
     torch.testing.assert_close(enlarge(x, (12, 20), margin=margin), padded)
@@ -50,7 +42,7 @@ def test_rolled_on_the_way_in_half_precision(dtype):
 
 
 @pytest.mark.parametrize("circular", [True, False])
-def test_gradcheck(way, circular):
+def test_gradcheck(circular):
     x = torch.rand(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: enlarge(x, (4, 6), circular, margin=int(circular)), (x,), fast_mode=True)
 

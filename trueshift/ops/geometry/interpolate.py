@@ -1,16 +1,15 @@
 """Bilinear interpolation to another number of rows and columns, on a circle or within a border.
 
-As two products with small matrices. On a GPU they take a fraction of the time of ``F.interpolate`` and of its backward
-pass, which adds up atomically; a circle costs nothing more, and neither does a margin that continues around it.
+As two products with small matrices. They take a fraction of the time of the backward pass of ``F.interpolate``, which
+adds up atomically on a GPU; a circle costs nothing more, and neither does a margin that continues around it.
 """
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..selection.exact import kept
-from .shift import IMAGE_DIMS, TOKEN_DIMS, Pair, circular_pad
+from .shift import IMAGE_DIMS, TOKEN_DIMS, Pair
 
 
 def enlarge(
@@ -35,8 +34,6 @@ def enlarge(
     around = (circular, circular) if isinstance(circular, bool) else circular
     if margin and not all(around):
         raise ValueError("a margin continues around a circle: needs circular")
-    if not x.is_cuda and _whole(x, size, dims):
-        return _interpolated(x, size, around, margin, dims)
     for dim, length, goes_around in zip(dims, size, around, strict=True):
         x = _along(x, _weights(x, x.dtype, x.shape[dim], length, goes_around, margin), dim)
     return x
@@ -97,24 +94,3 @@ def _weights(
     else:
         away = (centres.clamp(0, count - 1)[:, None] - cells).abs()
     return (1 - away).clamp_min(0).to(dtype)
-
-
-def _whole(x: Tensor, size: Pair, dims: Pair) -> bool:
-    """Whether cells are cut into a whole number of parts: then the library's kernel can do it, which a CPU prefers."""
-    return all(length % x.shape[dim] == 0 for length, dim in zip(size, dims, strict=True))
-
-
-def _interpolated(x: Tensor, size: Pair, circular: tuple[bool, bool], margin: int, dims: Pair) -> Tensor:
-    """The same by ``F.interpolate``; on a circle with a cell more at both ends, cut off again but for the margin."""
-    tokens = x if dims == TOKEN_DIMS else x.permute(0, 2, 3, 1)
-    if not any(circular):
-        maps = F.interpolate(tokens.permute(0, 3, 1, 2), size, mode="bilinear", align_corners=False)
-    else:
-        rows, columns = (length // x.shape[dim] for length, dim in zip(size, dims, strict=True))
-        above, beside = (margin + 1 if goes_around else 0 for goes_around in circular)
-        around = circular_pad(tokens, (above, above), (beside, beside)).permute(0, 3, 1, 2)
-        larger = (around.shape[2] * rows, around.shape[3] * columns)
-        maps = F.interpolate(around, larger, mode="bilinear", align_corners=False)
-        top, left = above * rows - margin, beside * columns - margin
-        maps = maps[:, :, top : top + size[0] + 2 * margin, left : left + size[1] + 2 * margin]
-    return maps if dims == IMAGE_DIMS else maps.permute(0, 2, 3, 1)
