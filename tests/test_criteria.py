@@ -89,6 +89,7 @@ def test_a_fixed_offset_is_that_modulo_the_stride():
     image = torch.rand(2, 3, 32, 32)
     moved = ts.AdaptiveTokenize(3, 8, 4, criterion=ts.FixedOffset((1, 6)), anchor=False).choose(image)
     assert moved.offset.tolist() == [[1, 2]] * 2
+    assert ts.FixedOffset(1).offset == (1, 1)
     assert moved.margin.isposinf().all()
     assert not moved.tied.any()
 

@@ -19,8 +19,7 @@ def images(count=4):
 
 def chosen(model, x):
     """What each layer follows, in order: the offsets that Criterion.choose returned."""
-    followed = []
-    original = Criterion.choose
+    followed, original = [], Criterion.choose
 
     def noted(self, candidates):
         choice = original(self, candidates)
@@ -28,11 +27,9 @@ def chosen(model, x):
             followed.append(choice.offset)
         return choice
 
-    Criterion.choose = noted
-    try:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Criterion, "choose", noted)
         model(x)
-    finally:
-        Criterion.choose = original
     return followed
 
 

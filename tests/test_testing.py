@@ -1,5 +1,7 @@
 """The tester is tested: it must reject what does not move with the image, and say where."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -67,6 +69,17 @@ def test_accepts_tokens_lists_and_tokens_as_input():
     assert_equivariant(ts.AdaptiveMerge(6), tokens, shifts="all")
     with pytest.raises(AssertionError, match="does not hold"):
         assert_equivariant(ts.AdaptiveMerge(6, criterion=ts.FixedOffset()), tokens)
+
+
+def test_class_tokens_and_tokens_before_a_norm_are_given_and_compared():
+    grid = ts.TokenGrid((4, 4), torch.tensor([[1, 2], [3, 0]]), (32, 32))
+    tokens = ts.Tokens(torch.ones(2, 8, 8, 6), grid, torch.rand(2, 1, 6), torch.rand(2, 8, 8, 6))
+    assert_equivariant(lambda x: ts.AlignWindows(4)(replace(x, values=x.values.mul_(2) + x.before_norm)), tokens)
+    assert (tokens.values == 1).all()
+    for assert_law in (assert_equivariant, assert_invariant):
+        assert_law(lambda x: replace(x, prefix=2 * x.prefix), tokens)
+        with pytest.raises(AssertionError, match="output 1 at"):
+            assert_law(lambda x: replace(x, prefix=x.before_norm[:, 0]), tokens)
 
 
 def test_an_input_that_repeats_may_choose_any_of_its_equal_grids_but_no_other():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .ops.geometry.grid import TokenGrid
 from .ops.geometry.polyphase import coset_max, coset_sum, polyphase
-from .ops.geometry.shift import Pair, circular_shift, modulo
+from .ops.geometry.shift import Pair, circular_shift, modulo, pair
 from .ops.nn.autocast import network_precision, without_autocast
 from .ops.selection.choose import Choice, choose, choose_by_sum, drop_grids
 from .ops.selection.content_hash import first_row, origin_keys
@@ -301,9 +301,9 @@ class FixedOffset(Criterion):
 
     adaptive = False
 
-    def __init__(self, offset: Pair = (0, 0)) -> None:
+    def __init__(self, offset: int | Pair = (0, 0)) -> None:
         super().__init__()
-        self.offset = offset
+        self.offset = pair(offset)
 
     def forward(self, candidates: Candidates) -> Choice:
         """The fixed offset, modulo the stride, for every image."""

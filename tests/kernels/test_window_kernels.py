@@ -164,7 +164,7 @@ def test_scores_that_are_no_numbers_choose_the_first():
         assert ts.MaxNorm()(candidates).offset.tolist() == [[0, 0]]
 
 
-@pytest.mark.parametrize(("patch", "kernel", "padding"), [(4, 4, 0), (4, 7, 2), (2, 3, 1)])
+@pytest.mark.parametrize(("patch", "kernel", "padding"), [(4, 4, 0), (4, 4, 1), (4, 7, 2), (2, 3, 1)])
 @pytest.mark.parametrize("mode", ["circular", "zeros", "circular_width"])
 def test_patches_are_projected_as_by_a_convolution(patch, kernel, padding, mode, both_ways):
     layer = ts.AdaptiveTokenize(3, 24, patch, kernel, padding, padding_mode=mode).to(DEVICE)

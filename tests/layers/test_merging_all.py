@@ -58,3 +58,21 @@ def test_hooks_and_other_projections_are_heard():
     layer.reduction = Doubled(32, 16, bias=False)
     layer.reduction.weight = weight
     torch.testing.assert_close(layer(tokens).values, 2 * before)
+
+
+class Halved(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) / 2
+
+
+@pytest.mark.parametrize(
+    "make", [nn.RMSNorm, Halved, lambda width: nn.LayerNorm(width, bias=False), lambda _: nn.Identity()]
+)
+def test_another_norm_is_applied_with_and_without_gradient(make):
+    layer, tokens = ts.AdaptiveMerge(8, 16), Anchor()(ts.Tokens.of_image(torch.randn(2, 8, 6, 6)))
+    layer.norm = make(32)
+    with torch.no_grad():
+        found = layer(tokens)
+    expected = layer(tokens)
+    assert torch.equal(found.grid.origin, expected.grid.origin)
+    torch.testing.assert_close(found.values, expected.values)

@@ -17,7 +17,7 @@ def test_distances_within_a_window_are_timms(window, trained):
     assert torch.equal(log_distances(window, trained), gen_relative_log_coords(window, trained).flatten(0, 1))
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding"), [(7, 4, 2), (3, 2, 1), (4, 4, 0), (5, 2, 2)])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(7, 4, 2), (3, 2, 1), (4, 4, 0), (4, 4, 1), (5, 2, 2)])
 def test_overlapping_tokens_are_every_fourth_of_the_dense_ones(kernel, stride, padding):
     conv = nn.Conv2d(3, 8, kernel, stride, padding)
     image = torch.randn(2, 3, 32, 32)

@@ -102,6 +102,8 @@ class AlignWindows(nn.Module):
         self.window_size = pair(window_size)
         self.p, self.closed = p, closed
         self.criterion = criterion or MaxNorm()
+        if not p > 0:
+            raise ValueError(f"p = {p}: needs p > 0")
         if type(self.criterion) is MaxNorm and self.criterion.p == 1:
             raise ValueError("MaxNorm(p=1) of windows: needs p > 1, their plain sum is the same wherever they start")
 
@@ -112,7 +114,7 @@ class AlignWindows(nn.Module):
             check_size(size, window)
         chosen = slice(int(grid.fixed_rows), 2)  # the axes along which windows may start anywhere
         masked = self.closed or whole_windows(size, window)[chosen] != size[chosen]
-        scored = pad_to_windows(tokens.values if tokens.before_norm is None else tokens.before_norm, window)
+        scored = pad_to_windows(tokens.scored, window)
         choice = self.criterion.choose(WindowCandidates(scored, window, self.p, grid))
         if not masked:
             return choice

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from ..criteria import Criterion, MaxNorm, ScoringLinear
 from ..ops.geometry.blocks import cut_blocks
 from ..ops.geometry.shift import Pair, pair, shifted_views
-from ..ops.nn.conv import PADDINGS, conv_on_circle, conv_tokens
+from ..ops.nn.conv import conv_on_circle, conv_tokens
 from ..ops.nn.fold_layernorm import project_patches_everywhere
 from ..ops.selection.projection_energy import projected_energy
-from .tokenize import PatchCandidates, PatchGrids, PatchLayer, check_size, strided_conv
+from .tokenize import PatchCandidates, PatchGrids, PatchLayer, check_padding, check_size, strided_conv
 
 
 class _GatheredPatches(PatchGrids):
@@ -95,20 +95,22 @@ class AdaptiveMerge(PatchLayer):
         return self.reduction(self.norm(gathered) if self.norm_position == "before" else gathered)
 
     def merge_for_scores(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
-        """With a norm that comes before folded into the projection, so that no patches are gathered.
-
-        Not where the projection was replaced or has hooks: neither module is called.
-        """
-        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in (self.norm, self.reduction))
-        replaced = type(self.reduction) is not ScoringLinear
-        if hooked or replaced or not values.is_cpu or torch.compiler.is_compiling():
+        """With a norm that comes before folded into the projection, so that no patches are gathered."""
+        if not values.is_cpu or torch.compiler.is_compiling():
             return self.merge(values)
-        weight, bias = self.projection(), self.reduction.bias
-        return project_patches_everywhere(values, weight, bias, self.norm_before())
+        return project_patches_everywhere(values, self.projection(), self.reduction.bias, self.norm_before())
+
+    def scored_as_merged(self) -> bool:
+        """Not where norm or projection was replaced or has hooks: for scores neither is called."""
+        modules = [self.reduction] if self.norm_position == "after" else [self.reduction, self.norm]
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+        made = self.norm_position != "before" or (type(self.norm) is nn.LayerNorm and self.norm_before() is not None)
+        return made and type(self.reduction) is ScoringLinear and not hooked
 
     def norm_before(self) -> nn.LayerNorm | None:
-        """The norm before the projection, if there is one."""
-        return self.norm if self.norm_position == "before" and isinstance(self.norm, nn.LayerNorm) else None
+        """The norm before the projection, if there is one; for scores, any but a LayerNorm with a bias is left out."""
+        norm = self.norm if self.norm_position == "before" else None
+        return norm if isinstance(norm, nn.LayerNorm) and norm.weight is not None and norm.bias is not None else None
 
     def projection(self) -> Float[Tensor, "D rows columns C"]:
         """The weights of the projection, which has the tokens of a patch column by column, in the grid's order."""
@@ -207,8 +209,7 @@ class CircularConv2d(nn.Conv2d):
         kernel = pair(kernel_size)
         super().__init__(in_channels, out_channels, kernel, pair(stride), 0, groups=groups, bias=bias)
         self.reach = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2) if padding is None else pair(padding)
-        if padding_mode not in PADDINGS:
-            raise ValueError(f"padding_mode {padding_mode!r}: needs one of {PADDINGS}")
+        check_padding(kernel, self.reach, padding_mode)
         self.pad_mode = padding_mode
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:

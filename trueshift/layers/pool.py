@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, FixedOffset
 from ..ops.geometry.grid import TokenGrid
-from ..ops.geometry.polyphase import polyphase, take_phase
-from ..ops.geometry.shift import Pair
+from ..ops.geometry.polyphase import polyphase
+from ..ops.geometry.shift import Pair, circular_take
 from ..ops.nn.autocast import network_precision
 from ..ops.nn.depthwise import depthwise, depthwise_energy, depthwise_sequences, finish, plain_depthwise
 from ..ops.nn.max_pool import max_pool as largest
@@ -63,7 +63,7 @@ class PoolCandidates(Candidates):
         learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*self.maps, *self.weights))
         if self._pooled is None or not plain or learning:
             return None
-        return [take_phase(polyphase(pooled, self.stride), choice.offset) for pooled in self._pooled]
+        return [circular_take(pooled, choice.offset, self.stride) for pooled in self._pooled]
 
     def _pooled_everywhere(self) -> list[Tensor]:
         if self._pooled is None and self.anchored:

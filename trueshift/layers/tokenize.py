@@ -37,6 +37,8 @@ class Anchor(nn.Module):
     Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid. Of fixed rows
     only the columns are rolled, to the one that holds this token.
 
+    Tokens behind a norm are compared as they were before it.
+
     >>> tokens = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
     >>> trueshift.Anchor()(tokens).grid.anchored
     True
@@ -44,7 +46,7 @@ class Anchor(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Which token becomes the first."""
-        values, fixed_rows = tokens.values, tokens.grid.fixed_rows
+        values, fixed_rows = tokens.scored, tokens.grid.fixed_rows
         with torch.no_grad(), without_autocast(values):
             if tokens.grid.anchored:  # scores need not be exact
                 return choose((_of_columns(plain_norm(values), fixed_rows),), None)
@@ -54,7 +56,9 @@ class Anchor(nn.Module):
     def forward(self, tokens: Tokens) -> Tokens:
         """Roll values and grid together."""
         offset = self.choose(tokens).offset
-        return Tokens(circular_shift(tokens.values, offset), tokens.grid.advance(offset, anchored=True), tokens.prefix)
+        before_norm = None if tokens.before_norm is None else circular_shift(tokens.before_norm, offset)
+        values = circular_shift(tokens.values, offset)
+        return Tokens(values, tokens.grid.advance(offset, anchored=True), tokens.prefix, before_norm)
 
 
 def _of_columns(norms: Float[Tensor, "B H W"], fixed_rows: bool) -> Float[Tensor, "B h W"]:
@@ -82,6 +86,10 @@ class PatchLayer(nn.Module):
 
     def __prepare_scriptable__(self) -> Any:
         refuse_scripting()
+
+    def scored_as_merged(self) -> bool:
+        """Whether ``merge_for_scores`` gives what ``merge`` does, wherever patches start."""
+        return self.pad_mode == "circular"  # zeros stand around the chosen frame
 
     def choose(self, tokens: Any) -> Choice:
         """Where the new grid starts, in tokens."""
@@ -150,9 +158,8 @@ class PatchGrids(LayerGrids):
             raise ValueError(f"tokens of {channels} channels: this layer was made for {layer.dim}")
         super().__init__(layer, tokens)
         self._merged: Tensor | None = None
-        # zero padding depends on the chosen frame, so what was projected without it cannot be reused
-        plain = self.anchored and layer.pad_mode == "circular" and self.precision == torch.float32
-        self.reusable = plain and not torch.is_grad_enabled()
+        plain = self.anchored and self.precision == torch.float32 and not torch.is_grad_enabled()
+        self.reusable = plain and layer.scored_as_merged()
 
     @abstractmethod
     def exact_features(self) -> Float[Tensor, "B H W D"]:
@@ -336,11 +343,16 @@ def strided_conv(
     """The projection of patches as a convolution, its sizes checked."""
     if kernel[0] < stride[0] or kernel[1] < stride[1]:
         raise ValueError(f"kernel {kernel}: needs to be at least the stride {stride}, or pixels are skipped")
-    if not (0 <= padding[0] < kernel[0] and 0 <= padding[1] < kernel[1]):
-        raise ValueError(f"padding {padding}: needs to be less than the kernel {kernel}")
-    if padding_mode not in PADDINGS:
-        raise ValueError(f"padding_mode {padding_mode!r}: needs one of {PADDINGS}")
+    check_padding(kernel, padding, padding_mode)
     return nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
+
+
+def check_padding(kernel: Pair, padding: Pair, mode: str) -> None:
+    """Refuse a kernel that would not reach over its own position, and padding of another kind."""
+    if not (0 <= padding[0] < kernel[0] and 0 <= padding[1] < kernel[1]):
+        raise ValueError(f"padding {padding}: needs to be at least 0 and less than the kernel {kernel}")
+    if mode not in PADDINGS:
+        raise ValueError(f"padding_mode {mode!r}: needs one of {PADDINGS}")
 
 
 def refuse_scripting() -> NoReturn:

@@ -1,7 +1,7 @@
 """Assert the shift law of any module, and say where it first breaks."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -29,8 +29,9 @@ class Options(TypedDict, total=False):
 def assert_equivariant(module: Module, x: Tensor | Tokens | None = None, **options: Unpack[Options]) -> None:
     """Assert that the output moves with the input: ``f(S x) == S f(x)``, bit for bit unless a tolerance is given.
 
-    Tokens are compared by the pixels at which they stand, so a layer that chooses its grid by content passes. An input
-    that repeats has several grids with the same content; any of them is accepted.
+    Tokens are compared by the pixels at which they stand, so a layer that chooses its grid by content passes; their
+    prefix (a class token) stays as it is. An input that repeats has several grids with the same content; any of them is
+    accepted.
 
     Args:
         module: takes an image batch ``[B, C, H, W]`` or :class:`Tokens`; gives Tokens, dense maps ``[B, D, H, W]``, or
@@ -52,17 +53,20 @@ def assert_invariant(module: Module, x: Tensor | Tokens | None = None, **options
 
 @dataclass(frozen=True)
 class _Part:
-    """One tensor of an output, the batch first, and the grid it stands on if it is tokens."""
+    """One tensor of an output, the batch first, whether it moves, and the grid it stands on if it is tokens."""
 
     values: Tensor
+    moves: bool
     grid: TokenGrid | None = None
 
     def kept(self) -> "_Part":
-        return _Part(self.values.clone(), self.grid)
+        return replace(self, values=self.values.clone())
 
     def shifted(self, pixels: Tensor) -> "_Part":
+        if not self.moves:
+            return self
         grid = self.grid and TokenGrid(self.grid.stride, self.grid.origin - pixels, self.grid.image_size)
-        return _Part(circular_shift(self.values, pixels), grid)
+        return _Part(circular_shift(self.values, pixels), True, grid)
 
 
 @torch.no_grad()
@@ -87,17 +91,18 @@ def _assert_law(
     values, grid = (x.values, x.grid) if isinstance(x, Tokens) else (x.permute(0, 2, 3, 1), TokenGrid.of_image(x))
     stride, fixed_rows = torch.tensor(grid.stride, device=values.device), fixes_rows(circular)
     keys = first_row(origin_keys(values), fixed_rows)
-    read = (lambda output: _on_pixels(output, grid.image_size)) if moves else _plain
-    given = x.clone() if isinstance(x, Tensor) else x  # a module may write into its input, or give out the same buffer
-    expected = [read(part).kept() for part in _flatten(module(given))]
+    extent = grid.image_size if moves else None
+    still = torch.zeros(len(values), 2, dtype=torch.int64, device=values.device)
+    # copies: a module may write into its input, or give out the same buffer
+    expected = [part.kept() for part in _parts(module(_shift(x, still)), extent)]
     if not expected:
         raise AssertionError("the module returned no tensor: nothing to compare")
     broken, tried, first = 0, 0, ""
     for offset in _offsets(shifts, len(values), (1 if fixed_rows else grid.shape[0], grid.shape[1]), seed):
         tried += 1
         offset = offset.to(values.device)
-        want = [part.shifted(offset * stride) if moves else part for part in expected]
-        got = [read(part) for part in _flatten(module(_shift(x, offset)))]
+        want = [part.shifted(offset * stride) for part in expected]
+        got = list(_parts(module(_shift(x, offset)), extent))
         wrong = _differing(want, got, tolerance)
         if moves:
             periods = {image: (keys[image] == keys[image, 0, 0]).nonzero() * stride for image in wrong}
@@ -110,20 +115,28 @@ def _assert_law(
         raise AssertionError(f"{law} does not hold for {broken} of {tried} shifts of the batch.\n{first}")
 
 
-def _plain(output: Tensor | Tokens) -> _Part:
-    return _Part(output.values if isinstance(output, Tokens) else output)
+def _parts(output: Any, extent: Pair | None) -> Iterator[_Part]:
+    """All tensors of an output; those that move over the pixels of an input of this extent as maps ``[B, H, W, D]``."""
+    if isinstance(output, list | tuple):
+        for part in output:
+            yield from _parts(part, extent)
+    elif isinstance(output, Tokens):
+        yield _Part(output.values, False) if extent is None else _Part(place(output), True, output.grid)
+        if output.prefix is not None:
+            yield _Part(output.prefix, False)
+    elif isinstance(output, Tensor):
+        yield _Part(output, False) if extent is None else _dense(output, extent)
+    else:
+        raise TypeError(f"the module returned {type(output).__name__}: needs tensors or Tokens")
 
 
-def _on_pixels(output: Tensor | Tokens, extent: Pair) -> _Part:
-    """As a map ``[B, H, W, D]`` over the pixels of the input."""
-    if isinstance(output, Tokens):
-        return _Part(place(output), output.grid)
+def _dense(output: Tensor, extent: Pair) -> _Part:
     if output.dim() != 4 or tuple(output.shape[2:]) != extent:
         raise AssertionError(
             f"a dense output of shape {tuple(output.shape)} does not lie on the {extent[0]} x {extent[1]} pixels "
             "of the input, so its shift is not defined; return Tokens, which say where they stand"
         )
-    return _Part(output.permute(0, 2, 3, 1))
+    return _Part(output.permute(0, 2, 3, 1), True)
 
 
 def _repeats(want: list[_Part], got: list[_Part], image: int, period: Tensor, tolerance: float) -> bool:
@@ -137,7 +150,7 @@ def _repeats(want: list[_Part], got: list[_Part], image: int, period: Tensor, to
             period = period[same_origin.to(torch.uint8).argsort(descending=True)]  # most likely first
     return any(
         all(
-            _agree(circular_shift(a.values[[image]], step[None]), b.values[[image]], tolerance)
+            _agree(_Part(a.values[[image]], a.moves).shifted(step[None]).values, b.values[[image]], tolerance)
             for a, b in zip(want, got, strict=True)
         )
         for step in period
@@ -145,9 +158,10 @@ def _repeats(want: list[_Part], got: list[_Part], image: int, period: Tensor, to
 
 
 def _shift(x: Tensor | Tokens, offset: Tensor) -> Tensor | Tokens:
-    if isinstance(x, Tokens):
-        return Tokens(circular_shift(x.values, offset), x.grid)
-    return circular_shift(x, offset, IMAGE_DIMS)
+    if isinstance(x, Tensor):
+        return circular_shift(x, offset, IMAGE_DIMS)
+    before_norm = None if x.before_norm is None else circular_shift(x.before_norm, offset)
+    return replace(x, values=circular_shift(x.values, offset), before_norm=before_norm)
 
 
 def _offsets(shifts: int | str, batch: int, size: Pair, seed: int) -> Iterator[Tensor]:
@@ -164,16 +178,6 @@ def _offsets(shifts: int | str, batch: int, size: Pair, seed: int) -> Iterator[T
         raise ValueError(f"shifts = {shifts!r}: needs a positive number or 'all'")
     for _ in range(shifts):
         yield torch.stack([torch.randint(n, (batch,), generator=generator) for n in size], 1)
-
-
-def _flatten(output: Any) -> Iterator[Tensor | Tokens]:
-    if isinstance(output, list | tuple):
-        for part in output:
-            yield from _flatten(part)
-    elif isinstance(output, Tensor | Tokens):
-        yield output
-    else:
-        raise TypeError(f"the module returned {type(output).__name__}: needs tensors or Tokens")
 
 
 def _difference(want: Tensor, got: Tensor) -> Tensor:

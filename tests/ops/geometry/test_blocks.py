@@ -39,8 +39,8 @@ def test_sizes_that_do_not_fit_are_refused():
         cut_blocks(torch.zeros(3, 5, 6, 1), (2, 3), START)
 
 
-def test_padding_from_anywhere_is_a_roll_and_a_padding():
+@pytest.mark.parametrize("pads", [((1, 2), (0, 3)), ((7, 11), (11, 7))])  # the last: more than once around
+def test_padding_from_anywhere_is_a_roll_and_a_padding(pads):
     x = torch.randn(3, 4, 5, 2, dtype=torch.float64, requires_grad=True)
-    padded = circular_pad(x, (1, 2), (0, 3), START)
-    assert torch.equal(padded, circular_pad(circular_shift(x, START), (1, 2), (0, 3)))
-    assert torch.autograd.gradcheck(lambda x: circular_pad(x, (1, 2), (0, 3), START), x, fast_mode=True)
+    assert torch.equal(circular_pad(x, *pads, START), circular_pad(circular_shift(x, START), *pads))
+    assert torch.autograd.gradcheck(lambda x: circular_pad(x, *pads, START), x, fast_mode=True)

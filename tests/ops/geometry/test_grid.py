@@ -1,6 +1,7 @@
+import pytest
 import torch
 
-from trueshift.ops.geometry.grid import TokenGrid, Tokens, place
+from trueshift.ops.geometry.grid import TokenGrid, Tokens, displacements, place
 from trueshift.ops.geometry.shift import circular_shift, circular_take
 
 
@@ -18,6 +19,16 @@ def test_place_puts_each_token_at_its_pixel_and_moves_with_the_image():
     moved = torch.tensor([[4, 1], [2, 7]])
     there = place(Tokens(tokens.values, TokenGrid((2, 4), (origin - moved) % torch.tensor([6, 8]), (6, 8))))
     assert torch.equal(there, circular_shift(placed, moved))
+
+
+def test_displacements_are_spread_over_the_patch():
+    for stride, grids in (((4, 4), 4), ((4, 4), 8), ((4, 2), 8), ((2, 4), 8), ((6, 1), 3)):
+        found = displacements(grids, stride)
+        assert found.unique(dim=0).shape == (grids, 2)
+        assert (found < torch.tensor(stride)).all()
+    assert displacements(4, (4, 4)).tolist() == [[0, 0], [0, 2], [2, 0], [2, 2]]
+    with pytest.raises(ValueError, match="3 grids: needs one of 1, 2, 4, 8 for patches of 4 x 2 pixels"):
+        displacements(3, (4, 2))
 
 
 def test_choices_add_up_to_one_origin():

@@ -15,7 +15,8 @@ def test_is_a_roll_of_each_image_against_the_offset(dtype):
     for image, (row, column) in enumerate(offset.tolist()):
         assert torch.equal(shifted[image], torch.roll(x[image], (-row, -column), (0, 1)))
     images = x.permute(0, 3, 1, 2)
-    assert torch.equal(circular_shift(images, offset, IMAGE_DIMS), shifted.permute(0, 3, 1, 2))
+    for dims in (IMAGE_DIMS, (-2, -1)):
+        assert torch.equal(circular_shift(images, offset, dims), shifted.permute(0, 3, 1, 2))
     maps = x[..., 0]
     assert torch.equal(circular_shift(maps, offset), shifted[..., 0])
 

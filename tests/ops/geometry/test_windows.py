@@ -12,7 +12,7 @@ def test_partition_and_back():
     assert torch.equal(window_reverse(windows, (6, 8)), x)
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 2.5])
+@pytest.mark.parametrize("p", [1, 2, 3, 2.5, float("inf")])
 def test_norm_is_the_norm(p):
     x = torch.randn(2, 5, 4, 7) * torch.tensor([1e-3, 1e5]).view(2, 1, 1, 1)
     torch.testing.assert_close(token_norm(x, p), x.double().norm(p, dim=3), rtol=1e-6, atol=0)

@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trueshift.ops.geometry.polyphase import coset_max, coset_sum, polyphase, take_phase
-from trueshift.ops.geometry.shift import circular_take
+from trueshift.ops.geometry.polyphase import coset_max, coset_sum, polyphase
 from trueshift.ops.selection.exact import (
     exact_conv,
     exact_linear,
@@ -81,8 +80,6 @@ def test_polyphase_components_are_slices():
     for m in range(3):
         for n in range(2):
             assert torch.equal(split[:, m, n], x[:, m::3, n::2])
-    offset = torch.tensor([[2, 1], [0, 1]])
-    assert torch.equal(take_phase(split, offset), circular_take(x, offset, (3, 2)))
     scores = torch.rand(2, 6, 8, dtype=torch.float64)
     torch.testing.assert_close(coset_sum(scores, 2)[:, 1, 0], scores[:, 1::2, ::2].sum((1, 2)))
     assert torch.equal(coset_max(scores, 2)[:, 1, 0], scores[:, 1::2, ::2].amax((1, 2)))

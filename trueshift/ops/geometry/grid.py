@@ -6,6 +6,7 @@ All the choices a network has made so far add up to that one pair of integers pe
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -101,6 +102,11 @@ class Tokens:
             of_grid = f"{self.grid.shape} (image {self.grid.image_size}, stride {self.grid.stride})"
             raise ValueError(f"{tuple(self.values.shape[1:3])} tokens on a grid of {of_grid}")
 
+    @property
+    def scored(self) -> Float[Tensor, "B h w C"]:
+        """What a choice by energy looks at."""
+        return self.values if self.before_norm is None else self.before_norm
+
     @classmethod
     def of_image(cls, x: Float[Tensor, "B C H W"], fixed_rows: bool = False) -> "Tokens":
         """Every pixel a token, standing where it stands."""
@@ -126,7 +132,8 @@ for _structure, _name in ((TokenGrid, "trueshift.TokenGrid"), (Tokens, "trueshif
 def displacements(grids: int, stride: Pair, device: torch.device | None = None) -> Int[Tensor, "grids 2"]:
     """So many offsets within one patch, evenly spread."""
     divisors = [[part for part in range(1, step + 1) if step % part == 0] for step in stride]
-    splits = {rows * columns: (rows, columns) for rows in divisors[0] for columns in divisors[1] if rows <= columns}
+    by_evenness = sorted(product(*divisors), key=lambda split: (min(split), split[0] <= split[1]))
+    splits = {rows * columns: (rows, columns) for rows, columns in by_evenness}
     if grids not in splits:
         known = ", ".join(map(str, sorted(splits)))
         raise ValueError(f"{grids} grids: needs one of {known} for patches of {stride[0]} x {stride[1]} pixels")

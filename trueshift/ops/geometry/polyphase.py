@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ..selection.exact import exact_sum
@@ -22,14 +21,6 @@ def polyphase(x: Shaped[Tensor, "B H W *rest"], stride: int | Pair) -> Shaped[Te
             raise ValueError(f"size {size}: needs a multiple of the stride {step}")
     split = x.unflatten(2, (-1, columns)).unflatten(1, (-1, rows))  # B h sh w sw *
     return split.permute(0, 2, 4, 1, 3, *range(5, split.dim()))
-
-
-def take_phase(
-    phases: Shaped[Tensor, "B sh sw h w *rest"], offset: Int[Tensor, "B 2"]
-) -> Shaped[Tensor, "B h w *rest"]:
-    """Of each image the component that begins at its offset, which is less than the stride."""
-    image = torch.arange(phases.shape[0], device=phases.device)
-    return phases[image, offset[:, 0], offset[:, 1]]
 
 
 def coset_sum(

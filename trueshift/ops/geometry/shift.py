@@ -75,7 +75,7 @@ def circular_take(
 
     Shift law: ``circular_take(S^t x, m) == circular_take(x, m + t)``.
     """
-    stride = pair(stride)
+    stride, dims = pair(stride), (dims[0] % x.dim(), dims[1] % x.dim())
     if offset.shape != (x.shape[0], 2):
         needed = f"[{x.shape[0]}, 2], one (row, column) pair per image"
         raise ValueError(f"offset has shape {tuple(offset.shape)}: needs {needed}")
@@ -151,6 +151,8 @@ def circular_pad(
         start: pad ``circular_shift(x, start)`` instead, in one gather.
     """
     once = max(rows) <= x.shape[1] and max(columns) <= x.shape[2]
+    if start is not None and not once:
+        x, start = circular_shift(x, start), None
     if start is not None or (once and not torch.compiler.is_compiling()):
         return x if start is None and not any((*rows, *columns)) else _CircularPad.apply(x, start, rows, columns)
     for dim, (before, after) in ((2, columns), (1, rows)):

@@ -1,5 +1,7 @@
 """Windows of neighbouring tokens, and the energy by which A-WSA chooses where they start."""
 
+from math import inf
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
@@ -57,6 +59,8 @@ def border_mask(size: Pair, window: Pair, begin: Int64[Tensor, "B 2"]) -> Bool[T
 def token_norm(x: Float[Tensor, "B H W C"], p: float = 2) -> Float64[Tensor, "B H W"]:
     """The p-norm of each token. Shift law: ``token_norm(S x) == S token_norm(x)``, bit for bit."""
     magnitude = x.to(torch.float64).abs()
+    if p == inf:
+        return magnitude.amax(3)
     scale = power_of_two_above(magnitude.amax((1, 2, 3), keepdim=True))  # keeps the powers within range
     power = exact_sum(exact_power(magnitude / scale, p), (3,))
     norm = power.sqrt() if p == 2 else exact_power(power, 1 / p)

@@ -31,7 +31,7 @@ def conv_on_circle(
     x = x.to(network_precision(x))  # as the convolution would, before it is copied
     height, width = conv.kernel_size
     rows, columns = (padding[0], height - 1 - padding[0]), (padding[1], width - 1 - padding[1])
-    tiles = (height, width) == stride  # nothing is read beyond the image
+    tiles = (height, width) == stride and not any(padding)  # nothing is read beyond the image
     if start is not None and (tiles or mode != "circular"):
         x = circular_shift(x.permute(0, 2, 3, 1), start).permute(0, 3, 1, 2)
     if mode != "circular":

@@ -7,11 +7,11 @@ is one division, and patches that overlap need not be laid out.
 """
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..geometry.shift import Pair, circular_pad
+from ..selection.plain import PLAIN
 from ..selection.projection_energy import like_patch
 
 
@@ -27,21 +27,15 @@ def project_patches_everywhere(
     Shift law: moves with the tokens, to rounding.
     """
     if norm is None:
-        projected = _convolved(x, weight)
+        projected = PLAIN.conv(x, weight.permute(0, 3, 1, 2), (0, 0))
         return projected if bias is None else projected.add_(bias)
     gain, shift = (like_patch(parameter, weight) for parameter in (norm.weight, norm.bias))
     added = (weight * shift).sum((1, 2, 3)) + (0 if bias is None else bias)
     weight = weight * gain
     weight = weight - weight.mean((1, 2, 3), keepdim=True)
-    projected = _convolved(x, weight)
+    projected = PLAIN.conv(x, weight.permute(0, 3, 1, 2), (0, 0))
     scale = (patch_variance(x, (weight.shape[1], weight.shape[2])) + norm.eps).rsqrt()
     return torch.addcmul(added, projected, scale[..., None], out=projected)
-
-
-def _convolved(x: Tensor, weight: Tensor) -> Float[Tensor, "B H W D"]:
-    rows, columns = weight.shape[1:3]
-    padded = circular_pad(x, (0, rows - 1), (0, columns - 1)).permute(0, 3, 1, 2)
-    return F.conv2d(padded, weight.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 def patch_variance(x: Float[Tensor, "B H W C"], patch: Pair) -> Float[Tensor, "B H W"]:
