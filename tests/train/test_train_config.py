@@ -156,6 +156,8 @@ def test_help_lists_every_value(capsys):
         ("evaluate: {protocols: circular}", r"evaluate.protocols.*Expected a list, as \[a, b\]. Got value: circular"),
         ("optimizer: {lr: fast}", "optimizer.lr.*Expected a number. Got value: fast"),
         ("batch_size: 1.5", "batch_size.*Expected a whole number. Got value: 1.5"),
+        ("seed: 1\noptimizer: {lr: 1}\nseed: 2", "mine.yaml cannot be read as a recipe: seed is given twice.*line 3"),
+        ("model: {arguments: {anchor: true, anchor: false}}", "anchor is given twice"),
         ("- 1", "mine.yaml holds a list: needs values by name"),
         ("just words", "mine.yaml holds a str"),
     ],
