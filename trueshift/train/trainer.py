@@ -390,5 +390,5 @@ class Trainer:
                 print_evaluation(self.console, result)
         if self.main:
             write_whole(self.folder / "summary.json", json_text(summary))
-        self.report.line(f"Done: weights in {self.folder / 'final'}, the best in {self.folder / 'best'}")
+        self.report.line(escape(f"Done: weights in {self.folder / 'final'}, the best in {self.folder / 'best'}"))
         return 0
