@@ -64,6 +64,12 @@ def test_a_recipe(tmp_path, words):
     assert not (tmp_path / "untouched").exists()
 
 
+def test_processes_of_torchrun_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ValueError, match="a dry run has one process, not 4: leave out torchrun"):
+        tried("--config", "cifar10/a_swin_tiny_standard")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

@@ -24,6 +24,7 @@ from trueshift.eval.models.load import load_eval_model
 from trueshift.train import Diverged, checkpoint, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
+from trueshift.train.data.sampler import Share
 from trueshift.train.dry_run import write_images
 from trueshift.train.preemption import PREEMPTED
 from trueshift.train.task import Classification, Segmentation
@@ -72,6 +73,14 @@ def test_any_number_of_processes_learns_the_same(tmp_path):
         assert losses(tmp_path / other) == pytest.approx(one, rel=2e-5), other
     run_here(tmp_path / "other_seed", seed=1, **same_work)
     assert losses(tmp_path / "other_seed") != pytest.approx(one, rel=1e-3)
+
+
+@pytest.mark.parametrize("on_device", ["yes", "no"])
+def test_a_process_beyond_the_images_measures_none(on_device):
+    task = Classification(tiny("unused", data__on_device=on_device, evaluate__limit=1), Share(1, 2))
+    task.build_network()
+    task.feed()
+    assert not list(task._test_batches(set()))
 
 
 def test_what_many_processes_measure_is_what_they_write(tmp_path):

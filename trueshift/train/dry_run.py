@@ -1,5 +1,6 @@
 """Try a recipe in a minute: its network and pipeline, for one step, on noise in the files of its dataset."""
 
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ _RANDOM = np.random.default_rng(0)
 def dry_run(config: TrainConfig, console: Console | None = None) -> int:
     """Do everything a run does once: data, a step, a measurement, a checkpoint, final weights, the protocols."""
     console = console or Console()
+    if (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ValueError(f"a dry run has one process, not {processes}: leave out torchrun")
     with tempfile.TemporaryDirectory(prefix="trueshift-") as scratch:
         folder = Path(scratch)
         gpu = on_gpu(inference_device(config.device))
