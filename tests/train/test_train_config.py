@@ -181,6 +181,8 @@ def pixels(name, value):
         (["--batch", "64"], "--batch"),  # no part of a name stands for it
         (["--batch_size", "many"], "batch_size.*many"),
         (["--batch_size", "null"], "batch_size"),
+        (["--config"], "--config: expected one argument"),
+        (["--dry_run=yes"], "--dry_run: ignored explicit argument 'yes'"),
         (["cifar10/a_swin_tiny_circular"], "cifar10/a_swin_tiny_circular"),
         (pixels("augment.scale_range", "[2, 0.5]"), "scale_range .*needs the least factor first"),
         (pixels("augment.scale_range", "[0, 0.5]"), "scale_range .*needs the least factor first, above 0"),
