@@ -12,7 +12,7 @@ from rich.console import Console
 from ..eval.options import inference_device, on_gpu
 from ..models import create_model
 from ..models.registry import resolve_name
-from .config import CLASSES, SegmentationConfig, TrainConfig
+from .config import CLASSES, WITH_MASKS, SegmentationConfig, TrainConfig
 from .cuda_graph import WARM_UP
 from .trainer import train
 
@@ -86,9 +86,10 @@ def _stand_in(wanted: str | None, config: TrainConfig, folder: Path) -> str | No
     """Untrained weights in place of those of another run that a recipe needs, if they are not there yet."""
     if not wanted or not Path(wanted).parent.name or Path(wanted).exists():
         return wanted
-    ordinary = resolve_name(config.model.name).removeprefix("a_")
-    classes = CLASSES[config.data.kind] if config.data.kind.startswith("cifar") else 1000
-    return str(create_model(ordinary, num_classes=classes).save_pretrained(folder / "start"))
+    ordinary, kind, size = resolve_name(config.model.name).removeprefix("a_"), config.data.kind, config.data.img_size
+    classes = 1000 if kind in WITH_MASKS else CLASSES.get(kind, 1000)
+    model = create_model(ordinary, num_classes=classes, **({"img_size": size} if size else {}))
+    return str(model.save_pretrained(folder / "start"))
 
 
 def write_cifar(folder: Path, classes: int) -> None:
