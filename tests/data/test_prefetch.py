@@ -97,7 +97,7 @@ def test_closing_early_reads_no_more():
     assert sorted(source.asked) == [0, 1, 2]
 
 
-def test_a_image_that_cannot_be_read_is_reported_and_the_rest_is_read(tmp_path):
+def test_an_image_that_cannot_be_read_is_reported_and_the_rest_is_read(tmp_path):
     for name in ("a", "c", "e", "f"):
         Image.effect_noise((60, 40), 50).save(tmp_path / f"{name}.jpg")
     (tmp_path / "b.jpg").write_bytes(b"no image at all")
