@@ -221,8 +221,7 @@ class Trainer:
                 part = self.task.loss(self.model, batch)
                 self.accelerator.backward(part)  # of the mean over the passes
             loss += part.detach() / self.config.accumulate
-        norm = self.accelerator.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_grad or inf)
-        return loss, norm if norm is not None else loss.new_zeros(())
+        return loss, self.accelerator.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_grad or inf)
 
     def _check_compiler(self, batch: Batch) -> None:
         """Continue without the compiler where this torch cannot compile the network, or not correctly."""
