@@ -4,6 +4,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -86,10 +87,10 @@ def _stand_in(wanted: str | None, config: TrainConfig, folder: Path) -> str | No
     """Untrained weights in place of those of another run that a recipe needs, if they are not there yet."""
     if not wanted or not Path(wanted).parent.name or Path(wanted).exists():
         return wanted
-    ordinary, kind, size = resolve_name(config.model.name).removeprefix("a_"), config.data.kind, config.data.img_size
+    ordinary, kind = resolve_name(config.model.name).removeprefix("a_"), config.data.kind
     classes = 1000 if kind in WITH_MASKS else CLASSES.get(kind, 1000)
-    model = create_model(ordinary, num_classes=classes, **({"img_size": size} if size else {}))
-    return str(model.save_pretrained(folder / "start"))
+    size: dict[str, Any] = {"img_size": config.data.img_size} if config.data.img_size else {}
+    return str(create_model(ordinary, num_classes=classes, **size).save_pretrained(folder / "start"))
 
 
 def write_cifar(folder: Path, classes: int) -> None:
