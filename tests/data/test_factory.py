@@ -27,6 +27,7 @@ def test_images_stay_images_whatever_lies_beside_them(tmp_path):
 @pytest.mark.parametrize(("word", "beside"), [("test", "val"), ("val", "validation"), ("validation", "other")])
 def test_a_folder_for_each_split(tmp_path, word, beside):
     save(tmp_path / "set", *(f"train/{name}.png" for name in ("cat/1", "cat/2", "dog/3")), f"{beside}/cat/1.png")
+    save(tmp_path / "set", "train/.ipynb_checkpoints/1.png")  # hidden
     save(tmp_path / "set", f"{word}/cat/4.png", f"{word}/dog/5.png")
     train, test = open_data(tmp_path / "set", "train"), open_data(tmp_path / "set", "test")
     assert (train.title, test.title) == ("set train", f"set {word}")

@@ -1,6 +1,7 @@
 """Pairs of states from files: one step apart, normalized by the training split; and what bad files are told."""
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,14 @@ def test_statistics_are_those_of_each_channel(states, dtype):
     found = FieldPairs(states, "flow").statistics()
     np.testing.assert_allclose(found.mean, states.mean((0, 1, 3, 4), np.float64), rtol=1e-9)
     np.testing.assert_allclose(found.std, states.std((0, 1, 3, 4), np.float64), rtol=1e-6)
+
+
+def test_statistics_of_a_long_trajectory_take_little_memory():
+    source = FieldPairs(np.random.default_rng(0).normal(3, 2, (1, 4000, 1, 32, 32)).astype(np.float32), "climate")
+    tracemalloc.start()
+    assert source.statistics().mean == pytest.approx((3,), abs=0.01)
+    assert tracemalloc.get_traced_memory()[1] < source.states.nbytes / 4
+    tracemalloc.stop()
 
 
 def test_normalizing_and_back(states):

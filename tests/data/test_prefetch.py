@@ -1,11 +1,13 @@
 """Reading ahead of the network: in order, never too far, and nothing lost."""
 
+import signal
 import threading
 from time import sleep
 
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import get_worker_info
 
 from trueshift.data import ImageFolder, Preparation, Prepared, Sample, Unreadable, read_ahead
 
@@ -95,7 +97,7 @@ def test_closing_early_reads_no_more():
     assert sorted(source.asked) == [0, 1, 2]
 
 
-def test_a_image_that_cannot_be_read_is_reported_and_the_rest_is_read(tmp_path):
+def test_an_image_that_cannot_be_read_is_reported_and_the_rest_is_read(tmp_path):
     for name in ("a", "c", "e", "f"):
         Image.effect_noise((60, 40), 50).save(tmp_path / f"{name}.jpg")
     (tmp_path / "b.jpg").write_bytes(b"no image at all")
@@ -119,11 +121,21 @@ def test_a_image_that_cannot_be_read_is_reported_and_the_rest_is_read(tmp_path):
     assert list(read_ahead(source, [], TINY)) == []
 
 
+class Signalled(ImageFolder):
+    """A process that reads from it is told to stop, as a group of processes is by Ctrl-C."""
+
+    def __getitem__(self, index):
+        if get_worker_info():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+        return super().__getitem__(index)
+
+
 def test_processes_read_what_threads_read(tmp_path):
     for index in range(40):
         Image.new("RGB", (6, 5), (index, 0, 0)).save(tmp_path / f"{index:02d}.png")
     (tmp_path / "07.png").write_bytes(b"torn")
-    source = ImageFolder(tmp_path)
+    source = Signalled(tmp_path)
     here = list(read_ahead(source, range(40), TINY, margin=(1, 0)))
     assert here[0].canvas.shape == (3, 6, 4)
     there = list(read_ahead(source, range(40), TINY, margin=(1, 0), workers=2, for_gpu=True))

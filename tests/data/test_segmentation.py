@@ -145,6 +145,7 @@ def test_cityscapes_by_the_numbers_of_training(tmp_path):
 def test_files_without_folders_of_splits_are_of_any_split_and_need_names_of_classes(tmp_path):
     picture(tmp_path / "images" / "a.jpg")
     labels(tmp_path / "masks" / "a.png")
+    (tmp_path / "images" / "again").symlink_to(tmp_path)  # without end
     for split in ("train", "val", "test"):
         source = open_scenes(tmp_path, split, classes=["one", "two"])
         assert (source.name(0), source.classes) == ("images/a.jpg", ["one", "two"])

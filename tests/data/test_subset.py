@@ -65,7 +65,7 @@ def test_holding_out_everything_is_refused():
         Subset(Numbered(2), [])
 
 
-def test_a_image_keeps_its_name_and_class():
+def test_an_image_keeps_its_name_and_class():
     part = Subset(Numbered(10), [7, 2])
     assert isinstance(part, Source)
     assert part.classes == ["even", "odd"]

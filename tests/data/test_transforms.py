@@ -135,7 +135,7 @@ def test_the_ratio_is_kept_within_both_sides(scale, size, expected):
     assert ScenePreparation(scale).scaled(*size) == expected
 
 
-def test_each_side_resumes_to_the_next_multiple():
+def test_each_side_is_rounded_up_to_the_next_multiple():
     swin = ScenePreparation((1792, 448), (224, 224))
     assert swin.scaled(360, 480) == (448, 672)
     assert swin.scaled(448, 448) == (448, 448)

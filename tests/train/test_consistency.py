@@ -8,13 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from training_runs import tiny
+from training_runs import network_and_batch, tiny
 
 from trueshift.data import EmbeddedSample, Preparation
 from trueshift.data.subset import Subset
 from trueshift.train.config import AugmentConfig
 from trueshift.train.data.augment import ClassificationTransform
-from trueshift.train.data.loader import AugmentedSamples, Batch, DirectFeed, LoaderFeed
+from trueshift.train.data.loader import AugmentedSamples, DirectFeed, LoaderFeed
 from trueshift.train.data.on_device import ResidentImages
 from trueshift.train.data.sampler import BatchOrder
 from trueshift.train.task import Classification, divergence
@@ -77,12 +77,6 @@ class Constant(nn.Module):
 
 def task(**augment):
     return Classification(tiny(Path("unused"), **{f"augment__{key}": value for key, value in augment.items()}))
-
-
-def network_and_batch(channels):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
-    return model, Batch(torch.randn(4, channels, 32, 32), torch.tensor([0, 3, 3, 9]), np.arange(4))
 
 
 @pytest.mark.parametrize(

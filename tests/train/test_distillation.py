@@ -3,18 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from training_runs import run_here, same, tiny, weights
+from training_runs import network_and_batch, run_here, same, tiny, weights
 
 from trueshift.models import create_model
-from trueshift.train.data.loader import Batch
 from trueshift.train.task import Classification, distillation
-
-LABELS = torch.tensor([0, 3, 3, 9])
 
 
 def test_the_divergence_is_the_textbooks():
@@ -34,12 +29,6 @@ def taught(teacher, **given):
     return task
 
 
-def network_and_batch(channels=3):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
-    return model, Batch(torch.randn(4, channels, 32, 32), LABELS, np.arange(4))
-
-
 @pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
 def test_the_loss_is_the_labels_and_the_teachers_in_their_shares(weight):
     model, batch = network_and_batch()
@@ -50,7 +39,7 @@ def test_the_loss_is_the_labels_and_the_teachers_in_their_shares(weight):
     logits = model(batch.images)
     with torch.no_grad():
         apart = distillation(logits, teacher(batch.images), 2.0)
-    torch.testing.assert_close(loss, (1 - weight) * F.cross_entropy(logits, LABELS) + weight * apart)
+    torch.testing.assert_close(loss, (1 - weight) * F.cross_entropy(logits, batch.labels) + weight * apart)
     loss.backward()
     assert all(parameter.grad is None for parameter in task.teacher.module.parameters())
     assert all(map(torch.equal, before, task.teacher.module.parameters()))

@@ -54,14 +54,21 @@ SMALL_SCENES = (
     [
         ("cifar10/a_swin_tiny_standard", "--config", "options/swin_augmentation", "--model.name", "a_swin_mini"),
         ("cifar10/cvt_13_adapted_10_epochs", "--model.name", "a_cvt_mini"),  # without the run it starts from
+        ("tiny_imagenet/a_swin_mini_crops", "--distill.teacher", "not/there/yet"),  # of 100 classes and 64 pixels
         ("ade20k/a_swin_tiny_circular", *SMALL_SCENES),  # without the published weights it starts from
     ],
-    ids=["augmented", "adapted", "scenes"],
+    ids=["augmented", "adapted", "distilled", "scenes"],
 )
 def test_a_recipe(tmp_path, words):
     """The minis stand in for the tiny networks: what differs between recipes otherwise is the same."""
     assert tried("--config", *words, "--output", str(tmp_path / "untouched")) == 0
     assert not (tmp_path / "untouched").exists()
+
+
+def test_processes_of_torchrun_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ValueError, match="a dry run has one process, not 4: leave out torchrun"):
+        tried("--config", "cifar10/a_swin_tiny_standard")
 
 
 @pytest.mark.slow

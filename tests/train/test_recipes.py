@@ -90,6 +90,16 @@ DIFFERENT = [  # a recipe, the one that it is like, and the values that differ
     ),
     *((f"{SHIP}{a}", f"{SHIP}{b}", {"augment.consistency": 1.0}) for a, b in zip(CONSISTENT, LIKE, strict=True)),
 ]
+TWINS = [  # an adaptive network, its ordinary twin, and what differs if that is padded by zeros
+    *((name, name.replace("/a_", "/"), ["model.padding"]) for name in [*MATRIX, *ADE20K, *CAMVID] if "/a_" in name),
+    *((name, name.replace("_a_", "_"), []) for name in FIELDS[1::2]),
+    *(
+        (f"{HERE}a_{re.match('[a-z0-9]+_mini', name)[0]}", f"{HERE}{name}", ["model.padding", "evaluate"])
+        for name in MAIN
+        if not name.startswith("a_")
+    ),
+    *((f"{SHIP}{model}", f"{SHIP}{model.removeprefix('a_')}", []) for model in ADAPTIVE),
+]
 PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
 
@@ -154,27 +164,16 @@ def test_a_recipe_says_how_to_run_it_what_it_costs_and_what_to_expect(name):
         assert re.search(r"[\d.]+ on an H200", comments)  # by which the longest run is known
 
 
-@pytest.mark.parametrize("name", [name for name in [*MATRIX, *ADE20K, *CAMVID] if "/a_" in name])
-def test_an_adaptive_network_is_trained_as_its_ordinary_twin(name):
-    different = ["model.name", *(["model.padding"] if name.endswith("_standard") else [])]  # zeros, as usual
-    assert not apart(name, name.replace("/a_", "/"), *different)
+@pytest.mark.parametrize(("name", "twin", "different"), TWINS)
+def test_an_adaptive_network_is_trained_as_its_ordinary_twin(name, twin, different):
+    assert not apart(name, twin, "model.name", *(different if twin.endswith("_standard") else ()))
 
 
-@pytest.mark.parametrize("twins", [FIELDS[:2], FIELDS[2:]])
-def test_an_adaptive_network_for_fields_is_trained_as_its_ordinary_twin(twins):
-    assert not apart(*twins, "model.name")
-    assert [parsed(name).model.name for name in twins] == ["swinv2_mini", "a_swinv2_mini"]
-    circular = {"circular": "width"} if "shallow_water" in twins[0] else {}
-    assert parsed(twins[0]).model.arguments == circular
-
-
-@pytest.mark.parametrize("model", ADAPTIVE)
-def test_a_small_adaptive_network_is_trained_as_its_ordinary_twin(model):
-    ordinary = model.removeprefix("a_")
-    for twin in [f"{ordinary}_{shifts}" for shifts in SHIFTS] if ordinary in TWICE else [ordinary]:
-        different = ("model.name", *(("model.padding", "evaluate") if twin.endswith("_standard") else ()))
-        assert not apart(f"cifar10_small/{model}", f"cifar10_small/{twin}", *different)
-    assert not apart(f"cifar10_small/shipped/{model}", f"cifar10_small/shipped/{ordinary}", "model.name")
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_are_learned_by_small_networks(name):
+    model = parsed(name).model
+    assert model.name == f"{'a_' * ('_a_' in name)}swinv2_mini"
+    assert model.arguments == ({"circular": "width"} if "shallow_water" in name else {})
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -2,13 +2,15 @@
 
 import json
 import sys
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trueshift.train.config import LogConfig
-from trueshift.train.log import RunLog
+from trueshift.train.log import RunLog, RunReport
 
 PLAIN = LogConfig(tensorboard=False)
 
@@ -85,6 +87,13 @@ def test_what_is_missing_is_reported_with_a_way_out(tmp_path, monkeypatch, modul
     monkeypatch.delattr("torch.utils.tensorboard", raising=False)
     with pytest.raises(ImportError, match=message):
         RunLog(tmp_path, config, {})
+
+
+def test_the_time_left_may_be_days(tmp_path):
+    screen = Console(file=StringIO(), width=200)
+    with RunReport(screen, None, total=10) as report:
+        report.progress(0, 1.5, 1e-3, 20.0, seconds_left=30.5 * 3600)
+    assert screen.file.getvalue().endswith("1 day, 6:30:00 left\n")
 
 
 @pytest.fixture

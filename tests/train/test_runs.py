@@ -24,6 +24,7 @@ from trueshift.eval.models.load import load_eval_model
 from trueshift.train import Diverged, checkpoint, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
+from trueshift.train.data.sampler import Share
 from trueshift.train.dry_run import write_images
 from trueshift.train.preemption import PREEMPTED
 from trueshift.train.task import Classification, Segmentation
@@ -72,6 +73,14 @@ def test_any_number_of_processes_learns_the_same(tmp_path):
         assert losses(tmp_path / other) == pytest.approx(one, rel=2e-5), other
     run_here(tmp_path / "other_seed", seed=1, **same_work)
     assert losses(tmp_path / "other_seed") != pytest.approx(one, rel=1e-3)
+
+
+@pytest.mark.parametrize("on_device", ["yes", "no"])
+def test_a_process_beyond_the_images_measures_none(on_device):
+    task = Classification(tiny("unused", data__on_device=on_device, evaluate__limit=1), Share(1, 2))
+    task.build_network()
+    task.feed()
+    assert not list(task._test_batches(set()))
 
 
 def test_what_many_processes_measure_is_what_they_write(tmp_path):
@@ -191,8 +200,10 @@ def test_a_full_disk_and_a_damaged_checkpoint_cost_nothing_but_time(tmp_path, wh
     assert same(weights(whole), weights(tmp_path))
 
 
-def test_a_checkpoint_of_another_configuration_is_refused(tmp_path):
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, flows):
     run_here(tmp_path, max_steps=2)
+    with pytest.raises(ValueError, match="task: classification before, now fields"):
+        run_here(tmp_path, task=FIELDS, data__path=flows)
     with pytest.raises(ValueError, match=r"another configuration: .*optimizer.lr: 0.05 before, now 0.01"):
         run_here(tmp_path, optimizer__lr=0.01)
     with pytest.raises(ValueError, match="data: 48 images before, now 40"):
@@ -294,14 +305,15 @@ def test_an_image_that_cannot_be_read_is_reported_once(tmp_path):
     for split in ("train", "val"):
         (tmp_path / "data" / split / "n00000001" / "broken.png").write_bytes(b"no image")
     changes = {"data__path": tmp_path / "data", "data__holdout": 0, "batch_size": 2, "schedule__epochs": 3}
-    screen = Console(file=StringIO(), width=200)
-    assert train(tiny(tmp_path / "run", **changes), screen) == 0
-    reported = {entry["instead"]: entry["images"] for entry in log(tmp_path / "run", "unreadable")}
-    assert len(log(tmp_path / "run", "unreadable")) == 2
+    screen, output = Console(file=StringIO(), width=200), tmp_path / "[/run]"  # as if it were markup of rich's
+    assert train(tiny(output, **changes), screen) == 0
+    reported = {entry["instead"]: entry["images"] for entry in log(output, "unreadable")}
+    assert len(log(output, "unreadable")) == 2
     assert reported.keys() == {"another stands in for it", "it is not measured on"}
     assert all("broken.png" in images[0] for images in reported.values())
     assert screen.file.getvalue().count("unreadable, ") == 2
-    assert log(tmp_path / "run", "test")[0]["model_images"] == 3
+    assert f"weights in {output / 'final'}, the best in {output / 'best'}" in screen.file.getvalue()
+    assert log(output, "test")[0]["model_images"] == 3
 
 
 def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path, monkeypatch):

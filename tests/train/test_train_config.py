@@ -156,6 +156,8 @@ def test_help_lists_every_value(capsys):
         ("evaluate: {protocols: circular}", r"evaluate.protocols.*Expected a list, as \[a, b\]. Got value: circular"),
         ("optimizer: {lr: fast}", "optimizer.lr.*Expected a number. Got value: fast"),
         ("batch_size: 1.5", "batch_size.*Expected a whole number. Got value: 1.5"),
+        ("seed: 1\noptimizer: {lr: 1}\nseed: 2", "mine.yaml cannot be read as a recipe: seed is given twice.*line 3"),
+        ("model: {arguments: {anchor: true, anchor: false}}", "anchor is given twice"),
         ("- 1", "mine.yaml holds a list: needs values by name"),
         ("just words", "mine.yaml holds a str"),
     ],
@@ -179,6 +181,8 @@ def pixels(name, value):
         (["--batch", "64"], "--batch"),  # no part of a name stands for it
         (["--batch_size", "many"], "batch_size.*many"),
         (["--batch_size", "null"], "batch_size"),
+        (["--config"], "--config: expected one argument"),
+        (["--dry_run=yes"], "--dry_run: ignored explicit argument 'yes'"),
         (["cifar10/a_swin_tiny_circular"], "cifar10/a_swin_tiny_circular"),
         (pixels("augment.scale_range", "[2, 0.5]"), "scale_range .*needs the least factor first"),
         (pixels("augment.scale_range", "[0, 0.5]"), "scale_range .*needs the least factor first, above 0"),

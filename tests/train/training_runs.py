@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from trueshift.train import TrainConfig, parse_arguments, train
+from trueshift.train.data.loader import Batch
 
 # one block, which is an adaptive network already, and 6 steps in an epoch
 TINY = {
@@ -106,6 +107,13 @@ def tiny_words(output: Path, **changes: Any) -> list[str]:
 
 def run_here(output: Path, **changes: Any) -> int:
     return train(tiny(output, **changes), Console(quiet=True))
+
+
+def network_and_batch(channels: int = 3) -> tuple[nn.Module, Batch]:
+    """A linear classifier, and four images; 6 channels are two views."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    return model, Batch(torch.randn(4, channels, 32, 32), torch.tensor([0, 3, 3, 9]), np.arange(4))
 
 
 def write_scenes(folder: Path, train: int = 8, test: int = 3, flat: bool = False) -> Path:

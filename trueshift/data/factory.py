@@ -58,7 +58,8 @@ def _split_folder(path: Path, train: Path, test: Path, split: str) -> ImageFolde
     source.title = f"{path.resolve().name} {source.title}"
     if split == "test" and source.classes:
         # classes are numbered by folder: without one of them, those behind it would have other numbers
-        trained = sorted(folder.name for folder in train.iterdir() if folder.is_dir() and _holds_images(folder))
+        inside = (folder for folder in train.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+        trained = sorted(folder.name for folder in inside if _holds_images(folder))
         if trained and trained != source.classes:
             odd = sorted(set(trained).symmetric_difference(source.classes))
             raise ValueError(f"{train} and {test} differ in the class {odd[0]}: needs the same folders in both")

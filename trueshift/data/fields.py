@@ -15,6 +15,7 @@ from .subset import spread
 
 AXES = "[trajectory, time, channel, row, column]"
 _BY_XARRAY = (".zarr", ".nc", ".nc4", ".netcdf")
+_TIMES = 64  # that are in memory together for statistics: a climate is one long trajectory
 ENDINGS = (".npy", ".npz", *_BY_XARRAY)
 _DAMAGES = (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile)
 
@@ -102,9 +103,9 @@ class FieldPairs:
     def statistics(self) -> FieldStatistics:
         """Of each channel over all states; what is not finite is refused."""
         count, total, squares = 0, np.zeros(self.channels), np.zeros(self.channels)
-        for number, trajectory in enumerate(self.states):
+        for number, first in np.ndindex(self.states.shape[0], -(-self.states.shape[1] // _TIMES)):
             with np.errstate(over="ignore", invalid="ignore"):
-                states = trajectory.astype(np.float64)
+                states = self.states[number, first * _TIMES : (first + 1) * _TIMES].astype(np.float64)
                 total += states.sum((0, 2, 3))
                 squares += np.square(states).sum((0, 2, 3))
             count += states.size // self.channels

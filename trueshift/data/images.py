@@ -52,12 +52,15 @@ class ImageFolder:
 
 
 def image_files(folder: Path) -> Iterator[Path]:
-    """All images below a folder, linked folders included; hidden files are left out."""
+    """All images below a folder, as :func:`files_below`."""
+    return (file for file in files_below(folder) if file.suffix.lower() in EXTENSIONS)
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files below a folder, linked folders included but for those that lead back; hidden files are left out."""
     for inside, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".") and not _leads_back(inside, name)]
-        for name in files:
-            if os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith("."):
-                yield Path(inside, name)
+        yield from (Path(inside, name) for name in files if not name.startswith("."))
 
 
 def decoded(data: bytes, name: str, upright: bool = True) -> Image.Image:

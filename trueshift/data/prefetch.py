@@ -1,5 +1,6 @@
 """Read images ahead of their use, in order; images that cannot be read are reported, not lost."""
 
+import signal
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -129,11 +130,18 @@ def read_prepared(
 
 def _in_processes(images: _Images, workers: int) -> Iterator[Prepared | Unreadable]:
     pin = torch.cuda.is_available()
-    for parcel, stacks in DataLoader(images, _PARCEL, num_workers=workers, collate_fn=_packed, pin_memory=pin):
+    how: dict[str, Any] = {"collate_fn": _packed, "pin_memory": pin, "worker_init_fn": ignore_signals}
+    for parcel, stacks in DataLoader(images, _PARCEL, num_workers=workers, **how):
         rest = {key: iter(stack) for key, stack in stacks.items()}
         for image in parcel:
             readable = isinstance(image, Prepared)
             yield replace(image, canvases={key: next(rest[key]) for key in rest}) if readable else image
+
+
+def ignore_signals(worker: int) -> None:
+    """For a DataLoader: stop signals often go to a whole group of processes; the one that reads ends its workers."""
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_IGN)
 
 
 def _packed(images: list[Prepared | Unreadable]) -> tuple[list[Prepared | Unreadable], dict[Hashable, Tensor]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from .images import EXTENSIONS, decoded, natural_order
+from .images import EXTENSIONS, decoded, files_below, natural_order
 from .masks import Labels, decode_mask
 from .source import IGNORED, Sample, Source
 
@@ -54,8 +54,7 @@ class Files:
         """The files of a folder or a zip, without hidden ones."""
         path = Path(path)
         if path.is_dir():
-            walk = os.walk(path, followlinks=True)
-            names = [Path(inside, file).relative_to(path).as_posix() for inside, _, files in walk for file in files]
+            names = [file.relative_to(path).as_posix() for file in files_below(path)]
         elif path.suffix.lower() == ".zip" and path.is_file():
             names = [entry.filename for entry in _opened(path, os.getpid()).infolist() if not entry.is_dir()]
         else:

@@ -184,7 +184,7 @@ def find_snapshot(
             )
         return None, []
     changes = differences(snapshot.config, config.to_dict())
-    sizes = {what: (before, data[what]) for what, before in snapshot.data.items()}
+    sizes = {what: (before, data[what]) for what, before in snapshot.data.items() if what in data}  # of this task
     changes += [f"data: {before} {what} before, now {now}" for what, (before, now) in sizes.items() if before != now]
     if changes:
         raise ValueError(

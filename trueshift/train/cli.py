@@ -31,15 +31,15 @@ class Arguments:
 
 def parse_arguments(arguments: Sequence[str], program: str = "trueshift train") -> Arguments:
     """Parse a command line; errors are one line each. Names may have dashes in place of underscores."""
-    recipes = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    recipes = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     recipes.add_argument("--config", action="append", default=[])
     recipes.add_argument("--dry_run", action="store_true")
     recipes.add_argument("--print_config", action="store_true")
-    given, rest = recipes.parse_known_args(respelled(arguments, "-", "_"))
-    recipe: dict[str, Any] = reduce(overlaid, map(read_recipe, given.config), {})
-    _check(recipe, TrainConfig)
-    parser = _parser(program)
     try:
+        given, rest = recipes.parse_known_args(respelled(arguments, "-", "_"))
+        recipe: dict[str, Any] = reduce(overlaid, map(read_recipe, given.config), {})
+        _check(recipe, TrainConfig)
+        parser = _parser(program)
         values = parser.parse_args(rest, namespace=parser.parse_object(recipe))
     except argparse.ArgumentError as error:
         text = re.sub(r"<class '(\w+)'>", lambda kind: _KINDS.get(kind[1], kind[0]), " ".join(str(error).split()))

@@ -1,8 +1,10 @@
 """Try a recipe in a minute: its network and pipeline, for one step, on noise in the files of its dataset."""
 
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -11,7 +13,7 @@ from rich.console import Console
 from ..eval.options import inference_device, on_gpu
 from ..models import create_model
 from ..models.registry import resolve_name
-from .config import CLASSES, SegmentationConfig, TrainConfig
+from .config import CLASSES, WITH_MASKS, SegmentationConfig, TrainConfig
 from .cuda_graph import WARM_UP
 from .trainer import train
 
@@ -25,6 +27,8 @@ _RANDOM = np.random.default_rng(0)
 def dry_run(config: TrainConfig, console: Console | None = None) -> int:
     """Do everything a run does once: data, a step, a measurement, a checkpoint, final weights, the protocols."""
     console = console or Console()
+    if (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ValueError(f"a dry run has one process, not {processes}: leave out torchrun")
     with tempfile.TemporaryDirectory(prefix="trueshift-") as scratch:
         folder = Path(scratch)
         gpu = on_gpu(inference_device(config.device))
@@ -83,9 +87,10 @@ def _stand_in(wanted: str | None, config: TrainConfig, folder: Path) -> str | No
     """Untrained weights in place of those of another run that a recipe needs, if they are not there yet."""
     if not wanted or not Path(wanted).parent.name or Path(wanted).exists():
         return wanted
-    ordinary = resolve_name(config.model.name).removeprefix("a_")
-    classes = CLASSES[config.data.kind] if config.data.kind.startswith("cifar") else 1000
-    return str(create_model(ordinary, num_classes=classes).save_pretrained(folder / "start"))
+    ordinary, kind = resolve_name(config.model.name).removeprefix("a_"), config.data.kind
+    classes = 1000 if kind in WITH_MASKS else CLASSES.get(kind, 1000)
+    size: dict[str, Any] = {"img_size": config.data.img_size} if config.data.img_size else {}
+    return str(create_model(ordinary, num_classes=classes, **size).save_pretrained(folder / "start"))
 
 
 def write_cifar(folder: Path, classes: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -102,7 +103,7 @@ class RunReport:
         self._bar.update(self._task, numbers=numbers, description=f"epoch {epoch + 1}")
         if self._bar.disable and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-            left = time.strftime("%H:%M:%S", time.gmtime(seconds_left))
+            left = timedelta(seconds=round(seconds_left))
             step = int(self._bar.tasks[0].completed)
             self.line(f"epoch {epoch + 1}, step {step} of {self.total}: {numbers}, {left} left")
 

@@ -45,7 +45,16 @@ def overlaid(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """As YAML 1.2: 1e-4 is a number, and of the words only true and false are not; in YAML 1.1 no and off are, too."""
+    """As YAML 1.2: 1e-4 is a number, and of the words only true and false are not; in YAML 1.1 no and off are, too.
+
+    Nor may a value be given twice: PyYAML would drop the first, with all that is in it.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        if twice := [key for key, _ in node.value if names.count(key.value) > 1]:
+            raise yaml.MarkedYAMLError(problem=f"{twice[-1].value} is given twice", problem_mark=twice[-1].start_mark)
+        return super().construct_mapping(node, deep)
 
 
 _BOOL = "tag:yaml.org,2002:bool"

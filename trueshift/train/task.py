@@ -296,9 +296,10 @@ class Classification(Task):
         return Measurement(top1, {"top1": top1, "loss": loss, "images": images}, f"top-1 {100 * top1:.2f} %")
 
     def _test_batches(self, unreadable: set[str]) -> Iterator[tuple[Tensor, Tensor]]:
-        own = self.own_test_indices
+        own, size = self.own_test_indices, self.config.evaluate.batch_size
         if self.test_images is not None:
-            for at in torch.tensor(own, device=self.device).split(self.config.evaluate.batch_size):
+            for first in range(0, len(own), size):  # none for a process beyond the images
+                at = torch.tensor(own[first : first + size], device=self.device)
                 yield self.test_images.normalize(self.test_images.resized(at)), self.test_images.labels[at]
             return
         for_gpu, workers = self.device.type == "cuda", self.config.data.workers

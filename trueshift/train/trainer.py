@@ -221,8 +221,7 @@ class Trainer:
                 part = self.task.loss(self.model, batch)
                 self.accelerator.backward(part)  # of the mean over the passes
             loss += part.detach() / self.config.accumulate
-        norm = self.accelerator.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_grad or inf)
-        return loss, norm if norm is not None else loss.new_zeros(())
+        return loss, self.accelerator.clip_grad_norm_(self.network.parameters(), self.config.optimizer.clip_grad or inf)
 
     def _check_compiler(self, batch: Batch) -> None:
         """Continue without the compiler where this torch cannot compile the network, or not correctly."""
@@ -390,5 +389,5 @@ class Trainer:
                 print_evaluation(self.console, result)
         if self.main:
             write_whole(self.folder / "summary.json", json_text(summary))
-        self.report.line(f"Done: weights in {self.folder / 'final'}, the best in {self.folder / 'best'}")
+        self.report.line(escape(f"Done: weights in {self.folder / 'final'}, the best in {self.folder / 'best'}"))
         return 0

@@ -120,7 +120,7 @@ def test_two_models_see_the_same_shifts_and_another_seed_others():
         assert (one.answers[name].shifts != three.answers[name].shifts).any()
 
 
-def test_a_image_that_cannot_be_read_keeps_its_place():
+def test_an_image_that_cannot_be_read_keeps_its_place():
     pictures = [
         Prepared(0, "a", 1, {(0, 0): torch.zeros(3, 32, 32, dtype=torch.uint8)}),
         Unreadable(1, "b", "torn"),

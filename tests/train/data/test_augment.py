@@ -116,7 +116,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
-def test_a_image_is_changed_by_its_epoch_and_number_alone(way):
+def test_an_image_is_changed_by_its_epoch_and_number_alone(way):
     def epochs(change, numbers=(12,)):
         changed = [finished(change, SAMPLE[12].image, epoch, number) for epoch in range(6) for number in numbers]
         return changed[:: len(numbers)]

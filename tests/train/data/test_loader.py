@@ -1,9 +1,12 @@
 """Two ways to feed a network, one answer: images that lie on the device, and images that are read by a loader."""
 
+import signal
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import get_worker_info
 
 from trueshift.data import EmbeddedSample, ImageFolder, Preparation
 from trueshift.data.subset import Subset
@@ -68,9 +71,19 @@ def assert_same(batches, others):
         assert batch.unreadable == other.unreadable == []
 
 
+class Signalled(Subset):
+    """A worker that reads from it is told to stop, as all processes of a preempted job are."""
+
+    def __getitem__(self, index):
+        if get_worker_info():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+        return super().__getitem__(index)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_both_feeds_give_the_same(workers):
-    resident_feed, loader = on_device(), by_loader(workers=workers)
+    resident_feed, loader = on_device(), by_loader(workers=workers, source=Signalled(SAMPLE, range(COUNT)))
     for epoch, first_step in ((0, 0), (4, 1)):  # the same workers, asked twice
         assert_same(resident_feed.epoch(epoch, first_step), loader.epoch(epoch, first_step))
 

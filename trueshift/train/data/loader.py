@@ -10,6 +10,7 @@ from jaxtyping import Int, Shaped, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ...data.prefetch import ignore_signals
 from ...data.source import Source
 from .augment import ClassificationTransform, SegmentationTransform
 from .sampler import BatchOrder
@@ -91,7 +92,7 @@ class LoaderFeed:
             collate_fn=Batch.collate,
             pin_memory=torch.device(device).type == "cuda",
             persistent_workers=workers > 0,
-            worker_init_fn=_one_thread,
+            worker_init_fn=ignore_signals,
         )
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
@@ -107,10 +108,6 @@ class LoaderFeed:
             pixels = batch.images.to(self.device, non_blocking=True)
             labels = batch.labels.to(self.device, non_blocking=True)
             yield replace(batch, images=self.finish(pixels, epoch, batch.indices), labels=labels)
-
-
-def _one_thread(worker: int) -> None:
-    torch.set_num_threads(1)  # the processes are the parallelism
 
 
 @dataclass(frozen=True)
