@@ -70,9 +70,10 @@ class SelectionConfig:
     circular: str = "both"
 
     def __post_init__(self) -> None:
-        rate: Any = self.grid_drop_rate
-        if not (isinstance(rate, Real) and 0 <= float(rate) <= 1):
-            raise ValueError(f"grid_drop_rate {rate!r}: needs a probability, 0 to 1")
+        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
+            rate = getattr(self, name)
+            if not (isinstance(rate, Real) and 0 <= float(rate) <= 1):
+                raise ValueError(f"{name} {rate!r}: needs a probability, 0 to 1")
         for place in _by_place(self.criterion) or ():
             if place not in PLACES:
                 raise ValueError(f"criterion for {place!r}: needs one of {PLACES}")
