@@ -142,13 +142,14 @@ def fitting_criteria(state: Mapping[str, Tensor], config: Any, wanted: Any) -> d
 
 
 def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> None:
-    """Copy the weights, on their device, and the training mode and frozen parameters of a source that is a module.
+    """Copy the weights, with device and type, and the training mode and frozen parameters of a source that is a module.
 
     Args:
         source: the module that ``state`` was taken from, or anything else.
         state: all weights under the twin's names; those of its criteria may be missing, and then stay as they are.
     """
-    twin.to(next(iter(state.values())).device)
+    weight = next(value for value in state.values() if value.is_floating_point())
+    twin.to(weight.device, weight.dtype)  # tables that are no weights, and criteria of its own
     criteria = {key: value for key, value in twin.state_dict().items() if "criterion." in key}
     copies = {key: value.detach().clone() for key, value in state.items()}
     try:
