@@ -3,6 +3,7 @@
 import pytest
 import torch
 from model_checks import narrow, perturb_norms, random_shifts
+from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.models.config import SelectionConfig, describe
@@ -63,6 +64,18 @@ def test_other_criteria(name, criterion):
     model.train()
     model(images()).sum().backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+@in_own_process
+@torch.no_grad()
+def test_a_network_in_use_makes_no_criteria():
+    """They would draw random weights, which no graph can."""
+    model = ts.create_model("a_swin_mini", criterion="learned", **narrow("a_swin_mini")).eval()
+    before = torch.get_rng_state()
+    logits = model(images())
+    assert torch.equal(torch.get_rng_state(), before)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(images()), logits, rtol=0, atol=1e-4)
 
 
 def test_a_function_makes_a_criterion_for_each_layer_and_a_criterion_is_copied():
