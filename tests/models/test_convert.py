@@ -124,6 +124,10 @@ def test_a_network_without_classifier_and_pooling_stays_without(kind):
     assert adapted(image).shape == model(image).shape
     model.reset_classifier(3, "avg")
     assert ts.adapt(model)(image).shape == (1, 3)
+    model.head.fc = torch.nn.Linear(model.num_features, 5)  # num_classes is still 3
+    twin = ts.adapt(model)
+    assert twin.num_classes == 5
+    assert torch.equal(twin.head.fc.weight, model.head.fc.weight)
 
 
 def test_pooling_that_ours_does_not_have_is_refused():
@@ -230,6 +234,10 @@ def test_what_cannot_be_adapted_is_refused_with_what_can(our_errors):
             ts.adapt(model)
     with pytest.raises(TypeError, match="trueshift's own"):
         ts.revert(timm.create_model("resnet18"))
+    beheaded = SMALL["swin"]()
+    beheaded.head = torch.nn.Identity()
+    with pytest.raises(ValueError, match="its head was replaced: needs reset_classifier"):
+        ts.adapt(beheaded)
     for wrong, message in (({"use_abs_pos": True}, "absolute positions"), ({"mode": "max"}, "'max'")):
         with pytest.raises(ValueError, match=message):
             ts.adapt(mvit((1, 1), **wrong))

@@ -17,6 +17,7 @@ from .backbone import Backbone
 from .config import PLACES
 from .cvt import Cvt, CvtConfig, is_microsoft, is_transformers, rename_cvt_keys
 from .foreign import ADAPTS, KEPT, adapt_foreign, is_adapted, library_of, revert_foreign, unwrapped
+from .hub import HubModel
 from .mvit_v2 import MvitV2, MvitV2Config
 from .swin import Swin, SwinConfig, SwinV2, SwinV2Config
 
@@ -75,10 +76,10 @@ def revert(model: nn.Module, **changes: Any) -> Any:
             shifts. For our networks.
     """
     model = unwrapped(model)
-    if is_adapted(model) and not changes:
+    if is_adapted(model) and not isinstance(model, HubModel) and not changes:
         return revert_foreign(model)
     if not isinstance(model, Backbone):
-        needs = "one of trueshift's own models, or what adapt gave, without changes"
+        needs = "trueshift's own backbones and UperNet, or without changes what adapt gave of another library's network"
         raise TypeError(f"a {type(model).__name__} cannot be reverted: needs {needs}")
     return _twin(model, False, changes)
 
@@ -114,7 +115,7 @@ def _twin(source: Any, adaptive: bool, changes: dict[str, Any]) -> Backbone:
 def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
     """Family, configuration and weights of a network, in our terms."""
     if isinstance(model, Backbone):
-        config = replace(model.config, num_classes=model.num_classes, global_pool=model.global_pool)
+        config = replace(model.config, num_classes=_classes(model), global_pool=model.global_pool)
         return type(model), config, model.state_dict()
     if isinstance(model, Mapping):
         if is_microsoft(model):
@@ -172,6 +173,11 @@ def _check(kind: str, problems: Mapping[str, bool]) -> None:
             raise ValueError(f"this {kind} cannot be adapted: {reason}")
 
 
+def _classes(model: Any) -> int:
+    """Of the last layer that it has now, which may have been replaced by hand."""
+    return getattr(getattr(model.head, "fc", None), "out_features", model.num_classes)
+
+
 def _drop_path(stages: list[Any]) -> float:
     """The largest rate of stochastic depth."""
     drops = [block.drop_path1 for blocks in stages for block in blocks]
@@ -192,12 +198,13 @@ def _swin_fields(model: Any) -> dict[str, Any]:
         "its norms have another epsilon than 1e-5": any(norm.eps != 1e-5 for norm in norms),
         "its patch embedding has no LayerNorm": not isinstance(model.patch_embed.norm, nn.LayerNorm),
         "its activation is not GELU": type(first.mlp.act).__name__ != "GELU",
+        "its head was replaced: needs reset_classifier": not hasattr(model.head, "global_pool"),
     }
     _check(type(model).__name__, problems)
     fields = {
         "img_size": model.patch_embed.img_size,
         "in_chans": model.patch_embed.proj.in_channels,
-        "num_classes": model.num_classes,
+        "num_classes": _classes(model),
         "global_pool": model.head.global_pool.pool_type,  # the attribute of the network itself is not kept up to date
         "patch_size": patch[0],
         "embed_dim": dims[0],
@@ -245,7 +252,7 @@ def _config_of_mvit_v2(model: Any) -> MvitV2Config:
     return MvitV2Config(
         img_size=steps * proj.stride[0] * min(stride_q[0], stride_kv[0]),
         in_chans=proj.in_channels,
-        num_classes=model.num_classes,
+        num_classes=_classes(model),
         global_pool=model.global_pool,
         drop_rate=model.drop_rate,
         drop_path_rate=_drop_path(stages),
