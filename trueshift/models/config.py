@@ -224,11 +224,6 @@ class BackboneConfig(SelectionConfig):
         if self.grids != 1 and not self.anchored:
             raise ValueError(f"{self.grids} grids without an anchor: needs 1, or anchor=True")
 
-    @property
-    def choices(self) -> SelectionConfig:
-        """How grids are selected."""
-        return self
-
     def arguments(self) -> dict[str, Any]:
         """All fields, to build the same again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

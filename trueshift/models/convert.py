@@ -211,6 +211,7 @@ def _swin_fields(model: Any) -> dict[str, Any]:
         "depths": tuple(map(len, stages)),
         "num_heads": tuple(blocks[0].attn.num_heads for blocks in stages),
         "mlp_ratio": first.mlp.fc1.out_features / dims[0],
+        "qkv_bias": getattr(first.attn, "q_bias", first.attn.qkv.bias) is not None,  # apart in SwinV2
         "drop_rate": model.head.drop.p,
         "proj_drop_rate": first.attn.proj_drop.p,
         "attn_drop_rate": first.attn.attn_drop.p,
@@ -222,15 +223,9 @@ def _swin_fields(model: Any) -> dict[str, Any]:
     return {**fields, "window_size": one_for_all.window_size if same else tuple(windows)}
 
 
-def _config_of_swin(model: Any) -> SwinConfig:
-    return SwinConfig(qkv_bias=model.layers[0].blocks[0].attn.qkv.bias is not None, **_swin_fields(model))
-
-
 def _config_of_swin_v2(model: Any) -> SwinV2Config:
-    attentions = [stage.blocks[0].attn for stage in model.layers]
-    trained = tuple(tuple(attn.pretrained_window_size) for attn in attentions)
-    fields = _swin_fields(model)
-    return SwinV2Config(qkv_bias=attentions[0].q_bias is not None, pretrained_window_sizes=trained, **fields)
+    trained = tuple(tuple(stage.blocks[0].attn.pretrained_window_size) for stage in model.layers)
+    return SwinV2Config(pretrained_window_sizes=trained, **_swin_fields(model))
 
 
 def _config_of_mvit_v2(model: Any) -> MvitV2Config:
@@ -322,7 +317,7 @@ def _config_of_cvt_weights(state: Mapping[str, Tensor]) -> CvtConfig:
 
 
 _READERS: tuple[tuple[type[nn.Module], type[Backbone], Callable[[Any], Any]], ...] = (
-    (SwinTransformer, Swin, _config_of_swin),
+    (SwinTransformer, Swin, lambda model: SwinConfig(**_swin_fields(model))),
     (SwinTransformerV2, SwinV2, _config_of_swin_v2),
     (MultiScaleVit, MvitV2, _config_of_mvit_v2),
 )
