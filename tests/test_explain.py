@@ -1,15 +1,52 @@
 """What explain reports is what the network does."""
 
 import json
+from contextlib import ExitStack
 
 import pytest
 import torch
 from model_checks import narrow
 
 import trueshift as ts
+from trueshift.explain import first_pixels
 from trueshift.testing import photographs
 
 NAMES = ("a_swin_mini", "a_cvt_mini", "a_mvitv2_mini")
+
+
+@pytest.mark.parametrize(("size", "border"), [(32, "circular"), (32, "closed"), (40, None)])
+def test_windows_start_where_it_says(size, border):
+    """Of 40 pixels the second stage has 10 tokens, on which windows of 4 are cut off."""
+    model = ts.create_model("a_swin_mini", img_size=size, border=border, **narrow("a_swin_mini")).eval()
+    images, starts = torch.stack(list(photographs(size).values())), []
+    with ExitStack() as hooks:
+        for stage in model.layers:
+            attention = stage.blocks[0].attn
+            hooks.enter_context(attention.register_forward_pre_hook(lambda _, given: starts.append(given[1])))
+        report = ts.explain(model, images)
+    of_windows = [decision.offset for decision in report.decisions if decision.layer.endswith("align")]
+    assert len(starts) == len(of_windows) == 3
+    for start, offset, grid, window in zip(starts, of_windows, report.grids, report.windows, strict=True):
+        assert torch.equal(start, offset)
+        assert torch.equal(window.origin, (grid.origin + offset * torch.tensor(grid.stride)) % size)
+    if size == 40:  # in the frame of the second stage windows start at these rows, and behind the border
+        first, begin = report.grids[1].origin[0, 0].item(), starts[1][0, 0].item()
+        wanted = sorted((first + 4 * row) % 40 for row in {0, *range(begin, 10, 4)})
+        assert first_pixels(report.windows[1], report.grids[1], 0, 0) == wanted
+
+
+def test_a_video_keeps_its_memory_and_a_wrapped_model_is_explained_like_itself():
+    model = ts.create_model("a_swin_mini", **narrow("a_swin_mini")).eval()
+    film, frames = ts.video(model, 32), torch.rand(2, 1, 3, 40, 40)
+    film(frames[0])
+    before = film.last, film.offset, film.jumped
+    ts.explain(film, frames[1])
+    assert all(one is other for one, other in zip((film.last, film.offset, film.jumped), before, strict=True))
+    image = frames[0, :, :, :32, :32]
+    inside = ts.explain(model, image)
+    for wrapped in (torch.nn.DataParallel(model), torch.compile(model, backend="eager")):
+        assert ts.explain(wrapped, image).table() == inside.table()
+        assert torch.equal(ts.features(wrapped, image)[1].values, model.features(image)[1].values)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -121,6 +121,24 @@ def test_torchs_own_exporter_needs_no_mode_without_gradients():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["canonicalize", "steady", "mean_over_grids"])
+@in_own_process
+@torch.no_grad()
+def test_wrapped_models(wrapper, tmp_path):
+    name, more = (
+        ("swin_mini", ()) if wrapper == "canonicalize" else ("a_swin_mini", (32 if wrapper == "steady" else 4,))
+    )
+    model, size = getattr(ts, wrapper)(create_model(name, **SMALL), *more).eval(), 49 if wrapper == "steady" else None
+    run, x = (
+        session_of(str(export_onnx(model, tmp_path / "model.onnx", size))),
+        torch.rand(3, 3, size or 32, size or 32),
+    )
+    torch.testing.assert_close(run(x)[0], model(x), rtol=0, atol=1e-4)
+    if not size:
+        assert torch.equal(run(x.roll((3, 9), IMAGE_DIMS))[0], run(x)[0])
+
+
+@pytest.mark.slow
 @in_own_process
 @torch.no_grad()
 def test_another_size_and_a_fixed_batch(tmp_path):
@@ -248,7 +266,8 @@ def adapted_vit() -> nn.Module:
         ({"image_size": 33}, ValueError, "height 33: needs a multiple of 4, e.g. 32 or 36"),
         ({"batch": 0}, ValueError, "needs at least 1, or None"),
         ({"opset": 17}, ValueError, "needs at least 18"),
-        ({"path": "nowhere/model.onnx"}, FileNotFoundError, "needs one that exists"),
+        ({"path": "nowhere/model.onnx"}, FileNotFoundError, "needs the name of a file in a folder that exists"),
+        ({"path": "."}, FileNotFoundError, "needs the name of a file"),
         ({"model": nn.Identity()}, TypeError, "needs a model of trueshift, .* or an adapted network"),
     ],
 )

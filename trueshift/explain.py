@@ -11,7 +11,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from .criteria import Candidates, Criterion
+from .layers.attention import AlignWindows
 from .models.backbone import Backbone
+from .models.foreign import unwrapped
+from .motion import Video
 from .ops.geometry.grid import TokenGrid
 from .ops.geometry.shift import Pair
 from .ops.selection.choose import Choice
@@ -75,11 +78,14 @@ class Explanation:
         for number, (axes, grid, window) in enumerate(zip(panels, self.grids, self.windows, strict=True)):
             axes.imshow(_displayable(self.image[index]), extent=(0, grid.image_size[1], grid.image_size[0], 0))
             origin = grid.origin[index].tolist()
-            draw_lines(axes, origin, grid.stride, grid.image_size, color="white", lw=0.5, alpha=0.7)
-            if window is not None:
-                first = window.origin[index].tolist()
-                draw_lines(axes, first, window.stride, grid.image_size, color="#ffb000", lw=2)
-            axes.set(xticks=[], yticks=[], title=f"stage {number}: origin {tuple(origin)}")
+            drawn: list[tuple[TokenGrid, dict[str, Any]]] = [(grid, {"color": "white", "lw": 0.5, "alpha": 0.7})]
+            drawn += [(window, {"color": "#ffb000", "lw": 2})] if window is not None else []
+            for cells, style in drawn:
+                for axis, draw in enumerate((axes.axhline, axes.axvline)):
+                    for line in first_pixels(cells, grid, index, axis):
+                        draw(line, **style)
+            title, (height, width) = f"stage {number}: origin {tuple(origin)}", grid.image_size
+            axes.set(xticks=[], yticks=[], title=title, xlim=(0, width), ylim=(height, 0))
         return figure
 
     def save(self, path: str | Path, index: int = 0) -> Path:
@@ -103,6 +109,7 @@ def explain(model: nn.Module, image: Float[Tensor, "*B C H W"]) -> Explanation:
     ['patch_embed', 'layers.0.align', 'layers.1.downsample']
     """
     batch = image[None] if image.dim() == 3 else image
+    model = unwrapped(model)
     backbone, inside = (model.encoder, "encoder.") if isinstance(model, DenseModel) else (model, "")
     grids: tuple[TokenGrid, ...] = ()
     with in_evaluation(model), torch.no_grad(), _recorded(model) as decisions:
@@ -125,6 +132,7 @@ def _recorded(model: nn.Module) -> Iterator[list[Decision]]:
     """The choices of every criterion of the model."""
     decisions: list[Decision] = []
     criteria = {part: name for name, part in model.named_modules() if isinstance(part, Criterion)}
+    parents = {part.criterion: part for part in model.modules() if isinstance(part, AlignWindows)}
     if not criteria:
         raise TypeError(
             f"a {type(model).__name__} chooses nothing: needs a model or layers of trueshift, e.g. adapt(model)"
@@ -133,11 +141,17 @@ def _recorded(model: nn.Module) -> Iterator[list[Decision]]:
     def note(criterion: nn.Module, arguments: tuple[Candidates], choice: Choice) -> None:
         # layers.1.downsample.criterion is the choice of layers.1.downsample; query_criterion keeps its role
         layer = criteria[criterion].removesuffix("criterion").rstrip("._")  # type: ignore[index]
-        decisions.append(Decision(layer, arguments[0].phases, choice.offset, choice.margin, choice.tied))
+        offset = choice.offset
+        if criterion in parents:  # which may stop windows at a border
+            offset = parents[criterion].first_window(offset, arguments[0].grid)
+        decisions.append(Decision(layer, arguments[0].phases, offset, choice.margin, choice.tied))
 
     with ExitStack() as hooks:
         for criterion in criteria:
             hooks.enter_context(criterion.register_forward_hook(note))
+        for part in model.modules():
+            if isinstance(part, Video):  # which keeps its memory of the last frame
+                hooks.callback(vars(part).update, dict(vars(part)))
         yield decisions
 
 
@@ -151,10 +165,13 @@ def _displayable(image: Float[Tensor, "C H W"]) -> Any:
     return shown.permute(1, 2, 0).numpy()
 
 
-def draw_lines(axes: Any, origin: list[int], spacing: Pair, size: Pair, **style: Any) -> None:
-    """The lines of a grid over an image of ``size`` pixels."""
-    for line in range(origin[0] % spacing[0], size[0], spacing[0]):
-        axes.axhline(line, **style)
-    for line in range(origin[1] % spacing[1], size[1], spacing[1]):
-        axes.axvline(line, **style)
-    axes.set(xlim=(0, size[1]), ylim=(size[0], 0))
+def first_pixels(cells: TokenGrid, tokens: TokenGrid, index: int, axis: int) -> list[int]:
+    """The rows or columns of an image at which cells of so many tokens start: the tokens themselves, or windows.
+
+    Windows that do not divide the grid are cut off at its border, behind which the next one starts.
+    """
+    count, step, size = tokens.shape[axis], tokens.stride[axis], tokens.image_size[axis]
+    first, side = int(tokens.origin[index, axis]), cells.stride[axis] // step
+    begin, whole = (int(cells.origin[index, axis]) - first) % size // step, count + -count % side
+    starts = {(begin + at) % whole for at in range(0, whole, side)} | ({0} if whole > count else set())
+    return sorted((first + step * at) % size for at in starts if at < count)

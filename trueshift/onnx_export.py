@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from .canonical import ImageWrapper
 from .layers.patch_conv import AdaptivePatchConv
 from .layers.tokenize import check_size
 from .models.backbone import Backbone
-from .motion import Video
+from .motion import Steady, Video
 from .ops.geometry.shift import Pair, pair
 from .tasks import UperNet
 from .utils.checks import import_optional
@@ -30,9 +31,10 @@ def export_onnx(
 ) -> Path:
     """Write a model, as it is in evaluation, to one ONNX file: from ``image`` to ``logits``.
 
-    Takes backbones, :class:`~trueshift.UperNet`, whose ``logits`` are those of all pixels, and what
-    :func:`~trueshift.adapt` made of another library's network; outputs with names of their own, as transformers'
-    ``last_hidden_state``, keep them.
+    Takes backbones, :class:`~trueshift.UperNet`, whose ``logits`` are those of all pixels, what
+    :func:`~trueshift.adapt` made of another library's network, and :func:`~trueshift.canonicalize`,
+    :func:`~trueshift.steady` or :func:`~trueshift.mean_over_grids` around one of these. Outputs with names of their
+    own, as transformers' ``last_hidden_state``, keep them.
 
     The batch axis, called ``batch``, is dynamic. Channels, height and width are fixed, because grids and windows are
     laid out for them; the file's metadata name them. Takes about a minute.
@@ -43,7 +45,8 @@ def export_onnx(
 
     Args:
         path: the file. It is replaced once it is complete; its folder must exist.
-        image_size: height and width; those the model was made for if not given. Another library's network needs them.
+        image_size: height and width; those the model was made for if not given. Another library's network needs them,
+            and ``steady``, whose images are larger than the model's.
         batch: fixes the number of images, for runtimes that prepare for one; any number if not given.
         opset: version of ONNX's operators, at least 18.
         origins: also give out ``origins`` ``[1 + stages, batch, 2]``: the pixel at which the first token stands, behind
@@ -73,8 +76,8 @@ def export_onnx(
         raise ValueError(f"image_size: needs height and width of the images for this {type(model).__name__}, e.g. 224")
     path, size = Path(path), pair(usual_size if image_size is None else image_size)  # type: ignore[arg-type]
     check_size(size, multiple)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path.parent} is not a folder: needs one that exists, to write {path.name} to")
+    if path.is_dir() or not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: needs the name of a file in a folder that exists")
     weight = next(model.parameters())
     # 2 where any number will do: torch takes a 1 for a constant
     example = torch.zeros(batch or 2, channels, *size, device=weight.device, dtype=weight.dtype)
@@ -100,6 +103,9 @@ def _input(network: nn.Module) -> tuple[int, Pair, int | Pair | None]:
     """Channels of the images, what their sides are multiples of, and their size if the network knows it."""
     if isinstance(network, Backbone):
         return network.in_chans, pair(network.size_multiple), network.config.img_size
+    if isinstance(network, ImageWrapper):
+        channels, multiple, size = _input(network.model)
+        return (channels, (1, 1), None) if isinstance(network, Steady) else (channels, multiple, size)
     conv = next((part for part in network.modules() if isinstance(part, AdaptivePatchConv)), None)
     if conv is None:
         raise TypeError(

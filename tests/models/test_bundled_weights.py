@@ -152,7 +152,7 @@ def test_what_the_weights_need_comes_with_them(here):
 @torch.no_grad()
 def test_an_adaptive_network_without_its_own_takes_those_of_its_twin(here):
     model = ts.create_model("a_mvitv2_mini", pretrained=True).eval()
-    assert model.config.choices.position_mode == "shortest"  # their tables are linear
+    assert model.config.position_mode == "shortest"  # their tables are linear
     assert model.config.padding is None
     ordinary = ts.create_model("mvitv2_mini", pretrained=True).eval()
     assert torch.equal(model(IMAGE), ts.adapt(ordinary)(IMAGE))

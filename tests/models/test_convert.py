@@ -100,6 +100,20 @@ def test_mode_type_and_frozen_weights_are_kept():
     assert ts.adapt(timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1))).pretrained_cfg["mean"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_every_part_of_a_twin_has_the_type_of_its_source(dtype):
+    """A table that is no weight, and criteria that the source has not, too."""
+    model = SMALL["swinv2"]().to(dtype)
+    segments = ts.UperNet("swinv2_mini", 3, channels=8, **narrow("swinv2_mini")).to(dtype)
+    for source in (model, segments):
+        adapted, image = ts.adapt(source.eval(), criterion="learned"), image_for(source, 1).to(dtype)
+        for twin in (adapted, ts.revert(adapted)):
+            types = {part.dtype for part in (*twin.parameters(), *twin.buffers()) if part.is_floating_point()}
+            assert types == {dtype}
+            assert twin(image).dtype == dtype
+
+
 @pytest.mark.parametrize("kind", ["swin", "swinv2", "mvitv2"])
 def test_a_network_without_classifier_and_pooling_stays_without(kind):
     model = SMALL[kind]().eval()
@@ -110,6 +124,10 @@ def test_a_network_without_classifier_and_pooling_stays_without(kind):
     assert adapted(image).shape == model(image).shape
     model.reset_classifier(3, "avg")
     assert ts.adapt(model)(image).shape == (1, 3)
+    model.head.fc = torch.nn.Linear(model.num_features, 5)  # num_classes is still 3
+    twin = ts.adapt(model)
+    assert twin.num_classes == 5
+    assert torch.equal(twin.head.fc.weight, model.head.fc.weight)
 
 
 def test_pooling_that_ours_does_not_have_is_refused():
@@ -216,6 +234,10 @@ def test_what_cannot_be_adapted_is_refused_with_what_can(our_errors):
             ts.adapt(model)
     with pytest.raises(TypeError, match="trueshift's own"):
         ts.revert(timm.create_model("resnet18"))
+    beheaded = SMALL["swin"]()
+    beheaded.head = torch.nn.Identity()
+    with pytest.raises(ValueError, match="its head was replaced: needs reset_classifier"):
+        ts.adapt(beheaded)
     for wrong, message in (({"use_abs_pos": True}, "absolute positions"), ({"mode": "max"}, "'max'")):
         with pytest.raises(ValueError, match=message):
             ts.adapt(mvit((1, 1), **wrong))

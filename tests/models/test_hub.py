@@ -130,6 +130,23 @@ def test_broken_folders_are_refused_in_words(tmp_path):
         ts.from_pretrained(tmp_path / "nowhere" / "at" / "all")
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda model: model.prune_intermediate_layers((0, 1)), r"missing layers\.2\..*: needs reset_classifier"),
+        (lambda model: model.prune_intermediate_layers(3, prune_norm=True), r"missing norm\.bias, norm\.weight"),
+        (lambda model: setattr(model.head, "fc", torch.nn.Linear(256, 3)), r"head\.fc\.weight has shape \(3, 256\)"),
+    ],
+    ids=["stages", "norm", "classifier"],
+)
+def test_what_could_not_be_loaded_is_not_saved(change, problem, tmp_path):
+    model = ts.create_model("a_swin_mini")
+    change(model)
+    with pytest.raises(ValueError, match=problem):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 class Smallest(ts.MaxNorm):
     """Chooses otherwise than what it is derived from."""
 

@@ -39,7 +39,7 @@ def from_file(model: torch.nn.Module, name: str, path, **arguments) -> ts.models
 def test_of_a_network_without_positions_they_stay_what_they_are(name, positions, tmp_path):
     model = with_strong_positions(name, positions=positions)
     again = from_file(model, name, tmp_path)
-    assert again.config.choices.position_mode == positions
+    assert again.config.position_mode == positions
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
     assert torch.equal(again(IMAGES), model(IMAGES))
     wrapper = from_file(model, name, tmp_path, features_only=True)
@@ -89,7 +89,7 @@ def test_timms_weights_for_another_size_become_what_timm_makes_of_them(tmp_path)
     wanted = {**sizes, **strides, "img_size": 128}
     for name, positions in ((NAME, "linear"), (f"a_{NAME}", "shortest")):
         ours = from_file(theirs, name, tmp_path, **wanted)
-        assert ours.config.choices.position_mode == positions
+        assert ours.config.position_mode == positions
         assert all(torch.equal(value, expected[key]) for key, value in ours.state_dict().items())
 
 
@@ -115,7 +115,7 @@ def test_of_a_single_stage_their_own_size_tells_what_they_are(tmp_path):
     stage = {"depths": (1,), "embed_dim": (32,), "num_heads": (1,), "stride_q": (1,), "stride_kv": (1,)}
     model = with_strong_positions(f"a_{NAME}", img_size=14, **stage)
     again = from_file(model, f"a_{NAME}", tmp_path, img_size=14, **stage)
-    assert again.config.choices.position_mode == "circular"
+    assert again.config.position_mode == "circular"
     with pytest.raises(RuntimeError, match="size mismatch"):
         from_file(model, f"a_{NAME}", tmp_path, img_size=32, **stage)
 

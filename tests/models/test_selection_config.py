@@ -3,6 +3,7 @@
 import pytest
 import torch
 from model_checks import narrow, perturb_norms, random_shifts
+from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.models.config import SelectionConfig, describe
@@ -65,6 +66,18 @@ def test_other_criteria(name, criterion):
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
+@in_own_process
+@torch.no_grad()
+def test_a_network_in_use_makes_no_criteria():
+    """They would draw random weights, which no graph can."""
+    model = ts.create_model("a_swin_mini", criterion="learned", **narrow("a_swin_mini")).eval()
+    before = torch.get_rng_state()
+    logits = model(images())
+    assert torch.equal(torch.get_rng_state(), before)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(images()), logits, rtol=0, atol=1e-4)
+
+
 def test_a_function_makes_a_criterion_for_each_layer_and_a_criterion_is_copied():
     made = []
 
@@ -102,16 +115,16 @@ def test_defaults_follow_the_criterion():
         ({"border": "closed", "anchor": False}, "needs anchor=True"),
         ({"border": "open"}, "'circular', 'closed'"),
         ({"anchor": False, "grids": 4}, "needs 1, or anchor=True"),
+        ({"window_size": 0}, "window_size 0: needs at least 1"),
+        ({"window_size": (4, (4, -1), 4)}, "at least 1"),
+        ({"grid_drop_rate": "0.5"}, "grid_drop_rate '0.5': needs a probability, 0 to 1"),
+        ({"drop_path_rate": -0.1}, "drop_path_rate -0.1: needs a probability"),
+        ({"attn_drop_rate": 1.5}, "attn_drop_rate 1.5: needs a probability"),
     ],
 )
-def test_wrong_settings_are_refused(arguments, message):
+def test_wrong_settings_are_refused(arguments, message, our_errors):
     with pytest.raises((ValueError, TypeError), match=message):
         ts.create_model("a_swin_mini", **arguments)
-
-
-def test_a_rate_that_is_text_is_refused(our_errors):
-    with pytest.raises(ValueError, match=r"grid_drop_rate '0.5': needs a probability, 0 to 1"):
-        ts.create_model("a_swin_mini", grid_drop_rate="0.5")
 
 
 @torch.no_grad()

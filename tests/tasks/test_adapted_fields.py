@@ -155,6 +155,7 @@ def test_saved_and_loaded(tmp_path, how):
         (lambda: FieldNet("transformers/swin", 2, num_channels=3), ValueError, "needs the 3 of the backbone"),
         (lambda: FieldNet("transformers/swin", grid_drop_rate=0.5), ValueError, "e.g. criterion='max_norm'"),
         (lambda: FieldNet(ts.adapt(hf.ViTModel(hf.ViTConfig(num_hidden_layers=1)))), TypeError, "adapted SwinModel"),
+        (lambda: ts.revert(small()), TypeError, "a FieldNet cannot be reverted: needs trueshift's own backbones"),
         (lambda: small()(torch.randn(1, 2, 36, 32)), ValueError, "multiple"),
         (lambda: small()(torch.full((1, 2, 32, 32), torch.nan)), ValueError, "NaN or infinity"),
     ],

@@ -324,7 +324,7 @@ def test_a_field_net_saved_and_loaded(tmp_path, name):
     again = ts.from_pretrained(net.save_pretrained(tmp_path))
     assert isinstance(again, FieldNet)
     assert (again.config, again.pretrained_cfg) == (net.config, net.pretrained_cfg)
-    assert again.encoder.config.choices.padding_mode == "circular"
+    assert again.encoder.config.padding_mode == "circular"
     assert torch.equal(again(FIELD), net(FIELD))
 
 

@@ -128,7 +128,7 @@ def test_saved_and_loaded(name, tmp_path):
     again, images = ts.from_pretrained(tmp_path), torch.rand(2, 3, 32, 32)
     assert isinstance(again, ts.UperNet)
     assert again.config == net.config
-    assert again.encoder.config.choices.position_mode == net.encoder.config.choices.position_mode
+    assert again.encoder.config.position_mode == net.encoder.config.position_mode
     assert replace(again.encoder.config, positions=None) == net.encoder.config
     assert again.pretrained_cfg["label_names"][1] == "road"
     with torch.no_grad():

@@ -65,12 +65,12 @@ def test_ours_win_where_timm_has_the_name_too():
 
 def test_what_is_asked_for_is_passed_on():
     model = built("swin_mini", padding="circular", drop_path_rate=0.3, data=DataConfig(img_size=64))
-    assert model.config.choices.padding_mode == "circular"
+    assert model.config.padding_mode == "circular"
     assert model.config.drop_path_rate == 0.3
     assert model.config.size == (64, 64)
-    assert built("swin_mini").config.choices.padding_mode == "zeros"
+    assert built("swin_mini").config.padding_mode == "zeros"
     ablation = {"criterion": {"align": "fixed"}, "anchor": False}
-    choices = built("a_swin_mini", arguments=ablation).config.choices
+    choices = built("a_swin_mini", arguments=ablation).config
     assert not choices.anchored
     assert not choices.adaptive("align")
     assert built("test_vit", drop_path_rate=0.2).blocks[-1].drop_path1.drop_prob == pytest.approx(0.2)
@@ -87,9 +87,9 @@ def test_a_network_from_a_folder_is_adapted_if_asked_for_and_has_what_is_asked_f
     assert same(again, model)
     assert again.training
     assert type(again) is type(model)
-    config, choices = again.config, again.config.choices
-    assert choices.adaptive("tokenize", "align", "merge") == (name == "a_swin_mini")
-    assert (config.depths, config.drop_path_rate, choices.padding_mode) == ((1, 1), 0.25, "circular")
+    config = again.config
+    assert config.adaptive("tokenize", "align", "merge") == (name == "a_swin_mini")
+    assert (config.depths, config.drop_path_rate, config.padding_mode) == ((1, 1), 0.25, "circular")
     images, again = torch.rand(2, 3, 32, 32), again.eval()
     assert torch.equal(again(images), again(images.roll((3, 5), (2, 3)))) == (name == "a_swin_mini")
 
@@ -142,7 +142,7 @@ def test_ours_come_back_with_the_preparation_of_images(tmp_path, name):
     assert came_back(model, tmp_path / "final", ASKED)
     again = trueshift.from_pretrained(tmp_path / "final")
     assert same(again, model)
-    assert (again.config.choices.padding_mode, again.config.drop_path_rate) == ("circular", 0.3)
+    assert (again.config.padding_mode, again.config.drop_path_rate) == ("circular", 0.3)
     assert Preparation.from_config(again.pretrained_cfg) == ASKED
     save_network(built(name), tmp_path / "final", ASKED, CLASSES)  # over itself, as the best is
     assert not same(trueshift.from_pretrained(tmp_path / "final"), model)

@@ -257,7 +257,7 @@ def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
     config, whole = parsed(f"ablations/a_swin_tiny_no_{module}"), parsed("cifar10/a_swin_tiny_circular")
     assert config.model.arguments == CHANGED[f"a_swin_mini_no_{module}"]
     assert (config.augment, config.optimizer, config.schedule) == (whole.augment, whole.optimizer, whole.schedule)
-    choices = create_model("a_swin_mini", **config.model.arguments).config.choices
+    choices = create_model("a_swin_mini", **config.model.arguments).config
     assert [each for each in ABLATIONS.values() if not choices.adaptive(each)] == [place]
     assert not choices.anchored
 

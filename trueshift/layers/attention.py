@@ -112,20 +112,28 @@ class AlignWindows(nn.Module):
         grid, size, window = tokens.grid, tokens.grid.shape, self.window_size
         if not grid.anchored:
             check_size(size, window)
-        chosen = slice(int(grid.fixed_rows), 2)  # the axes along which windows may start anywhere
-        masked = self.closed or whole_windows(size, window)[chosen] != size[chosen]
         scored = pad_to_windows(tokens.scored, window)
         choice = self.criterion.choose(WindowCandidates(scored, window, self.p, grid))
-        if not masked:
+        if not self._stop(grid):
             return choice
         if choice.weights is not None:
             raise ValueError(
                 "a learned choice of windows that stop at a border: needs border='circular', and a size that windows "
                 f"of {window[0]} x {window[1]} tokens divide, or another criterion for 'align'"
             )
-        inside = [side < length for side, length in zip(window, size, strict=True)]
-        offset = torch.stack([choice.offset[:, axis] * inside[axis] for axis in (0, 1)], 1)
-        return Choice(offset, choice.scores)
+        return Choice(self.first_window(choice.offset, grid), choice.scores)
+
+    def first_window(self, offset: Int64[Tensor, "B 2"], grid: TokenGrid) -> Int64[Tensor, "B 2"]:
+        """Where the first window starts if a criterion chose ``offset``: one that stops at a border it spans, there."""
+        if not self._stop(grid):
+            return offset
+        inside = [side < length for side, length in zip(self.window_size, grid.shape, strict=True)]
+        return torch.stack([offset[:, axis] * inside[axis] for axis in (0, 1)], 1)
+
+    def _stop(self, grid: TokenGrid) -> bool:
+        """Whether windows stop at the border."""
+        chosen = slice(int(grid.fixed_rows), 2)  # the axes along which windows may start anywhere
+        return self.closed or whole_windows(grid.shape, self.window_size)[chosen] != grid.shape[chosen]
 
     def start(self, tokens: Tokens) -> tuple[Tokens, Int64[Tensor, "B 2"] | None]:
         """The tokens, not moved, and where the first window starts (None: at the first token).

@@ -6,7 +6,7 @@ The selection is the only difference between ordinary, ablated and adaptive netw
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cached_property, partial
 from numbers import Real
 from typing import Any
 
@@ -70,18 +70,17 @@ class SelectionConfig:
     circular: str = "both"
 
     def __post_init__(self) -> None:
-        rate: Any = self.grid_drop_rate
-        if not (isinstance(rate, Real) and 0 <= float(rate) <= 1):
-            raise ValueError(f"grid_drop_rate {rate!r}: needs a probability, 0 to 1")
+        for name in (field.name for field in fields(self) if field.name.endswith("_rate")):
+            rate = getattr(self, name)
+            if not (isinstance(rate, Real) and 0 <= float(rate) <= 1):
+                raise ValueError(f"{name} {rate!r}: needs a probability, 0 to 1")
         for place in _by_place(self.criterion) or ():
             if place not in PLACES:
                 raise ValueError(f"criterion for {place!r}: needs one of {PLACES}")
-        for place in PLACES:
-            self.at(place, 1)  # refuses unknown criteria
         for name, allowed in (("border", BORDERS), ("padding", PADDINGS), ("positions", tuple(POSITIONS))):
             if getattr(self, name) not in (None, *allowed):
                 raise ValueError(f"{name} {getattr(self, name)!r}: needs one of {allowed}")
-        if (self.border == "closed" or self.fixed_rows) and self.adaptive(*PLACES) and not self.anchored:
+        if self.adaptive(*PLACES) and (self.border == "closed" or self.fixed_rows) and not self.anchored:
             what = "circular 'width'" if self.fixed_rows else "border 'closed'"
             raise ValueError(f"{what} without an anchor: needs anchor=True, or the border would not move along")
 
@@ -101,7 +100,12 @@ class SelectionConfig:
 
     def adaptive(self, *places: str) -> bool:
         """Whether any of these places looks at the content."""
-        return any(self.at(place, 1).adaptive for place in places)
+        return not self._adaptive_places.isdisjoint(places)
+
+    @cached_property
+    def _adaptive_places(self) -> frozenset[str]:
+        """Found once: to make a criterion may draw random weights. Refuses unknown ones."""
+        return frozenset(place for place in PLACES if self.at(place, 1).adaptive)
 
     def described(self) -> Any:
         """The criterion in names and numbers, for a file."""
@@ -219,11 +223,6 @@ class BackboneConfig(SelectionConfig):
             raise ValueError(f"{self.grids} grids of a network with a fixed one: needs 1, or {around}")
         if self.grids != 1 and not self.anchored:
             raise ValueError(f"{self.grids} grids without an anchor: needs 1, or anchor=True")
-
-    @property
-    def choices(self) -> SelectionConfig:
-        """How grids are selected."""
-        return self
 
     def arguments(self) -> dict[str, Any]:
         """All fields, to build the same again."""

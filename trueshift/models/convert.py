@@ -17,6 +17,7 @@ from .backbone import Backbone
 from .config import PLACES
 from .cvt import Cvt, CvtConfig, is_microsoft, is_transformers, rename_cvt_keys
 from .foreign import ADAPTS, KEPT, adapt_foreign, is_adapted, library_of, revert_foreign, unwrapped
+from .hub import HubModel
 from .mvit_v2 import MvitV2, MvitV2Config
 from .swin import Swin, SwinConfig, SwinV2, SwinV2Config
 
@@ -75,10 +76,10 @@ def revert(model: nn.Module, **changes: Any) -> Any:
             shifts. For our networks.
     """
     model = unwrapped(model)
-    if is_adapted(model) and not changes:
+    if is_adapted(model) and not isinstance(model, HubModel) and not changes:
         return revert_foreign(model)
     if not isinstance(model, Backbone):
-        needs = "one of trueshift's own models, or what adapt gave, without changes"
+        needs = "trueshift's own backbones and UperNet, or without changes what adapt gave of another library's network"
         raise TypeError(f"a {type(model).__name__} cannot be reverted: needs {needs}")
     return _twin(model, False, changes)
 
@@ -114,7 +115,7 @@ def _twin(source: Any, adaptive: bool, changes: dict[str, Any]) -> Backbone:
 def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
     """Family, configuration and weights of a network, in our terms."""
     if isinstance(model, Backbone):
-        config = replace(model.config, num_classes=model.num_classes, global_pool=model.global_pool)
+        config = replace(model.config, num_classes=_classes(model), global_pool=model.global_pool)
         return type(model), config, model.state_dict()
     if isinstance(model, Mapping):
         if is_microsoft(model):
@@ -142,13 +143,14 @@ def fitting_criteria(state: Mapping[str, Tensor], config: Any, wanted: Any) -> d
 
 
 def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> None:
-    """Copy the weights, on their device, and the training mode and frozen parameters of a source that is a module.
+    """Copy the weights, with device and type, and the training mode and frozen parameters of a source that is a module.
 
     Args:
         source: the module that ``state`` was taken from, or anything else.
         state: all weights under the twin's names; those of its criteria may be missing, and then stay as they are.
     """
-    twin.to(next(iter(state.values())).device)
+    weight = next(value for value in state.values() if value.is_floating_point())
+    twin.to(weight.device, weight.dtype)  # tables that are no weights, and criteria of its own
     criteria = {key: value for key, value in twin.state_dict().items() if "criterion." in key}
     copies = {key: value.detach().clone() for key, value in state.items()}
     try:
@@ -171,6 +173,11 @@ def _check(kind: str, problems: Mapping[str, bool]) -> None:
             raise ValueError(f"this {kind} cannot be adapted: {reason}")
 
 
+def _classes(model: Any) -> int:
+    """Of the last layer that it has now, which may have been replaced by hand."""
+    return getattr(getattr(model.head, "fc", None), "out_features", model.num_classes)
+
+
 def _drop_path(stages: list[Any]) -> float:
     """The largest rate of stochastic depth."""
     drops = [block.drop_path1 for blocks in stages for block in blocks]
@@ -191,18 +198,20 @@ def _swin_fields(model: Any) -> dict[str, Any]:
         "its norms have another epsilon than 1e-5": any(norm.eps != 1e-5 for norm in norms),
         "its patch embedding has no LayerNorm": not isinstance(model.patch_embed.norm, nn.LayerNorm),
         "its activation is not GELU": type(first.mlp.act).__name__ != "GELU",
+        "its head was replaced: needs reset_classifier": not hasattr(model.head, "global_pool"),
     }
     _check(type(model).__name__, problems)
     fields = {
         "img_size": model.patch_embed.img_size,
         "in_chans": model.patch_embed.proj.in_channels,
-        "num_classes": model.num_classes,
+        "num_classes": _classes(model),
         "global_pool": model.head.global_pool.pool_type,  # the attribute of the network itself is not kept up to date
         "patch_size": patch[0],
         "embed_dim": dims[0],
         "depths": tuple(map(len, stages)),
         "num_heads": tuple(blocks[0].attn.num_heads for blocks in stages),
         "mlp_ratio": first.mlp.fc1.out_features / dims[0],
+        "qkv_bias": getattr(first.attn, "q_bias", first.attn.qkv.bias) is not None,  # apart in SwinV2
         "drop_rate": model.head.drop.p,
         "proj_drop_rate": first.attn.proj_drop.p,
         "attn_drop_rate": first.attn.attn_drop.p,
@@ -214,15 +223,9 @@ def _swin_fields(model: Any) -> dict[str, Any]:
     return {**fields, "window_size": one_for_all.window_size if same else tuple(windows)}
 
 
-def _config_of_swin(model: Any) -> SwinConfig:
-    return SwinConfig(qkv_bias=model.layers[0].blocks[0].attn.qkv.bias is not None, **_swin_fields(model))
-
-
 def _config_of_swin_v2(model: Any) -> SwinV2Config:
-    attentions = [stage.blocks[0].attn for stage in model.layers]
-    trained = tuple(tuple(attn.pretrained_window_size) for attn in attentions)
-    fields = _swin_fields(model)
-    return SwinV2Config(qkv_bias=attentions[0].q_bias is not None, pretrained_window_sizes=trained, **fields)
+    trained = tuple(tuple(stage.blocks[0].attn.pretrained_window_size) for stage in model.layers)
+    return SwinV2Config(pretrained_window_sizes=trained, **_swin_fields(model))
 
 
 def _config_of_mvit_v2(model: Any) -> MvitV2Config:
@@ -244,7 +247,7 @@ def _config_of_mvit_v2(model: Any) -> MvitV2Config:
     return MvitV2Config(
         img_size=steps * proj.stride[0] * min(stride_q[0], stride_kv[0]),
         in_chans=proj.in_channels,
-        num_classes=model.num_classes,
+        num_classes=_classes(model),
         global_pool=model.global_pool,
         drop_rate=model.drop_rate,
         drop_path_rate=_drop_path(stages),
@@ -314,7 +317,7 @@ def _config_of_cvt_weights(state: Mapping[str, Tensor]) -> CvtConfig:
 
 
 _READERS: tuple[tuple[type[nn.Module], type[Backbone], Callable[[Any], Any]], ...] = (
-    (SwinTransformer, Swin, _config_of_swin),
+    (SwinTransformer, Swin, lambda model: SwinConfig(**_swin_fields(model))),
     (SwinTransformerV2, SwinV2, _config_of_swin_v2),
     (MultiScaleVit, MvitV2, _config_of_mvit_v2),
 )

@@ -125,9 +125,10 @@ def features(
     >>> tokens.values.shape, tokens.grid.stride
     (torch.Size([1, 8, 8, 192]), (8, 8))
     """
-    if isinstance(model, Backbone):
-        return tuple(_taken(model.features(image), indices))
-    start, network, library = origin(model, image), unwrapped(model), library_of(unwrapped(model))
+    network: Any = unwrapped(model)
+    if isinstance(network, Backbone):
+        return tuple(_taken(network.features(image), indices))
+    start, library = origin(network, image), library_of(network)
     if library == "timm.models":
         stages = network.forward_intermediates(image, indices=indices, intermediates_only=True)
     elif library == "transformers.models":

@@ -60,8 +60,17 @@ class HubModel(nn.Module):
         names = model_config.get("label_names")
         if isinstance(names, list | tuple) and len(names) != self.num_classes:
             raise ValueError(f"{len(names)} label_names for {self.num_classes} classes: needs one for each")
-        weights = self.state_dict()
-        return write_model(directory, weights, named_for_timm({**self.hub_config(), **model_config}, weights))
+        weights, config = self.state_dict(), {**self.hub_config(), **model_config}
+        if builder := BUILDERS.get(config["architecture"]):
+            with torch.device("meta"):
+                again = builder(config)
+            # a subclass may know how to load its own
+            if type(again) is type(self) and (problems := misfits(again.state_dict(), weights)):
+                changed = f"this {self.title} was changed as no configuration can say ({'; '.join(problems)})"
+                raise ValueError(
+                    f"{changed}: needs reset_classifier for other classes, else torch.save of its state_dict"
+                )
+        return write_model(directory, weights, named_for_timm(config, weights))
 
     @classmethod
     def from_pretrained(cls, source: str | Path, **changes: Any) -> Any:

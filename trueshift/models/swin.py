@@ -68,6 +68,12 @@ class SwinConfig(BackboneConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_stages(self, "num_heads", "window_size")
+        if any(min(pair(window)) < 1 for window in self._window_sizes()):
+            raise ValueError(f"window_size {self.window_size}: needs at least 1 token each way, e.g. 7")
+
+    def _window_sizes(self) -> tuple[int | Pair, ...]:
+        size = self.window_size
+        return (size,) * len(self.depths) if isinstance(size, int) else size
 
     def windows(self) -> list[Pair]:
         """The window of each stage, cut down to its grid."""
@@ -76,9 +82,8 @@ class SwinConfig(BackboneConfig):
 
     def _windows_along(self, axis: int, length: int) -> list[int]:
         """How many tokens the window of each stage has along one side of an image."""
-        sizes = (self.window_size,) * len(self.depths) if isinstance(self.window_size, int) else self.window_size
         grids = [max(length // step, 1) for step in self.steps()]
-        return [min(grid, pair(window)[axis]) for grid, window in zip(grids, sizes, strict=True)]
+        return [min(grid, pair(window)[axis]) for grid, window in zip(grids, self._window_sizes(), strict=True)]
 
     def steps(self) -> list[int]:
         """From one token to the next, in pixels, by stage."""

@@ -55,7 +55,7 @@ class DenseModel(HubModel):
     @property
     def shift_law(self) -> str:
         """That of the backbone, with outputs that move."""
-        return self.encoder.config.choices.shift_law.replace("stay the same", "move along")
+        return self.encoder.config.shift_law.replace("stay the same", "move along")
 
     def own_arguments(self) -> dict[str, Any]:
         """How the parts behind the backbone were made, to make the same again."""

@@ -164,7 +164,7 @@ class FieldNet(DenseModel):
             raise ValueError(f"residual with {in_chans} channels in and {out_chans} out: needs as many out as in")
         self.in_chans, self.out_chans = in_chans, out_chans
         self.encoder = _encoder(backbone, in_chans, arguments)
-        choices, stages = self.encoder.config.choices, self.encoder.feature_info
+        choices, stages = self.encoder.config, self.encoder.feature_info
         self.adaptive = self.framed = choices.adaptive(*PLACES) or choices.anchored
         dims, strides = [stage["num_chs"] for stage in stages], [stage["reduction"] for stage in stages]
         self.decoder = FieldDecoder(dims, strides, self.config, choices.padding_mode, self.adaptive)
@@ -184,7 +184,7 @@ class FieldNet(DenseModel):
     @property
     def circular(self) -> str:
         """Along which axes fields go around: ``"both"``, or ``"width"`` where rows do not."""
-        choices = self.encoder.config.choices
+        choices = self.encoder.config
         return "width" if choices.fixed_rows or choices.padding_mode == "circular_width" else "both"
 
 

@@ -85,7 +85,7 @@ class UperNet(DenseModel):
         super().__init__()
         self.config, self.num_classes = own_config(UperNetConfig, num_classes, arguments), num_classes
         self.encoder = without_classifier(backbone, pretrained, arguments)
-        choices = self.encoder.config.choices
+        choices = self.encoder.config
         self.adaptive = choices.adaptive(*PLACES)
         self.framed = self.adaptive or choices.anchored
         if self.adaptive and self.config.head_align_corners:
