@@ -44,6 +44,8 @@ def test_a_network_with_several_grids_is_saved_so_and_trains_on_one(tmp_path):
         one = model.train()(image)
         assert torch.equal(one, model.forward_head(model.forward_features(image)))
         assert not torch.allclose(one, model.eval()(image))
+    with pytest.raises(ValueError, match="2 grids without pooling"):
+        model.reset_classifier(0, "")
     for name, grids, needed in (("swin_mini", 2, "needs 1, or"), ("a_swin_mini", 3, "needs one of 1, 2, 4")):
         with pytest.raises(ValueError, match=f"{grids} grids.*{needed}"):
             trueshift.create_model(name, **narrow("swin"), grids=grids)

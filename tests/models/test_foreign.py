@@ -237,6 +237,8 @@ def test_mode_type_frozen_weights_and_hooks_are_kept():
     assert [part.requires_grad for part in adapted.parameters()] == [part.requires_grad for part in model.parameters()]
     assert_invariant(adapted.eval(), torch.rand(2, 3, 32, 32).to(torch.bfloat16), shifts=3)
     assert len(calls) == 4
+    learned = ts.adapt(make("timm vit").double(), criterion="learned")
+    assert {part.dtype for part in learned.parameters()} == {torch.float64}
 
 
 def test_positions_of_an_image_that_the_network_casts():

@@ -120,6 +120,7 @@ def test_defaults_follow_the_criterion():
         ({"grid_drop_rate": "0.5"}, "grid_drop_rate '0.5': needs a probability, 0 to 1"),
         ({"drop_path_rate": -0.1}, "drop_path_rate -0.1: needs a probability"),
         ({"attn_drop_rate": 1.5}, "attn_drop_rate 1.5: needs a probability"),
+        ({"grids": 2, "global_pool": ""}, "2 grids without pooling: needs 1, or global_pool='avg'"),
     ],
 )
 def test_wrong_settings_are_refused(arguments, message, our_errors):

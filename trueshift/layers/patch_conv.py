@@ -117,9 +117,8 @@ def make_adaptive(conv: nn.Module, parent: nn.Module, criterion: Criterion, circ
     layer.__class__ = AdaptivePatchConv3d if isinstance(conv, nn.Conv3d) else AdaptivePatchConv
     layer.dim, layer.factor, layer.fixed_rows = layer.in_channels, layer.stride[-2:], fixes_rows(circular)
     layer.padding = (0,) * len(layer.stride) if layer.padding == "valid" else layer.padding
-    layer.criterion, layer.frame = (
-        part.to(layer.weight.device).train(layer.training) for part in (criterion, FrameFinder())
-    )
+    layer.criterion = criterion.to(layer.weight).train(layer.training)
+    layer.frame = FrameFinder().to(layer.weight.device).train(layer.training)
     layer.size_check = parent.register_forward_pre_hook(_check_input, with_kwargs=True)
 
 

@@ -294,12 +294,14 @@ class Backbone(HubModel):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A new last layer; the names of the classes are kept if their number is."""
+        pool = self.global_pool if global_pool is None else global_pool
+        replace(self.config, global_pool=pool)  # refuses what does not go together
         if num_classes != self.num_classes:
             named = ("label_names", "label_descriptions")
             self.pretrained_cfg = {key: value for key, value in self.pretrained_cfg.items() if key not in named}
         self.num_classes = num_classes
         weight = next(self.patch_embed.parameters())
-        self.head.reset(num_classes, global_pool)
+        self.head.reset(num_classes, pool)
         self.head.to(weight.device, weight.dtype)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:

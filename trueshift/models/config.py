@@ -223,6 +223,8 @@ class BackboneConfig(SelectionConfig):
             raise ValueError(f"{self.grids} grids of a network with a fixed one: needs 1, or {around}")
         if self.grids != 1 and not self.anchored:
             raise ValueError(f"{self.grids} grids without an anchor: needs 1, or anchor=True")
+        if self.grids != 1 and not self.global_pool:  # each position of the maps would be another on each grid
+            raise ValueError(f"{self.grids} grids without pooling: needs 1, or global_pool='avg'")
 
     def arguments(self) -> dict[str, Any]:
         """All fields, to build the same again."""

@@ -171,6 +171,7 @@ def test_answers_to_another_question_are_refused(tmp_path, measure, change, mess
     [
         (segmenter(ByPixel()), ["circular"], "model is a segmentation model.*needs ade20k-circular"),
         (segmenter(ByPixel()), ["ade20k", "cifar"], "in one.*needs only those for segmentation"),
+        (subject(Constant()), [], "no protocols: needs at least one"),
         (subject(Constant()), ["ade20k"], "one answer per image.*needs a segmentation model"),
         (subject(Constant()), ["ade20k", "circular"], "in one.*needs only those for one answer per image"),
     ],

@@ -46,6 +46,8 @@ def run_evaluation(
     Args:
         source: images; a segmentation model needs masks for anything but its consistency.
     """
+    if not protocols:
+        raise ValueError("no protocols: needs at least one, e.g. find_protocols(['circular'])")
     options = options or EvalOptions()
     shifts = {each.name: options.shifts - each.against_unshifted if options.shifts else None for each in protocols}
     task = task_of(model, source, protocols, options, shifts)
