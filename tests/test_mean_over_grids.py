@@ -46,6 +46,8 @@ def test_a_network_with_several_grids_is_saved_so_and_trains_on_one(tmp_path):
         assert not torch.allclose(one, model.eval()(image))
     with pytest.raises(ValueError, match="2 grids without pooling"):
         model.reset_classifier(0, "")
+    model.prune_intermediate_layers(1)  # maps are left, and one grid
+    assert model(image).dim() == 4
     for name, grids, needed in (("swin_mini", 2, "needs 1, or"), ("a_swin_mini", 3, "needs one of 1, 2, 4")):
         with pytest.raises(ValueError, match=f"{grids} grids.*{needed}"):
             trueshift.create_model(name, **narrow("swin"), grids=grids)

@@ -285,6 +285,7 @@ class Backbone(HubModel):
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:
+            self.config = replace(self.config, grids=1)  # there are no logits to average
             self.reset_classifier(0, "")
         return list(take)
 

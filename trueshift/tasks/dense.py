@@ -118,7 +118,7 @@ def without_classifier(backbone: str | Backbone, pretrained: bool, arguments: di
         encoder = backbone
     else:
         raise TypeError(f"a {type(backbone).__name__} is no backbone: needs a name or one of trueshift's own models")
-    encoder.reset_classifier(0, "")
     encoder.config = replace(encoder.config, num_classes=0, grids=1)  # a classifier may average over several
+    encoder.reset_classifier(0, "")
     encoder.norm = nn.Identity()  # every level has a norm of its own
     return encoder
