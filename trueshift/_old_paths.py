@@ -51,7 +51,6 @@ _RENAMED = {
     "ops.geometry.interpolate": "ops.enlarge",
     "ops.geometry.periodic": "ops.repeating",
     "ops.nn.autocast": "ops.precision",
-    "ops.nn.fold_layernorm": "ops.folded",
     "ops.selection.choose": "ops.select",
     "ops.selection.content_hash": "ops.content",
     "ops.selection.gram_energy": "ops.energy",
