@@ -187,12 +187,12 @@ def test_damaged_files_are_named_when_they_are_read_and_others_read(tmp_path, fi
 def test_processes_read_the_same_as_one(tmp_path):
     folder = tmp_path / "data"
     for number in range(24):
-        picture(folder / "images" / f"{number}.png", seed=number)
-        labels(folder / "masks" / f"{number}.png", [number % 2, 1])
+        picture(folder / "images" / f"{number:02}.png", seed=number)
+        labels(folder / "masks" / f"{number:02}.png", [number % 2, 1])
     (folder / "classes.txt").write_text("a\nb\n")
     source = open_scenes(folder)
     here = [source[index] for index in range(len(source))]
-    assert [scene.name for scene in here] == [f"images/{number}.png" for number in range(24)]
+    assert [scene.name for scene in here] == [f"images/{number:02}.png" for number in range(24)]
     forked = list(DataLoader(source, batch_size=None, num_workers=2, collate_fn=lambda scene: scene))
     pickled = pickle.loads(pickle.dumps(source))
     for index, (one, other) in enumerate(zip(here, forked, strict=True)):

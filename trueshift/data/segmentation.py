@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .images import EXTENSIONS, decoded, files_below, natural_order
+from .images import EXTENSIONS, decoded, files_below
 from .masks import Labels, decode_mask
 from .source import IGNORED, Sample, Source
 
@@ -212,8 +212,7 @@ def _pairs(root: Path, images: str, masks: str, image_ending: str = "", mask_end
 def _by_key(root: Path, folder: str, ending: str) -> dict[str, str]:
     """Files below a folder by what they are called there without their ending, by default that of any image."""
     found: dict[str, str] = {}
-    names = [file.relative_to(root).as_posix() for file in files_below(root / folder)]
-    for name in sorted(names, key=natural_order):
+    for name in sorted(file.relative_to(root).as_posix() for file in files_below(root / folder)):
         suffix = ending or os.path.splitext(name)[1]
         if name.endswith(suffix) and (ending or suffix.lower() in EXTENSIONS):
             key = name.removesuffix(suffix).removeprefix(folder)
