@@ -216,8 +216,10 @@ def test_what_is_in_no_layout_is_reported_with_those_there_are(tmp_path):
     picture(tmp_path / "cats" / "a.png")
     with pytest.raises(ValueError, match=r"is in no known layout .*: needs images/training with annotations/training"):
         open_scenes(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"nowhere is not there: needs a folder"):
-        open_scenes(tmp_path / "nowhere")
+    (tmp_path / "data.zip").write_bytes(b"")
+    for name in ("nowhere", "data.zip"):
+        with pytest.raises(NotADirectoryError, match=f"{name} is not a folder: needs one; unpack archives first"):
+            open_scenes(tmp_path / name)
     camvid(tmp_path / "camvid")
     with pytest.raises(ValueError, match="split 'all': needs one of train, val, test"):
         open_scenes(tmp_path / "camvid", "all")

@@ -84,7 +84,7 @@ def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] |
         raise ValueError(f"split {split!r}: needs one of {', '.join(_SPLITS)}")
     folder = Path(where)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not there: needs a folder")
+        raise NotADirectoryError(f"{folder} is not a folder: needs one; unpack archives first")
     for root in _roots(folder):
         top = _folders(root)
         if {"leftImg8bit", "gtFine"} <= top:
