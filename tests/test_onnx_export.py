@@ -14,11 +14,9 @@ from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift import adapt, onnx_export
-from trueshift.layers import AdaptiveMerge
 from trueshift.models.registry import create_model
 from trueshift.onnx_export import _as_onnx, export_onnx
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
-from trueshift.ops.nn import depthwise
 from trueshift.ops.selection.content_hash import fingerprint, origin_keys
 from trueshift.ops.selection.exact import power_of_two_above
 from trueshift.tasks import UperNet
@@ -183,13 +181,9 @@ def test_all_networks_under_torch_export(name):
     model, (hostile, usual) = create_model(name).eval(), images()
     batch = {0: torch.export.Dim("batch")}
     exported = torch.export.export(model, (hostile[:2],), dynamic_shapes=(batch,), strict=False).module()
-    quick = [model(x) for x in (hostile, usual[:3], usual[:1])]
-    # eager code on a CPU merges and folds in faster ways that round otherwise; a graph has the plain ones
-    AdaptiveMerge.merge_for_scores, depthwise._folded = AdaptiveMerge.merge, lambda *_: None
-    for x, near in zip((hostile, usual[:3], usual[:1]), quick, strict=True):
+    for x in (hostile, usual[:3], usual[:1]):
         answer = exported(x)
         assert torch.equal(answer, model(x))
-        torch.testing.assert_close(answer, near, rtol=0, atol=1e-5)
         assert not name.startswith("a_") or torch.equal(exported(x.roll((3, 5), IMAGE_DIMS)), answer)
 
 

@@ -42,7 +42,7 @@ def audit(
     Args:
         model: a name of trueshift's or timm's, a transformers repository or folder, a folder of save_pretrained, a
             checkpoint (with --architecture), an .onnx file, or package.module:factory.
-        data: an image, a folder of images, CIFAR files, tar shards, parquet files or a compact archive; for a
+        data: an image, a folder of images, CIFAR files, tar shards, parquet files or an .npz; for a
             segmentation model also images with masks (ADE20K, Cityscapes, CamVid, or a folder with images, masks and
             classes.txt). By default what comes with the package: 'sample', 400 test images of CIFAR-10, up to 64
             pixels, and 'sample-photos', six photographs, above. For a FieldNet, fields as for training.
@@ -109,8 +109,8 @@ def evaluate(
 
     Args:
         model: as for audit.
-        data: a folder of images with a folder for each class, CIFAR files, tar shards, parquet files, a compact
-            archive, or 'sample'; for a segmentation model images with masks, as for audit; for a FieldNet a file or
+        data: a folder of images with a folder for each class, CIFAR files, tar shards, parquet files, an
+            .npz, or 'sample'; for a segmentation model images with masks, as for audit; for a FieldNet a file or
             folder of fields, as for training.
         protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips, motion; ade20k for
             segmentation. Needed for images; a FieldNet has none.

@@ -7,7 +7,7 @@ from torch import nn
 
 import trueshift as ts
 from trueshift.layers.pool import max_pool, pool_sequences
-from trueshift.ops.nn.depthwise import depthwise, depthwise_sequences, finish, plain_depthwise
+from trueshift.ops.nn.depthwise import depthwise
 from trueshift.testing import assert_equivariant
 
 STRIDE = (2, 2)
@@ -72,17 +72,3 @@ def test_a_learned_choice_is_trained_through_all_maps():
     layer = Pooled(ts.LearnedScore(6), anchor=False).train()
     sum(part.values.square().sum() for part in layer(torch.rand(2, 3, 8, 8))).backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layer.parameters())
-
-
-@pytest.mark.parametrize("mode", ["circular", "zeros"])
-@torch.no_grad()
-def test_a_batch_norm_that_is_folded_is_the_norm(mode):
-    x, prefix = torch.randn(2, 6, 6, 4), torch.randn(2, 1, 4)
-    weights, norms = [torch.randn(4, 1, 3, 3) for _ in range(2)], [nn.BatchNorm2d(4).eval() for _ in range(2)]
-    for norm in norms:
-        for constant in (norm.weight, norm.bias, norm.running_mean):
-            nn.init.normal_(constant)
-        nn.init.uniform_(norm.running_var, 0.5, 2)
-    found = depthwise_sequences([x, x], weights, (2, 2), (1, 1), None, mode, norms, prefix)
-    expected = finish(plain_depthwise([x, x], weights, (2, 2), (1, 1), None, mode), norms, prefix)
-    torch.testing.assert_close(found, expected)

@@ -301,9 +301,9 @@ def test_a_network_of_timm_trains_too(tmp_path):
 
 
 def test_an_image_that_cannot_be_read_is_reported_once(tmp_path):
-    write_images(tmp_path / "data", "imagenet", 3)
+    write_images(tmp_path / "data", 3)
     for split in ("train", "val"):
-        (tmp_path / "data" / split / "n00000001" / "broken.png").write_bytes(b"no image")
+        (tmp_path / "data" / split / "0001" / "broken.png").write_bytes(b"no image")
     changes = {"data__path": tmp_path / "data", "data__holdout": 0, "batch_size": 2, "schedule__epochs": 3}
     screen, output = Console(file=StringIO(), width=200), tmp_path / "[/run]"  # as if it were markup of rich's
     assert train(tiny(output, **changes), screen) == 0

@@ -1,17 +1,14 @@
-"""Small images of one size, all in memory: the sample in the package, CIFAR, arrays and mosaics."""
+"""Small images of one size, all in memory: the sample in the package, CIFAR and arrays."""
 
 import csv
-import io
 import zipfile
 import zlib
-from math import isqrt
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from .images import natural_order
 from .source import Sample, check_split
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -50,7 +47,9 @@ class EmbeddedSample(ImageArrays):
             rows = list(csv.DictReader(file))
         self.indices = [int(row["index"]) for row in rows]
         labels = np.array([int(row["label"]) for row in rows], np.int64)
-        pixels = _tiles(np.asarray(Image.open(SAMPLE_FOLDER / "cifar10_test_400.png").convert("RGB")), 32)
+        mosaic = np.asarray(Image.open(SAMPLE_FOLDER / "cifar10_test_400.png").convert("RGB"))
+        rows_of_tiles = mosaic.reshape(mosaic.shape[0] // 32, 32, -1, 32, 3)
+        pixels = rows_of_tiles.swapaxes(1, 2).reshape(-1, 32, 32, 3)
         super().__init__("400 CIFAR-10 test images", "test", pixels, labels, list(CIFAR10_CLASSES))
 
     def name(self, index: int) -> str:
@@ -95,40 +94,35 @@ def _find_cifar(path: Path) -> tuple[type[CIFAR10], Path] | None:
 
 
 class CompactArchive(ImageArrays):
-    """Images from an npz with ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or from mosaics in zips.
-
-    A zip holds mosaics ``NAME.webp`` or ``NAME.png`` of square tiles, row by row; ``NAME.labels``, one byte for each
-    tile; and ``classes.txt``. Mosaics come in natural order; those called ``test...`` are for testing.
+    """Images from an npz with ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
     Args:
-        path: an ``.npz``, a ``.zip``, or a folder of either.
+        path: an ``.npz``, or a folder with one.
         split: ``"test"`` or ``"train"``.
     """
 
     def __init__(self, path: str | Path, split: str = "test") -> None:
         check_split(split)
         path = Path(path)
-        files = _archives(path)
-        if not files:
-            raise FileNotFoundError(f"{path} is no archive: needs an .npz, a .zip, or a folder of them")
-        read = _read_npz if files[0].suffix.lower() == ".npz" else _read_mosaics
-        super().__init__(f"{path.resolve().stem} {split}", split, *read(files, split))
+        file = _find_npz(path)
+        if file is None:
+            raise FileNotFoundError(f"{path} is no archive: needs an .npz, or a folder with one")
+        super().__init__(f"{path.resolve().stem} {split}", split, *_read_npz(file, split))
 
     @staticmethod
     def are_in(path: Path) -> bool:
-        """Whether a path leads to an archive, or to a folder of them."""
-        return bool(_archives(path))
+        """Whether a path leads to an archive, or to a folder with one."""
+        return _find_npz(path) is not None
 
 
-def _archives(path: Path) -> list[Path]:
-    files = sorted(path.iterdir(), key=lambda file: natural_order(file.name)) if path.is_dir() else [path]
-    files = [file for file in files if file.is_file() and not file.name.startswith(".")]
-    zips = [file for file in files if file.suffix.lower() == ".zip"]
-    return zips or [file for file in files if file.suffix.lower() == ".npz"][:1]
+def _find_npz(path: Path) -> Path | None:
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    found = (file for file in files if file.is_file() and file.suffix.lower() == ".npz")
+    return next((file for file in found if not file.name.startswith(".")), None)
 
 
-def _read_npz(files: list[Path], split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    path, wanted = files[0], (f"x_{split}", f"y_{split}")
+def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    wanted = (f"x_{split}", f"y_{split}")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:  # numpy leaves a damaged file open
             found = {name: arrays[name] for name in {*wanted, "y_train", "y_test"}.intersection(arrays)}
@@ -149,45 +143,3 @@ def _read_npz(files: list[Path], split: str) -> tuple[np.ndarray, np.ndarray, li
     # of both splits, so that their classes are the same
     highest = max(int(each.max(initial=0)) for name, each in found.items() if name.startswith("y_"))
     return pixels, labels.astype(np.int64), [str(label) for label in range(highest + 1)]
-
-
-def _read_mosaics(files: list[Path], split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    members: dict[str, bytes] = {}
-    for file in files:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                for name in archive.namelist():
-                    if name == "classes.txt" or PurePosixPath(name).name.startswith("test") == (split == "test"):
-                        members[name] = archive.read(name)
-        except _DAMAGES as error:
-            raise ValueError(f"{file} cannot be read as a zip of mosaics ({error}): copy it again") from error
-    folder = files[0].parent
-    mosaics = [name for name in sorted(members, key=natural_order) if name.endswith((".webp", ".png"))]
-    if not mosaics or "classes.txt" not in members:
-        raise ValueError(f"{folder} has no {split} mosaics: needs NAME.webp, NAME.labels and classes.txt in its zips")
-    listed = members["classes.txt"].decode("utf-8-sig").strip()
-    names = [line.strip() for line in listed.splitlines()] if "\n" in listed else listed.split()
-    pixels, labels = [], []
-    for name in mosaics:
-        numbers = np.frombuffer(members.get(str(PurePosixPath(name).with_suffix(".labels")), b""), np.uint8)
-        try:
-            image = np.asarray(Image.open(io.BytesIO(members[name])).convert("RGB"))
-            side = isqrt(image.shape[0] * image.shape[1] // len(numbers))
-            pixels.append(_tiles(image, side))
-            if len(pixels[-1]) != len(numbers):
-                raise ValueError(f"it has {len(pixels[-1])} tiles")
-        except (*_DAMAGES, ZeroDivisionError, SyntaxError) as error:
-            raise ValueError(
-                f"{folder} has {name} and {len(numbers)} labels ({error}): needs a mosaic of as many square tiles"
-            ) from error
-        labels.append(numbers.astype(np.int64))
-    found = np.concatenate(labels)
-    if found.max() >= len(names):
-        raise ValueError(f"{folder} has labels up to {found.max()}: needs 0 to {len(names) - 1}, as in classes.txt")
-    return np.concatenate(pixels), found, names
-
-
-def _tiles(mosaic: np.ndarray, side: int) -> np.ndarray:
-    """Square tiles of a mosaic, row by row."""
-    rows, columns = mosaic.shape[0] // side, mosaic.shape[1] // side
-    return mosaic.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)

@@ -17,8 +17,8 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
             photographs, which have no labels; a folder of CIFAR-10's or CIFAR-100's official files, python version; a
             folder of images, with one folder per class if there are classes, or with such in
             ``train`` and in ``test``, ``val`` or ``validation``; one image; a folder of ``.parquet`` files or of
-            ``.tar`` shards; ``hf-hub:OWNER/NAME`` for a data set of the Hugging Face Hub; an ``.npz``; or a ``.zip`` of
-            mosaics. A folder that holds images is one of images, whatever else lies there.
+            ``.tar`` shards; ``hf-hub:OWNER/NAME`` for a data set of the Hugging Face Hub; or an ``.npz``. A folder that
+            holds images is one of images, whatever else lies there.
         split: ``"test"`` or ``"train"``; ignored for what comes with the package, and for images in one folder.
     """
     check_split(split)
@@ -34,7 +34,7 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
     if not path.exists():
         raise FileNotFoundError(
             f"there is no data at {path}: needs 'sample', 'sample-photos', a folder of CIFAR files, of images, of "
-            f".tar shards or of .parquet files, an image, a .zip or .npz file, or '{HUB}OWNER/NAME'"
+            f".tar shards or of .parquet files, an image, an .npz file, or '{HUB}OWNER/NAME'"
         )
     if CifarFiles.are_in(path):
         return CifarFiles(path, split)

@@ -49,11 +49,9 @@ class DatasetImages:
         self.split = word
         self.title = f"{Path(where.removeprefix(HUB)).resolve().name} {word}"
         self.classes: list[str] | None = _classes(rows, where, self.labels)
-        self._columns = _image_columns(rows, where)
-        encoded = _library().Image(decode=False)
-        for column in self._columns:
-            rows = rows.cast_column(column, encoded)
-        self._rows = rows.select_columns([*self._columns, *{"__key__", "__url__"}.intersection(rows.column_names)])
+        self._column = _image_column(rows, where)
+        rows = rows.cast_column(self._column, _library().Image(decode=False))
+        self._rows = rows.select_columns([self._column, *{"__key__", "__url__"}.intersection(rows.column_names)])
 
     @staticmethod
     def are_in(path: Path) -> bool:
@@ -75,8 +73,7 @@ class DatasetImages:
 
     def __getitem__(self, index: int) -> Sample:
         name, row = self.name(index), self._rows[int(index)]
-        image = next((row[column] for column in self._columns if row[column] is not None), None) or {}
-        data = image.get("bytes")
+        data = (row[self._column] or {}).get("bytes")
         if data is None:
             raise ValueError(f"{name} has no bytes of an image: needs files with their images embedded")
         label = int(self.labels[index])
@@ -120,16 +117,13 @@ def _check_whole(file: str) -> None:
         raise ValueError(f"{file} is not a whole tar file ({error}): copy it again") from error
 
 
-def _image_columns(rows: Any, where: str) -> list[str]:
-    """Several if shards hold images of several formats; a dot is in names such as ``KEY.seg.png``."""
-    images = _library().Image
-    named = [name for name in _IMAGES if name in rows.column_names]
-    found = named[:1] or [
-        name for name, feature in rows.features.items() if isinstance(feature, images) and "." not in name
-    ]
+def _image_column(rows: Any, where: str) -> str:
+    """By its name, else the first that holds images; a dot is in names such as ``KEY.seg.png``."""
+    images = [name for name, feature in rows.features.items() if isinstance(feature, _library().Image)]
+    found = [name for name in (*_IMAGES, *images) if name in rows.column_names and "." not in name]
     if not found:
         raise ValueError(f"{where} has the columns {', '.join(rows.column_names)}: needs 'image', and 'label'")
-    return found
+    return found[0]
 
 
 def _labels(rows: Any, where: str) -> np.ndarray:

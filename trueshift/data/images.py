@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,11 +91,6 @@ def rgb(image: Image.Image) -> Image.Image:
     if image.mode == "P" and "transparency" in image.info:  # Pillow warns of the direct way
         image = image.convert("RGBA")
     return image.convert("RGB")
-
-
-def natural_order(name: str) -> list[tuple[str, int]]:
-    """A key to sort by that puts batch_2 before batch_10."""
-    return [*((text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name)), (name, 0)]
 
 
 def _as_text(name: str) -> str:

@@ -1,14 +1,11 @@
 """Images with label files, in the layouts of published data sets or in one's own."""
 
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 
-from .images import EXTENSIONS, decoded, files_below, natural_order
+from .images import EXTENSIONS, decoded, files_below
 from .masks import Labels, decode_mask
 from .source import IGNORED, Sample, Source
 
@@ -34,71 +31,10 @@ _LAYOUTS = (
     "(CamVid), or images/train with masks/train and a classes.txt"
 )
 _SHOWN = 3  # files in an error message
-_OPEN_ZIPS = 8
 
 
 class UnknownLayout(ValueError):
     """Files that are not images with label files in a known layout."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files below a folder or in a zip. Nothing stays open in it, so it can be pickled."""
-
-    path: Path  # the folder, or the zip
-    names: tuple[str, ...]  # of all files, with slashes, in natural order, relative to ``root``
-    root: str = ""  # the folder inside that names start from, ending in a slash, or nothing
-
-    @classmethod
-    def at(cls, path: str | Path) -> "Files":
-        """The files of a folder or a zip, without hidden ones."""
-        path = Path(path)
-        if path.is_dir():
-            names = [file.relative_to(path).as_posix() for file in files_below(path)]
-        elif path.suffix.lower() == ".zip" and path.is_file():
-            names = [entry.filename for entry in _opened(path, os.getpid()).infolist() if not entry.is_dir()]
-        else:
-            raise FileNotFoundError(f"{path} is not there: needs a folder or a .zip")
-        seen = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))]
-        return cls(path, tuple(sorted(seen, key=natural_order)))
-
-    def roots(self) -> Iterator["Files"]:
-        """The files themselves, then those in their only folder, and so on: archives often wrap all in one."""
-        files = self
-        yield files
-        while len(tops := files.folders()) == 1:
-            start = f"{tops.pop()}/"
-            names = tuple(name.removeprefix(start) for name in files.names if name.startswith(start))
-            files = replace(files, names=names, root=files.root + start)
-            yield files
-
-    def folders(self, inside: str = "") -> set[str]:
-        """Names of the folders directly inside one, or at the top, that hold files."""
-        start = f"{inside}/" if inside else ""
-        rest = [name.removeprefix(start) for name in self.names if name.startswith(start)]
-        return {name.partition("/")[0] for name in rest if "/" in name}
-
-    def where(self, name: str) -> str:
-        """A file as an error message names it."""
-        return str(self.path / PurePosixPath(self.root + name))
-
-    def read(self, name: str) -> bytes:
-        """The content of a file."""
-        if self.path.is_dir():
-            return (self.path / (self.root + name)).read_bytes()
-        try:
-            return _opened(self.path, os.getpid()).read(self.root + name)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-            raise ValueError(f"{self.where(name)} cannot be read from its zip ({error}): copy it again") from error
-
-
-@lru_cache(maxsize=_OPEN_ZIPS)
-def _opened(path: Path, process: int) -> zipfile.ZipFile:
-    """An open zip of this process: forked ones would move each other's position in it."""
-    try:
-        return zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is not a whole zip ({error}): copy it again") from error
 
 
 @dataclass
@@ -107,8 +43,8 @@ class MaskedImages:
 
     title: str
     classes: list[str] | None
-    files: Files  # where they lie
-    pairs: list[tuple[str, str]]  # names of an image and of its label file
+    folder: Path  # where they lie
+    pairs: list[tuple[str, str]]  # an image and its label file: their paths inside the folder
     labels: Labels  # what the values of the label files mean
 
     def __len__(self) -> int:
@@ -120,10 +56,10 @@ class MaskedImages:
 
     def __getitem__(self, index: int) -> Sample:
         name, label_file = self.pairs[index]
-        where = self.files.where(name)
+        where = str(self.folder / name)
         # not turned upright: a label file has no orientation tag, its pixels lie as those of the image file do
-        image = decoded(self.files.read(name), where, upright=False)
-        mask = decode_mask(self.files.read(label_file), self.files.where(label_file), self.labels)
+        image = decoded((self.folder / name).read_bytes(), where, upright=False)
+        mask = decode_mask((self.folder / label_file).read_bytes(), str(self.folder / label_file), self.labels)
         if mask.shape != (image.height, image.width):
             raise ValueError(
                 f"{where} has {image.height} x {image.width} pixels, its label file {label_file} has "
@@ -133,7 +69,7 @@ class MaskedImages:
 
 
 def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] | None = None) -> Source:
-    """Images with the class of each pixel, from a folder or a zip.
+    """Images with the class of each pixel, from a folder.
 
     Args:
         where: ADE20K (``images/training`` and ``annotations/training``, or files directly in both), Cityscapes
@@ -146,43 +82,60 @@ def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] |
     """
     if split not in _SPLITS:
         raise ValueError(f"split {split!r}: needs one of {', '.join(_SPLITS)}")
-    files = Files.at(where)
-    for root in files.roots():
-        top = root.folders()
+    folder = Path(where)
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder: needs one; unpack archives first")
+    for root in _roots(folder):
+        top = _folders(root)
         if {"leftImg8bit", "gtFine"} <= top:
             return _cityscapes(root, split)
         if {"images", "annotations"} <= top:
             return _ade20k(root, split)
         if {"images", "masks"} <= top:
-            return _own(root, split, classes)
-        if any(f"{folder}annot" in top for folder in top):
+            return _own(root, split, classes, folder.resolve().name)
+        if any(f"{name}annot" in top for name in top):
             return _camvid(root, split)
-    raise UnknownLayout(f"{files.path} is in no known layout of images with label files: needs {_LAYOUTS}")
+    raise UnknownLayout(f"{folder} is in no known layout of images with label files: needs {_LAYOUTS}")
+
+
+def _roots(folder: Path) -> Iterator[Path]:
+    """The folder itself, then its only folder, and so on: archives often wrap all in one."""
+    yield folder
+    while len(inside := _folders(folder)) == 1:
+        folder = folder / inside.pop()
+        yield folder
+
+
+def _folders(folder: Path) -> set[str]:
+    """Names of the folders directly inside one that hold files."""
+    parts = (file.relative_to(folder).parts for file in files_below(folder))
+    return {first for first, *rest in parts if rest}
 
 
 # the layouts
 
 
-def _ade20k(root: Files, split: str) -> MaskedImages:
+def _ade20k(root: Path, split: str) -> MaskedImages:
     word = _split_folder(root, "images", "val" if split == "test" else split)
     pairs = _pairs(root, f"images{word}", f"annotations{word}")
     labels = Labels.numbered(ADE20K_CLASSES, first=1, ignored=(0,))
     return MaskedImages(f"ADE20K{word.replace('/', ' ')}", _ade20k_names(root), root, pairs, labels)
 
 
-def _ade20k_names(root: Files) -> list[str]:
+def _ade20k_names(root: Path) -> list[str]:
     """The first name of each class in the table that comes with the data, if it is there."""
     numbers = [str(number) for number in range(1, ADE20K_CLASSES + 1)]
     for file, mark in (("objectInfo150.txt", "\t"), ("objectInfo150.csv", ",")):
-        if file in root.names:
-            head, *rows = (line.split(mark) for line in root.read(file).decode("utf-8-sig").strip().splitlines())
+        if (root / file).is_file():
+            lines = (root / file).read_text("utf-8-sig").strip().splitlines()
+            head, *rows = (line.split(mark) for line in lines)
             if [row[0].strip() for row in rows] != numbers:
-                raise ValueError(f"{root.where(file)} does not list the classes 1 to {ADE20K_CLASSES}: copy it again")
+                raise ValueError(f"{root / file} does not list the classes 1 to {ADE20K_CLASSES}: copy it again")
             return [row[head.index("Name")].replace(";", ",").split(",")[0].strip() for row in rows]
     return [f"class {number}" for number in numbers]
 
 
-def _cityscapes(root: Files, split: str) -> MaskedImages:
+def _cityscapes(root: Path, split: str) -> MaskedImages:
     split = "val" if split == "test" else split  # the labels of the test are not published, all their pixels are void
     counts = {kind: len(_by_key(root, f"gtFine/{split}", f"_gtFine_{kind}.png")) for kind in _CITYSCAPES_KINDS}
     kind = max(counts, key=counts.__getitem__)
@@ -195,62 +148,60 @@ def _cityscapes(root: Files, split: str) -> MaskedImages:
     return MaskedImages(f"Cityscapes {split}", list(CITYSCAPES.values()), root, pairs, labels)
 
 
-def _camvid(root: Files, split: str) -> MaskedImages:
+def _camvid(root: Path, split: str) -> MaskedImages:
     word = _split_folder(root, "", split)
     labels = Labels.numbered(len(CAMVID), ignored=(11, 255))
     return MaskedImages(f"CamVid {word}", list(CAMVID), root, _pairs(root, word, f"{word}annot"), labels)
 
 
-def _own(root: Files, split: str, classes: Sequence[str] | None) -> MaskedImages:
-    listed = root.where("classes.txt")
-    if not classes and "classes.txt" not in root.names:
+def _own(root: Path, split: str, classes: Sequence[str] | None, title: str) -> MaskedImages:
+    listed = root / "classes.txt"
+    if not classes and not listed.is_file():
         raise FileNotFoundError(
             f"{listed} is missing: needs the names of the classes, one per line, the first for label 0, or the "
             "argument classes"
         )
-    lines = classes or root.read("classes.txt").decode("utf-8-sig").splitlines()
+    lines = classes or listed.read_text("utf-8-sig").splitlines()
     names = [line.strip() for line in lines if line.strip()]
     if not names:
         raise ValueError(f"{listed} is empty: needs one name per line")
     word = _split_folder(root, "images", split)
     labels = Labels.numbered(len(names), ignored=(255 if len(names) <= 255 else 65535,))
-    title = f"{root.path.resolve().stem}{word.replace('/', ' ')}"
-    return MaskedImages(title, names, root, _pairs(root, f"images{word}", f"masks{word}"), labels)
+    pairs = _pairs(root, f"images{word}", f"masks{word}")
+    return MaskedImages(title + word.replace("/", " "), names, root, pairs, labels)
 
 
 # what they share
 
 
-def _split_folder(root: Files, inside: str, split: str) -> str:
+def _split_folder(root: Path, inside: str, split: str) -> str:
     """The folder of a split, ``"/training"``; nothing if there are images but no folders of splits."""
-    found = root.folders(inside)
+    found = _folders(root / inside)
     for word in _SPLITS[split]:
         if word in found:
             return f"/{word}" if inside else word
     if not inside or found.intersection(word for words in _SPLITS.values() for word in words):
         place = f"in {inside}" if inside else "at its top"
         raise ValueError(
-            f"{root.where('.')} has {', '.join(sorted(found)) or 'nothing'} {place}: split {split!r} needs "
+            f"{root} has {', '.join(sorted(found)) or 'nothing'} {place}: split {split!r} needs "
             f"one of {', '.join(_SPLITS[split])}"
         )
     return ""
 
 
-def _pairs(
-    root: Files, images: str, masks: str, image_ending: str = "", mask_ending: str = ""
-) -> list[tuple[str, str]]:
+def _pairs(root: Path, images: str, masks: str, image_ending: str = "", mask_ending: str = "") -> list[tuple[str, str]]:
     """Names of images and label files that are called alike but for their endings."""
     of_images, of_masks = _by_key(root, images, image_ending), _by_key(root, masks, mask_ending)
     any_ending = ", ".join(EXTENSIONS)
     if not of_images:
-        raise ValueError(f"{root.where(images)} has no images: needs files ending in {image_ending or any_ending}")
+        raise ValueError(f"{root / images} has no images: needs files ending in {image_ending or any_ending}")
     sides = (
         ("image", "a label file", of_images, of_masks, masks, mask_ending),
         ("label file", "an image", of_masks, of_images, images, image_ending),
     )
     for what, missing, these, others, place, ending in sides:
         if alone := [these[key] for key in these if key not in others]:
-            some = ", ".join(root.where(file) for file in alone[:_SHOWN])
+            some = ", ".join(str(root / file) for file in alone[:_SHOWN])
             raise ValueError(
                 f"{len(alone)} {what}{'s' * (len(alone) > 1)} without {missing}, as {some}: needs one of the same "
                 f"name in {place}, ending in {ending or any_ending}"
@@ -258,14 +209,14 @@ def _pairs(
     return [(image, of_masks[key]) for key, image in of_images.items()]
 
 
-def _by_key(root: Files, folder: str, ending: str) -> dict[str, str]:
+def _by_key(root: Path, folder: str, ending: str) -> dict[str, str]:
     """Files below a folder by what they are called there without their ending, by default that of any image."""
     found: dict[str, str] = {}
-    for name in root.names:
+    for name in sorted(file.relative_to(root).as_posix() for file in files_below(root / folder)):
         suffix = ending or os.path.splitext(name)[1]
-        if name.startswith(f"{folder}/") and name.endswith(suffix) and (ending or suffix.lower() in EXTENSIONS):
+        if name.endswith(suffix) and (ending or suffix.lower() in EXTENSIONS):
             key = name.removesuffix(suffix).removeprefix(folder)
             if key in found:
-                raise ValueError(f"{root.where(found[key])} and {name} are called alike: needs one for each name")
+                raise ValueError(f"{root / found[key]} and {name} are called alike: needs one for each name")
             found[key] = name
     return found

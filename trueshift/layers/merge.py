@@ -15,7 +15,6 @@ from ..criteria import Criterion, MaxNorm, ScoringLinear
 from ..ops.geometry.blocks import cut_blocks
 from ..ops.geometry.shift import Pair, pair, shifted_views
 from ..ops.nn.conv import conv_on_circle, conv_tokens
-from ..ops.nn.fold_layernorm import project_patches_everywhere
 from ..ops.selection.projection_energy import projected_energy
 from .tokenize import PatchCandidates, PatchGrids, PatchLayer, check_padding, check_size, strided_conv
 
@@ -94,14 +93,8 @@ class AdaptiveMerge(PatchLayer):
             gathered = cut_blocks(values, self.factor, start, column_first=True).flatten(3)
         return self.reduction(self.norm(gathered) if self.norm_position == "before" else gathered)
 
-    def merge_for_scores(self, values: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
-        """With a norm that comes before folded into the projection, so that no patches are gathered."""
-        if not values.is_cpu or torch.compiler.is_compiling():
-            return self.merge(values)
-        return project_patches_everywhere(values, self.projection(), self.reduction.bias, self.norm_before())
-
     def scored_as_merged(self) -> bool:
-        """Not where norm or projection was replaced or has hooks: for scores neither is called."""
+        """Not where norm or projection was replaced or has hooks, which expect the patches of one grid."""
         modules = [self.reduction] if self.norm_position == "after" else [self.reduction, self.norm]
         hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
         made = self.norm_position != "before" or (type(self.norm) is nn.LayerNorm and self.norm_before() is not None)
@@ -175,8 +168,6 @@ class AdaptiveConvMerge(PatchLayer):
         """The convolution from ``start`` on, or at stride 1."""
         stride = (1, 1) if start is None else self.factor
         return conv_tokens(values, self.proj, stride, self.padding, self.pad_mode, start)
-
-    merge_for_scores = merge
 
 
 class CircularConv2d(nn.Conv2d):

@@ -70,7 +70,7 @@ class PatchLayer(nn.Module):
     """Choose a grid, project the patches on it, norm: what the tokenizer and all merges share.
 
     ``merge(values, start)`` projects patches side by side from ``start`` on, or the patch at every position if it is
-    None; ``merge_for_scores(values)`` does the latter in float32 and without gradient, in the fastest way.
+    None.
     """
 
     dim: int  # channels of the input
@@ -82,13 +82,12 @@ class PatchLayer(nn.Module):
     pad_mode = "circular"
     grids: Callable[[Any, Tokens], "PatchGrids"]
     merge: Callable[..., Tensor]
-    merge_for_scores: Callable[[Tensor], Tensor]
 
     def __prepare_scriptable__(self) -> Any:
         refuse_scripting()
 
     def scored_as_merged(self) -> bool:
-        """Whether ``merge_for_scores`` gives what ``merge`` does, wherever patches start."""
+        """Whether patches projected at every position are what the layer makes of them, wherever patches start."""
         return self.pad_mode == "circular"  # zeros stand around the chosen frame
 
     def choose(self, tokens: Any) -> Choice:
@@ -170,7 +169,7 @@ class PatchGrids(LayerGrids):
         if not self.reusable:
             return self.exact_features()
         if self._merged is None:
-            self._merged = self.layer.merge_for_scores(self.content)
+            self._merged = self.dense()
         return self._merged
 
     def dense(self) -> Float[Tensor, "B H W D"]:
@@ -285,8 +284,6 @@ class AdaptiveTokenize(PatchLayer):
             return conv_tokens(values, self.proj, (1, 1), self.padding, self.pad_mode)
         image = values.permute(0, 3, 1, 2)
         return project_patches(image, self.proj, start, self.factor, self.padding, self.pad_mode)
-
-    merge_for_scores = merge
 
     def nearby(self, grids: int, device: torch.device | None = None) -> Int64[Tensor, "grids 2"]:
         """So many grids, as distances from one of them in pixels."""

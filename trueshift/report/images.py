@@ -109,13 +109,11 @@ def mask_png(labels: Int[np.ndarray, "H W"], classes: int) -> bytes:
     return png_bytes(image, optimize=True)
 
 
-def overlay(
-    image: Image.Image, labels: Int[np.ndarray, "H W"], names: Sequence[str], opacity: float = 0.5
-) -> Image.Image:
+def overlay(image: Image.Image, labels: Int[np.ndarray, "H W"], names: Sequence[str]) -> Image.Image:
     """The image under the colours of its classes, above a legend."""
     key = legend(image.width, [label for label, _ in shares(labels)], names)
     whole = Image.new("RGB", (image.width, image.height + key.height), "white")
-    whole.paste(Image.blend(image.convert("RGB"), Image.fromarray(label_image(labels)), opacity))
+    whole.paste(Image.blend(image.convert("RGB"), Image.fromarray(label_image(labels)), 0.5))
     whole.paste(key, (0, image.height))
     return whole
 

@@ -45,7 +45,7 @@ class DataConfig:
     """The images, and how they become the network's input.
 
     Args:
-        path: 'sample', CIFAR files, tar shards, parquet files, a compact archive, or a folder of images by class; for
+        path: 'sample', CIFAR files, tar shards, parquet files, an .npz, or a folder of images by class; for
             segmentation, images with masks as ADE20K, Cityscapes or CamVid have them, or as docs/training.md says.
         kind: the dataset the recipe is for; 'any' for your own.
         download: fetch the data to the path first, if it is not there (cifar10, cifar100).

@@ -1,4 +1,4 @@
-"""Try a recipe in a minute: its network and pipeline, for one step, on noise in the files of its dataset."""
+"""Try a recipe in a minute: its network and pipeline, for one step, on noise."""
 
 import os
 import tempfile
@@ -59,17 +59,15 @@ def dry_run(config: TrainConfig, console: Console | None = None) -> int:
 
 
 def _synthetic_data(config: TrainConfig, folder: Path) -> str:
-    """Write files in the layout the recipe expects; a user's own data is used as it is."""
+    """Write files of as many classes as the recipe expects; a user's own data is used as it is."""
     kind, path = config.data.kind, config.data.path
     if config.task == "fields" and not Path(path).exists():
         return str(write_fields(folder))
     if kind == "any":
         return path
     folder.mkdir()
-    if kind.startswith("cifar"):
-        write_cifar(folder, CLASSES[kind])
-    else:
-        write_images(folder, kind, CLASSES[kind] if _LAYOUTS[kind] is _OF_CLASSES else _IMAGES)
+    write = write_scenes if kind in WITH_MASKS else write_cifar if kind.startswith("cifar") else write_images
+    write(folder, CLASSES[kind])
     return str(folder)
 
 
@@ -111,33 +109,22 @@ def write_fields(folder: Path) -> Path:
     return folder
 
 
-_OF_CLASSES = ("{split}/n{number:08d}/0.png", None)  # a class each
-# image and label files of each dataset
-_LAYOUTS = {
-    "imagenet": _OF_CLASSES,
-    "tiny_imagenet_100": _OF_CLASSES,
-    "ade20k": ("images/{split}/ADE_{number:08d}.jpg", "annotations/{split}/ADE_{number:08d}.png"),
-    "cityscapes": (
-        "leftImg8bit/{split}/ulm/ulm_{number:06d}_leftImg8bit.png",
-        "gtFine/{split}/ulm/ulm_{number:06d}_gtFine_labelTrainIds.png",
-    ),
-    "camvid": ("{split}/{number}.png", "{split}annot/{number}.png"),
-}
-_SPLITS = {"ade20k": ("training", "validation"), "camvid": ("train", "val", "test")}
+def write_images(folder: Path, classes: int) -> None:
+    """An image of each class in each split, in a folder for each class."""
+    for split in ("train", "val"):
+        for label in range(classes):
+            _save_noise(folder / split / f"{label:04d}" / "0.png", (_SIDE, _SIDE, 3), 256)
 
 
-def write_images(folder: Path, kind: str, count: int = _IMAGES) -> None:
-    """Images in the files of ImageNet, ADE20K, Cityscapes or CamVid, and masks where it has them; ``count`` a split."""
-    image, mask = _LAYOUTS[kind]
-    first = 1 if kind == "ade20k" else 0  # where 0 is ignored
-    for split in _SPLITS.get(kind, ("train", "val")):
-        for number in range(count):
-            _save_noise(folder / image.format(split=split, number=number), (_SIDE, _SIDE, 3), 0, 256)
-            if mask:
-                path = folder / mask.format(split=split, number=number)
-                _save_noise(path, (_SIDE, _SIDE), first, first + CLASSES[kind])
+def write_scenes(folder: Path, classes: int) -> None:
+    """Images with label files, and the names of the classes."""
+    for split in ("train", "val"):
+        for number in range(_IMAGES):
+            _save_noise(folder / "images" / split / f"{number}.png", (_SIDE, _SIDE, 3), 256)
+            _save_noise(folder / "masks" / split / f"{number}.png", (_SIDE, _SIDE), classes)
+    (folder / "classes.txt").write_text("\n".join(f"class {label}" for label in range(classes)))
 
 
-def _save_noise(path: Path, shape: tuple[int, ...], least: int, end: int) -> None:
+def _save_noise(path: Path, shape: tuple[int, ...], end: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(_RANDOM.integers(least, end, shape, np.uint8)).save(path)
+    Image.fromarray(_RANDOM.integers(0, end, shape, np.uint8)).save(path)

@@ -22,6 +22,7 @@ from ..runner.tasks import Task
 from .classification import ClassifierFindings
 
 NOT_SHOWN = -1  # a pixel that a shifted image does not show
+_SMALLEST = 0.0005  # part of all pixels that a region has at least: single pixels along an edge are no region
 
 
 class SegmenterFindings(ClassifierFindings):
@@ -129,16 +130,11 @@ def label_regions(mask: Bool[np.ndarray, "H W"]) -> Int[np.ndarray, "H W"]:
     return numbers
 
 
-def largest_regions(mask: Bool[np.ndarray, "H W"], most: int = 8, smallest: float = 0.0005) -> list[dict[str, Any]]:
-    """The largest regions with their bounding boxes, the largest first.
-
-    Args:
-        most: regions at most.
-        smallest: the least part of all pixels that a region has: single pixels along an edge are no region.
-    """
+def largest_regions(mask: Bool[np.ndarray, "H W"], most: int = 8) -> list[dict[str, Any]]:
+    """The largest regions with their bounding boxes, the largest first, and at most so many."""
     numbers = label_regions(mask)
     pixels = np.bincount(numbers.ravel())[1:]
-    enough = np.flatnonzero(pixels >= max(2, smallest * mask.size))
+    enough = np.flatnonzero(pixels >= max(2, _SMALLEST * mask.size))
     chosen = enough[np.argsort(-pixels[enough], kind="stable")][:most]
     found = []
     for number in chosen.tolist():

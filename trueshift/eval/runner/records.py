@@ -1,7 +1,6 @@
 """What a model answered to an image, and the journal that keeps answers on disk so that a run can resume."""
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
@@ -9,6 +8,7 @@ from typing import Any, ClassVar, TextIO
 import numpy as np
 
 from ...ops.geometry.shift import Pair
+from ...utils.files import write_whole
 
 SCHEMA = 2  # of the journal
 
@@ -123,16 +123,11 @@ class Journal:
         return f"{path.parent} holds answers to another question ({changes})" if different else None
 
     def open(self) -> TextIO:
-        """The file of this process, positioned after its last complete line; started anew if it has no answers."""
+        """The file of this process, without a line that is incomplete; started anew if it has no answers."""
         question, answers = _lines(self.path) if self.path.exists() else ("", [])
-        if not answers:
-            file = self.path.open("w", encoding="utf-8")
-            self.write(file, self.identity)
-            return file
-        file = self.path.open("r+", encoding="utf-8")
-        file.truncate(sum(len(line.encode()) + 1 for line in (question, *answers)))
-        file.seek(0, os.SEEK_END)
-        return file
+        kept = [question, *answers] if answers else [json.dumps(self.identity)]
+        write_whole(self.path, "".join(f"{line}\n" for line in kept))
+        return self.path.open("a", encoding="utf-8")
 
     def write(self, file: TextIO, values: dict[str, Any]) -> None:
         """Add a line: the question, or the answers to one image."""

@@ -156,7 +156,7 @@ def open_source(where: str | Path, split: str = "test", dense: bool = False) -> 
     if not dense:
         return open_data(where, split)
     word = "test" if split == "val" else split  # images without masks do not distinguish these two
-    if not (Path(where).is_dir() or Path(where).suffix.lower() == ".zip") or where in ("sample", "sample-photos"):
+    if not Path(where).is_dir() or where in ("sample", "sample-photos"):
         return WithoutTargets(open_data(where, word))
     try:
         return open_scenes(where, split)

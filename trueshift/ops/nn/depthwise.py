@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from ..geometry.shift import Pair, circular_shift, pad_image
 from ..kernels import kernel_for, usable
-from .autocast import network_precision
 
 NORM = ("weight", "bias", "running_mean", "running_var")
 
@@ -61,10 +60,7 @@ def depthwise_sequences(
         norms: what each result passes: a BatchNorm of its channels or a LayerNorm of each head's.
         prefix: tokens to put in front of each sequence.
     """
-    folded = None if norms is None else _folded(maps[0], norms, weights)
-    if folded is None:
-        return finish(plain_depthwise(maps, weights, stride, padding, offset, mode), norms, prefix)
-    return finish(plain_depthwise(maps, folded[0], stride, padding, offset, mode, folded[1]), None, prefix)
+    return finish(plain_depthwise(maps, weights, stride, padding, offset, mode), norms, prefix)
 
 
 def _scored(maps: Sequence[Tensor], weights: Sequence[Tensor], padding: Pair) -> bool:
@@ -90,15 +86,13 @@ def plain_depthwise(
     padding: Pair,
     offset: Int[Tensor, "B 2"] | None = None,
     mode: str = "circular",
-    biases: Sequence[Float[Tensor, " C"]] | None = None,
 ) -> list[Float[Tensor, "B h w C"]]:
     """:func:`depthwise` of each map by torch's own operations; one map for all is shifted and padded once."""
     frames = [_framed(x, weights[0], padding, offset, mode) for x in (maps[:1] if same(maps) else maps)]
     if len(frames) < len(maps):
         frames *= len(maps)
-    added: Sequence[Tensor | None] = biases or [None] * len(maps)
     images = maps[0].shape[0]
-    return [_convolved(*operands, stride, images) for operands in zip(frames, weights, added, strict=True)]
+    return [_convolved(frame, weight, stride, images) for frame, weight in zip(frames, weights, strict=True)]
 
 
 def same(maps: Sequence[Tensor]) -> bool:
@@ -116,31 +110,11 @@ def _framed(x: Tensor, weight: Tensor, padding: Pair, offset: Tensor | None, mod
     return pad_image(x.permute(0, 3, 1, 2), rows, columns, mode)
 
 
-def _convolved(
-    frame: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, images: int
-) -> Float[Tensor, "B h w C"]:
-    convolved = F.conv2d(frame, weight, bias, stride, groups=weight.shape[0]).permute(0, 2, 3, 1)
+def _convolved(frame: Tensor, weight: Tensor, stride: Pair, images: int) -> Float[Tensor, "B h w C"]:
+    convolved = F.conv2d(frame, weight, None, stride, groups=weight.shape[0]).permute(0, 2, 3, 1)
     if convolved.shape[0] == images:
         return convolved
     return convolved.unflatten(0, (images, -1)).permute(0, 2, 3, 1, 4).flatten(3)
-
-
-def _folded(
-    x: Tensor, norms: Sequence[nn.Module], weights: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]] | None:
-    """Weights and biases that do what BatchNorms would do afterwards; None where these learn or a graph is recorded."""
-    learning = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
-    fused = None if learning or network_precision(x) != torch.float32 else fusible(norms, weights[0])
-    if fused is None or not isinstance(norms[0], nn.BatchNorm2d):
-        return None
-    constants, eps = fused
-    folded, biases = [], []
-    for number, weight in enumerate(weights):
-        gain, shift, mean, variance = constants[number :: len(weights)]
-        scale = gain * (variance + eps).rsqrt()
-        folded.append(weight * scale[:, None, None, None])
-        biases.append(shift - mean * scale)
-    return folded, biases
 
 
 def finish(
