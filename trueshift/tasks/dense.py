@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..layers.tokenize import check_image
 from ..models.backbone import Backbone
 from ..models.config import check_one_grid
 from ..models.hub import HubModel, saved_cfg
@@ -85,7 +86,8 @@ class DenseModel(HubModel):
         return model
 
     def whether_repeating(self, images: Tensor) -> AsyncCopy | None:
-        """Asked where the frame is chosen, see :mod:`trueshift.ops.geometry.periodic`."""
+        """Asked where the frame is chosen, see :mod:`trueshift.ops.geometry.periodic`; what is no image is refused."""
+        check_image(images, self.encoder.in_chans, self.size_multiple)
         return whether_repeating(images) if self.framed else None
 
 

@@ -132,9 +132,10 @@ class FieldDecoder(nn.Module):
 class FieldNet(DenseModel):
     """Encoder and decoder for dense regression on periodic fields, such as a step of a simulation or of the weather.
 
-    Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive or anchored backbone and in evaluation mode. On
-    other ordinary backbones it is the ordinary network, with circular padding. In a compiled or captured graph the law
-    holds up to a period of the field, where it has one (:mod:`trueshift.ops.geometry.periodic`).
+    Shift law: ``net(S x) == S net(x)``, bit for bit, on an anchored backbone, as adaptive ones are, and in evaluation
+    mode; on one with ``circular="width"`` for shifts of columns. On another ordinary backbone it is the ordinary
+    network, with circular padding. In a compiled or captured graph the law holds up to a period of the field, where it
+    has one (:mod:`trueshift.ops.geometry.periodic`).
 
     Args:
         backbone: the name of one of ours, ``"transformers/swin"`` or ``"transformers/swinv2"``; a
