@@ -142,6 +142,38 @@ def test_maps_of_an_adapted_network(criterion):
     assert torch.equal(ts.origin(model, IMAGES), ts.origin(model.model, IMAGES))
 
 
+@pytest.mark.parametrize("circular", ["both", "width"])
+@pytest.mark.parametrize("dense", [True, "pixel"])
+def test_maps_of_images_that_repeat(circular, dense):
+    """The plain law, not up to a period, whatever the model says of its frame; labels of pixels too."""
+
+    class Labels(nn.Conv2d):
+        def forward(self, image):
+            scores = super().forward(image)
+            return scores, scores.argmax(1), scores.mean((2, 3))
+
+    model = ts.canonicalize(Labels(3, 5, 5, padding=2), dense, circular)
+    names = ("constant", "one bright row", "one bright column", "tiles that fit", "mirror")
+    images = torch.stack([NAMED[name] for name in names])
+    scores, labels, mean = model(images)
+    for rows, columns in ((1, 0), (0, 1), (5, 9), (31, 16)):
+        shift = (rows * (circular == "both"), columns)
+        moved = model(images.roll(shift, (2, 3)))
+        assert torch.equal(moved[0], scores.roll(shift, (2, 3)))
+        assert torch.equal(moved[1], labels.roll(shift, (1, 2)))
+        assert torch.equal(moved[2], mean)
+
+
+def test_a_mask_on_a_flat_image_is_kept():
+
+    class Both(nn.Module):
+        def forward(self, image, mask):
+            return image + mask[:, None]
+
+    mask = torch.rand(1, 32, 32)
+    assert torch.equal(ts.canonicalize(Both(), dense=True)(torch.zeros(1, 3, 32, 32), mask=mask)[:, 0], mask)
+
+
 def test_features_only_of_timm():
     wrapped = timm.create_model("resnet10t", features_only=True).eval()
     assert_equivariant(ts.canonicalize(wrapped, dense="pixel"), IMAGES, shifts=2)

@@ -8,16 +8,18 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64, Real
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .layers.frame import FrameFinder
 from .layers.patch_conv import FrameConv
 from .layers.tokenize import check_image
+from .ops.geometry.periodic import repeated, whether_repeating
 from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, fixes_rows
 from .ops.nn.autocast import without_autocast
 from .ops.selection.content_hash import first_row, origin_keys
 from .ops.selection.quantised_image import Pixels
 from .ops.selection.seam import start_on_seam
+from .utils.async_copy import AsyncCopy
 
 Back = Callable[[Any, Tensor, Pair], Any]
 DENSE = (False, True, "pixel")
@@ -99,22 +101,42 @@ class Canonicalize(ImageWrapper):
         self.dense, self.circular = dense, circular
         self.frame = FrameFinder()
 
+    @property
+    def _chooses(self) -> FrameConv | None:
+        """The model's own patch embedding, if that chooses the frame."""
+        return next((part for part in self.model.modules() if isinstance(part, FrameConv)), None)
+
     def origin(self, image: Float[Tensor, "B C H W"]) -> Int64[Tensor, "B 2"]:
         """Where the model's frame starts: where its own patch embedding says, if that chooses."""
-        chooses = next((part for part in self.model.modules() if isinstance(part, FrameConv)), None)
+        chooses = self._chooses
         return canonical_origin(image, self.frame, self.circular) if chooses is None else chooses.origin(image)
 
     def respond(self, model: Callable[..., Any], image: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
         """The model's output on the image in its canonical frame; dense maps rolled back to the image's own."""
         start, size = self.origin(image), (image.shape[2], image.shape[3])
         moved = circular_shift(image, start, IMAGE_DIMS)
-        if self.dense:  # what lies on the pixels moves along
-            along = partial(_along, start, size)
-            args, kwargs = tuple(map(along, args)), {name: along(given) for name, given in kwargs.items()}
-        output = model(moved, *args, **kwargs)
+        if not self.dense:
+            return model(moved, *args, **kwargs)
+        # maps of an image that repeats need not if something else lies on the pixels
+        alone = not any(_lies_on(part, size) for part in tree_leaves((args, kwargs)))
+        repeats = whether_repeating(image) if alone else None
+        along = partial(_along, start, size)  # what lies on the pixels moves along
+        output = model(moved, *map(along, args), **{name: along(given) for name, given in kwargs.items()})
         if callable(self.dense):
             return self.dense(output, start, size)
-        return to_image_frame(output, start, size, self.dense == "pixel") if self.dense else output
+        return self._repeated(to_image_frame(output, start, size, self.dense == "pixel"), image, start, repeats)
+
+    def _repeated(self, output: Any, image: Tensor, start: Tensor, repeats: AsyncCopy | None) -> Any:
+        """Maps of images that repeat, with one period repeated: in the frame, the model may say several things."""
+        size, chooses = (image.shape[2], image.shape[3]), self._chooses
+        fixed_rows = fixes_rows(self.circular) if chooses is None else chooses.fixed_rows
+
+        def each(part: Any) -> Any:
+            if not _lies_on(part, size):
+                return part
+            return repeated(part.reshape(len(part), -1, *size), image, start, fixed_rows, repeats).view_as(part)
+
+        return output if repeats is None else tree_map(each, output)
 
 
 def canonicalize(model: nn.Module, dense: bool | str | Back = False, circular: str = "both") -> Canonicalize:
@@ -129,7 +151,8 @@ def canonicalize(model: nn.Module, dense: bool | str | Back = False, circular: s
 
     Shift law: ``f(S x) == f(x)``, or ``f(S x) == S f(x)`` for dense output of the image's size, bit for bit. A map of
     stride s can only be rolled by whole cells: there the law holds for shifts by multiples of s, and for every shift
-    with ``dense="pixel"``.
+    with ``dense="pixel"``. Of an image that repeats under a shift it holds up to a period where the map is smaller,
+    where it comes from a function of yours or out of a compiled or captured graph, and where masks are given.
 
     Args:
         model: takes images ``[B, C, H, W]`` first, or as ``pixel_values``; further arguments are passed on. With

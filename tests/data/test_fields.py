@@ -175,9 +175,41 @@ def test_variables_are_channels_by_name(by_xarray, states, axes, ending):
     assert np.array_equal(source.states, states if axes == 4 else states[:1])
 
 
-def test_variables_of_several_shapes_are_refused(by_xarray, states):
-    with pytest.raises(ValueError, match=r"mask \(8, 6\), t \(4, 8, 6\)"):
+def test_variables_on_several_axes_are_refused(by_xarray, states):
+    with pytest.raises(ValueError, match=r"mask \(row, column\), t \(time, row, column\)"):
         by_xarray({"t": states[:, 0, 0], "mask": states[0, 0, 0]}, ".zarr")
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        ("time", "level", "latitude", "longitude"),
+        ("date", "member", "lat", "lon"),
+        ("Time", "Longitude", "latitude"),
+        ("longitude", "time", "y"),
+    ],
+)
+def test_axes_in_another_order_are_refused(tmp_path, dims):
+    """Levels were taken for times, and longitudes for rows."""
+    values = np.zeros(range(4, 4 + len(dims)), np.float32)
+    xarray.Dataset({"u": (dims, values)}).to_netcdf(tmp_path / "era.nc")
+    with pytest.raises(ValueError, match=rf"\({', '.join(dims)}\): needs variables of \[time, row, column\]"):
+        open_fields(tmp_path / "era.nc")
+
+
+def test_forecasts_are_trajectories(tmp_path, states):
+    """Each from its first time on, by the steps that follow."""
+    dims = ("time", "prediction_timedelta", "latitude", "longitude")
+    xarray.Dataset({"u": (dims, states[:, :, 0])}).to_netcdf(tmp_path / "forecasts.nc")
+    assert np.array_equal(open_fields(tmp_path / "forecasts.nc").states, states[:, :, :1])
+
+
+def test_variables_with_axes_in_several_orders_are_refused(tmp_path):
+    square = np.zeros((4, 8, 8), np.float32)
+    given = {"u": (("time", "x", "y"), square), "v": (("time", "y", "x"), square)}
+    xarray.Dataset(given).to_netcdf(tmp_path / "flow.nc")
+    with pytest.raises(ValueError, match=r"u \(time, x, y\), v \(time, y, x\)"):
+        open_fields(tmp_path / "flow.nc")
 
 
 def test_a_real_climatology(tmp_path):

@@ -341,6 +341,7 @@ def test_a_field_net_saved_and_loaded(tmp_path, name):
         (segmenter, lambda net: net(IMAGE, torch.zeros(1, 16, 16).long()), ValueError, "one label per pixel"),
         (field_net, lambda net: net(torch.randn(1, 2, 33, 32)), ValueError, "multiple"),
         (field_net, lambda net: net(torch.randn(1, 3, 32, 32)), ValueError, "made for 2"),
+        (field_net, lambda net: net(FIELD[0]), ValueError, r"needs \[B, 2, H, W\]"),
         (field_net, lambda net: net(FIELD.long()), TypeError, "floating-point"),
         (field_net, lambda net: net(torch.full((1, 2, 32, 32), torch.nan)), ValueError, "NaN or infinity"),
         (field_net, lambda net: FieldNet("a_swin_mini", 2, 3, residual=True), ValueError, "as many out as in"),

@@ -377,7 +377,7 @@ def test_fields_that_do_not_fit_are_refused(tmp_path, flows):
         (FIELDS, {"model__name": "transformers/swin", "model__arguments": "{dim: 8}"}, "does not know dim"),
         (FIELDS, {**TRANSFORMERS, "model__arguments": "{}"}, "grid_drop_rate with a fixed grid"),
         (FIELDS, {"data__path": "nowhere"}, "there are no fields at nowhere"),
-        (FIELDS, {"data__holdout": 0.9}, "leaves none"),
+        (FIELDS, {"data__holdout": 0.9}, "leaves none; needs .* such as test.npy"),
     ],
 )
 def test_what_cannot_work_is_reported_before_the_first_step(tmp_path, data, task, changes, message):

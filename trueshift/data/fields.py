@@ -1,5 +1,6 @@
 """Fields that change in time, such as simulations: pairs of states one step apart, from NumPy files or by xarray."""
 
+import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from .subset import spread
 
 AXES = "[trajectory, time, channel, row, column]"
 _BY_XARRAY = (".zarr", ".nc", ".nc4", ".netcdf")
+_NAMED = {-3: "time|date|step|^t$", -2: "^[nr]?lat", -1: "^[nr]?lon"}  # what stands there, where names say so
 _TIMES = 64  # that are in memory together for statistics: a climate is one long trajectory
 ENDINGS = (".npy", ".npz", *_BY_XARRAY)
 _DAMAGES = (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile)
@@ -125,7 +127,7 @@ def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
         where: a file, or a folder with one per split, such as ``train.npy`` and ``test.npy``. ``.npy`` is
             memory-mapped; an ``.npz`` has one array, or one per split; ``.zarr`` and ``.nc`` are read into memory by
             xarray, their variables as channels in the order of their names, each [time, row, column] or
-            [trajectory, time, row, column].
+            [trajectory, time, row, column]; other orders are refused where the axes' names show them.
         split: ``"train"`` or ``"test"``; ignored for a file with one array.
     """
     check_split(split)
@@ -174,13 +176,20 @@ def _read_by_xarray(path: Path) -> np.ndarray:
         ) from error
     with data:
         # a store has no order of its own, and two splits must have the same
-        variables = {name: np.asarray(data[name].values) for name in sorted(data.data_vars)}
-    shapes = {name: values.shape for name, values in variables.items()}
-    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) not in (3, 4):
-        given = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "none"
-        raise ValueError(
-            f"the variables of {path} ({given}) do not fit together: needs some of one shape, [time, row, column] or "
-            "[trajectory, time, row, column]"
-        )
-    states = np.stack(list(variables.values()), -3)
+        names = sorted(data.data_vars)
+        _check_axes(path, {name: [str(axis) for axis in data[name].dims] for name in names})
+        states = np.stack([np.asarray(data[name].values) for name in names], -3)
     return states if states.ndim == 5 else states[None]
+
+
+def _check_axes(path: Path, axes: dict[str, list[str]]) -> None:
+    """Refuse variables on different axes, and axes whose names say that they are in another order."""
+    first = next(iter(axes.values()), [])
+    named = [[bool(re.search(name, axis.lower())) for axis in first] for name in _NAMED.values()]
+    alike = len(first) in (3, 4) and all(other == first for other in axes.values())
+    if not alike or any(any(found) and not found[place] for place, found in zip(_NAMED, named, strict=True)):
+        given = ", ".join(f"{name} ({', '.join(each)})" for name, each in axes.items()) or "none"
+        raise ValueError(
+            f"the variables of {path} have the axes {given}: needs variables of [time, row, column] or of [trajectory, "
+            "time, row, column], latitudes as rows, longitudes as columns and each level a variable of its own"
+        )

@@ -3,17 +3,15 @@
 from dataclasses import asdict, fields, replace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
+from ..layers.tokenize import check_image
 from ..models.backbone import Backbone
 from ..models.config import check_one_grid
 from ..models.hub import HubModel, saved_cfg
 from ..models.registry import create_model
-from ..ops.geometry.grid import TokenGrid
-from ..ops.geometry.periodic import may_repeat, repeat_one_period
+from ..ops.geometry.periodic import whether_repeating
 from ..ops.geometry.shift import Pair
-from ..ops.selection.exact import within_graph
 from ..utils.async_copy import AsyncCopy
 
 
@@ -88,23 +86,15 @@ class DenseModel(HubModel):
         return model
 
     def whether_repeating(self, images: Tensor) -> AsyncCopy | None:
-        """Copied from the device while the network runs; not within a graph, which cannot wait for it."""
-        return AsyncCopy(may_repeat(images)) if self.framed and not within_graph(images) else None
+        """Asked where the frame is chosen, see :mod:`trueshift.ops.geometry.periodic`; what is no image is refused."""
+        check_image(images, self.encoder.in_chans, self.size_multiple)
+        return whether_repeating(images) if self.framed else None
 
 
 def own_config(kind: type, count: int, arguments: dict[str, Any]) -> Any:
     """The configuration of the parts behind a backbone, with its fields taken out of all arguments."""
     own = {field.name for field in fields(kind)} & arguments.keys()
     return kind(count, **{key: arguments.pop(key) for key in own})
-
-
-def repeated(moved: Tensor, images: Tensor, grid: TokenGrid, repeats: AsyncCopy | None) -> Tensor:
-    """Maps of images that repeat, made to repeat as well."""
-    if repeats is None or not len(which := repeats.numpy().nonzero()[0]):
-        return moved
-    at = torch.from_numpy(which).to(moved.device)
-    repeated = repeat_one_period(moved[at], images[at], grid.origin[at], grid.fixed_rows)
-    return moved.index_copy(0, at, repeated)
 
 
 def without_classifier(backbone: str | Backbone, pretrained: bool, arguments: dict[str, Any]) -> Backbone:

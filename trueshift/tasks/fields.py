@@ -15,11 +15,12 @@ from ..models.foreign import library_of, unwrapped
 from ..models.hub import BUILDERS
 from ..models.stage import Mlp, init_linear
 from ..ops.geometry.grid import Tokens
+from ..ops.geometry.periodic import repeated
 from ..ops.geometry.resample import start_at
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from ..ops.nn.conv import conv_tokens
 from .adapted import LIBRARY, AdaptedEncoder
-from .dense import DenseModel, own_config, repeated, without_classifier
+from .dense import DenseModel, own_config, without_classifier
 
 ARCHITECTURE = "fieldnet"  # in config.json
 
@@ -131,9 +132,10 @@ class FieldDecoder(nn.Module):
 class FieldNet(DenseModel):
     """Encoder and decoder for dense regression on periodic fields, such as a step of a simulation or of the weather.
 
-    Shift law: ``net(S x) == S net(x)``, bit for bit, on an adaptive or anchored backbone and in evaluation mode. On
-    other ordinary backbones it is the ordinary network, with circular padding. In a compiled or captured graph the law
-    holds up to a period of the field, where it has one (:mod:`trueshift.ops.geometry.periodic`).
+    Shift law: ``net(S x) == S net(x)``, bit for bit, on an anchored backbone, as adaptive ones are, and in evaluation
+    mode; on one with ``circular="width"`` for shifts of columns. On another ordinary backbone it is the ordinary
+    network, with circular padding. In a compiled or captured graph the law holds up to a period of the field, where it
+    has one (:mod:`trueshift.ops.geometry.periodic`).
 
     Args:
         backbone: the name of one of ours, ``"transformers/swin"`` or ``"transformers/swinv2"``; a
@@ -178,7 +180,8 @@ class FieldNet(DenseModel):
         out = self.decoder(features).permute(0, 3, 1, 2)
         if self.adaptive:
             grid = features[-1].grid
-            out = repeated(circular_shift(out, -grid.origin, IMAGE_DIMS), x, grid, repeats)
+            moved = circular_shift(out, -grid.origin, IMAGE_DIMS)
+            out = repeated(moved, x, grid.origin, grid.fixed_rows, repeats)
         return x + out if self.config.residual else out
 
     @property

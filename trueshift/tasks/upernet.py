@@ -14,8 +14,9 @@ from ..models.config import PLACES
 from ..models.hub import BUILDERS
 from ..ops.geometry.grid import TokenGrid
 from ..ops.geometry.interpolate import enlarge, enlarge_from
+from ..ops.geometry.periodic import repeated
 from ..ops.geometry.shift import IMAGE_DIMS, circular_shift
-from .dense import DenseModel, own_config, repeated, without_classifier
+from .dense import DenseModel, own_config, without_classifier
 from .pyramid import BINS, ConvNormRelu, UperNetDecoder
 
 ARCHITECTURE = "upernet"  # in config.json
@@ -131,7 +132,8 @@ class UperNet(DenseModel):
         repeats = self.whether_repeating(images) if masks is None else None
         logits, auxiliary, grid = self.in_own_frame(images)
         if masks is None:
-            return repeated(self._in_image_frame(logits, grid), images, grid, repeats)
+            maps = self._in_image_frame(logits, grid)
+            return repeated(maps, images, grid.origin, grid.fixed_rows, repeats)
         if masks.shape != (images.shape[0], *images.shape[2:]):
             given = f"masks of shape {tuple(masks.shape)} for images of {tuple(images.shape)}"
             raise ValueError(f"{given}: needs one label per pixel")

@@ -5,10 +5,12 @@ differ. Of such images one period is taken, the one the frame begins with, and r
 """
 
 import torch
-from jaxtyping import Bool, Float, Int, Int64, Shaped
+from jaxtyping import Bool, Int, Int64, Shaped
 from torch import Tensor
 
+from ...utils.async_copy import AsyncCopy
 from ..selection.content_hash import origin_keys
+from ..selection.exact import within_graph
 from .shift import IMAGE_DIMS, circular_shift
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -25,6 +27,11 @@ def may_repeat(image: Shaped[Tensor, "B C H W"]) -> Bool[Tensor, " B"]:
     return _periodic(rows) | _periodic(columns)
 
 
+def whether_repeating(image: Shaped[Tensor, "B C H W"]) -> AsyncCopy | None:
+    """The same, copied from the device while a network runs; not within a graph, which cannot wait for it."""
+    return None if within_graph(image) else AsyncCopy(may_repeat(image))
+
+
 def _periodic(sums: Int64[Tensor, "B N"]) -> Bool[Tensor, " B"]:
     length = sums.shape[1]
     primes = [n for n in range(2, length + 1) if length % n == 0 and all(n % m for m in range(2, n))]
@@ -35,11 +42,11 @@ def _periodic(sums: Int64[Tensor, "B N"]) -> Bool[Tensor, " B"]:
 
 
 def repeat_one_period(
-    maps: Float[Tensor, "B D H W"],
+    maps: Shaped[Tensor, "B D H W"],
     image: Shaped[Tensor, "B C H W"],
     origin: Int[Tensor, "B 2"],
     fixed_rows: bool = False,
-) -> Float[Tensor, "B D H W"]:
+) -> Shaped[Tensor, "B D H W"]:
     """Maps of an image's pixels, with every pixel taking the value of the first one, from ``origin`` on, like it.
 
     An image that does not repeat keeps its map as it is.
@@ -63,3 +70,17 @@ def repeat_one_period(
     first = first.view(len(lines), 1, *lines.shape[2:])
     repeated = lines.gather(-1, first.expand_as(lines)).view_as(maps)
     return circular_shift(repeated, -origin, IMAGE_DIMS)
+
+
+def repeated(
+    maps: Shaped[Tensor, "B D H W"],
+    images: Shaped[Tensor, "B C H W"],
+    origin: Int[Tensor, "B 2"],
+    fixed_rows: bool,
+    repeats: AsyncCopy | None,
+) -> Shaped[Tensor, "B D H W"]:
+    """:func:`repeat_one_period` for the images of which :func:`whether_repeating` said that they may repeat."""
+    if repeats is None or not len(which := repeats.numpy().nonzero()[0]):
+        return maps
+    at = torch.from_numpy(which).to(maps.device)
+    return maps.index_copy(0, at, repeat_one_period(maps[at], images[at], origin[at], fixed_rows))

@@ -49,7 +49,10 @@ def open_field_data(config: TrainConfig) -> FieldData:
         count = train.states.shape[0]
         out = max(1, round(count * wanted.holdout))
         if out >= count:
-            raise ValueError(f"{train.title} has {count} trajectories: holding out {wanted.holdout:g} leaves none")
+            raise ValueError(
+                f"{train.title} has {count} trajectories: holding out {wanted.holdout:g} leaves none; needs more, or "
+                "the last times in a file of their own, such as test.npy"
+            )
         train, test = train.take(slice(count - out)), train.take(slice(count - out, None))
     else:
         test = open_fields(wanted.path, wanted.test_split)
