@@ -70,6 +70,12 @@ def update(check: bool, only: str | None) -> int:
     return int(check and bool(stale))
 
 
+def words_of(table: str) -> list[str]:
+    """The command of a table, as Python takes it: as a module, since a file would not find the others."""
+    program, *words = shlex.split(TABLES[table].command)
+    return ["-m", f"benchmarks.{program.removesuffix('.py').replace('/', '.')}", *words]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -82,17 +88,15 @@ def main() -> int:
     if options and given.command != "run":
         parser.error(f"unknown: {' '.join(options)}")
     if given.command == "run":
-        program, *words = shlex.split(TABLES[given.table].command)
-        module = f"benchmarks.{program.removesuffix('.py').replace('/', '.')}"
-        return subprocess.run([sys.executable, "-m", module, *words, *options], cwd=ROOT).returncode
+        return subprocess.run([sys.executable, *words_of(given.table), *options], cwd=ROOT).returncode
     if given.command == "import":
         found = [json.loads(path.read_text()) for path in sorted(given.folder.rglob("*_seed*.json"))]
         store.take_in(found)
         print(f"{len(found)} files imported")
         return 0 if found else 1
     if given.command == "list":
-        for name, table in TABLES.items():
-            print(f"{name}: python benchmarks/{table.command}")
+        for name in TABLES:
+            print(f"{name}: python {shlex.join(words_of(name))}")
         return 0
     return update(given.command == "check", given.table)
 

@@ -75,6 +75,16 @@ def test_every_table_of_the_documents_is_in_the_manifest_and_the_reverse():
         assert (ROOT / "benchmarks" / table.command.split()[0]).is_file(), name
 
 
+def test_commands_are_listed_as_a_shell_takes_them(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["bench.py", "list"])
+    assert bench.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [*TABLES]
+    assert not [line for line in lines if re.search(r"\s[^\s']*[*?]", line)]
+    words = "python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' 'shipped/*'"
+    assert any(line.startswith(f"small_summary: {words}") for line in lines)
+
+
 def read(document):
     return (ROOT / document).read_text()
 

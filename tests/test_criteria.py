@@ -1,5 +1,8 @@
 """Criteria: the paper's, none, a learned one and a user's own."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from layer_zoo import Busiest
@@ -78,6 +81,17 @@ def test_the_norm_of_the_input_chooses():
     values[0, 1::2, ::2] += 1
     tokens = ts.Tokens(values, ts.TokenGrid((2, 2), torch.zeros(1, 2, dtype=torch.int64), (8, 12)))
     assert ts.AdaptiveMerge(8, criterion=ts.InputNorm()).choose(tokens).offset.tolist() == [[1, 0]]
+
+
+def test_the_criterion_of_the_document_chooses_in_every_layer_that_has_it():
+    """Windows cannot be chosen by a sum that is linear in their energy: rounding would."""
+    document = Path(__file__).parents[1] / "docs/criterion.md"
+    program, names = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL), {}
+    exec("\n".join(program[:2]), names)
+    for network in (names["model"], names["merges"]):
+        decisions = ts.explain(network, photos()).decisions
+        assert len(decisions) == 6
+        assert all(bool((decision.margin > 2**-20).all()) for decision in decisions)
 
 
 def test_a_criterion_without_scores_says_what_it_needs():

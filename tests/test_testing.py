@@ -71,6 +71,17 @@ def test_accepts_tokens_lists_and_tokens_as_input():
         assert_equivariant(ts.AdaptiveMerge(6, criterion=ts.FixedOffset()), tokens)
 
 
+@pytest.mark.parametrize("criterion", [ts.MaxNorm(), ts.Spot()])
+def test_anchored_tokens_may_move_and_their_spot_moves_along(criterion):
+    images = torch.stack(list(hostile_images(32).values()))
+    tokens = ts.AdaptiveTokenize(3, 16, 2, criterion=criterion)(images)
+    assert tokens.grid.anchored
+    merge = ts.AdaptiveMerge(16, criterion=criterion)
+    assert_equivariant(merge, tokens, tolerance=1e-5)
+    with pytest.raises(AssertionError, match="does not hold"):
+        assert_equivariant(ts.AdaptiveMerge(16, criterion=ts.FixedOffset()), tokens, tolerance=1e-5)
+
+
 def test_class_tokens_and_tokens_before_a_norm_are_given_and_compared():
     grid = ts.TokenGrid((4, 4), torch.tensor([[1, 2], [3, 0]]), (32, 32))
     tokens = ts.Tokens(torch.ones(2, 8, 8, 6), grid, torch.rand(2, 1, 6), torch.rand(2, 8, 8, 6))

@@ -215,19 +215,19 @@ def test_a_full_disk_leaves_what_was_there_and_says_how_much_to_free(folder, mon
         folder.save(big)
     assert caught.value.errno == errno.ENOSPC
     assert f"the checkpoint of step {step} could not be written" in str(caught.value)
-    assert "the last whole one is step_00000010: free about 20 MiB" in str(caught.value)
+    assert "the last whole checkpoint is step_00000010: free about 20 MiB" in str(caught.value)
     assert [path.name for path in folder.path.iterdir()] == ["step_00000010"]
     assert same(vars(folder.newest()[0]), vars(before))
 
 
 def test_a_full_disk_is_known_by_its_free_bytes_too(folder, monkeypatch):
     monkeypatch.setattr("torch.save", Mock(side_effect=RuntimeError("PytorchStreamWriter failed writing file data/1")))
-    with pytest.raises(OSError, match=r"Input/output error.*there is none yet") as caught:
+    with pytest.raises(OSError, match=r"Input/output error.*there is no checkpoint yet") as caught:
         folder.save(snapshot())
     assert caught.value.errno == errno.EIO
     usage = shutil.disk_usage(folder.path)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=4096))
-    with pytest.raises(OSError, match="there is none yet: free about 1 MiB") as caught:
+    with pytest.raises(OSError, match="there is no checkpoint yet: free about 1 MiB") as caught:
         folder.save(snapshot())
     assert caught.value.errno == errno.ENOSPC
     assert not list(folder.path.iterdir())
@@ -239,7 +239,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(folder, monkeypatch, first)
         folder.save(snapshot(10))
     # a mounted folder that is read only, for root too
     monkeypatch.setattr("pathlib.Path.mkdir", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
-    last = "there is none yet" if first else "the last whole one is step_00000010"
+    last = "there is no checkpoint yet" if first else "the last whole checkpoint is step_00000010"
     with pytest.raises(OSError, match=f"Read-only file system.*{last}: make the folder writable") as caught:
         folder.save(snapshot(20))
     assert str(folder.path) in str(caught.value)

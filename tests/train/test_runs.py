@@ -15,12 +15,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 from training_runs import RANDOM, TRANSFORMERS, Run, log, losses, run_here, same, tiny, tiny_words, weights
 
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
 from trueshift.criteria import LearnedScore
 from trueshift.eval.models.load import load_eval_model
+from trueshift.models import hub
 from trueshift.train import Diverged, checkpoint, task, train
 from trueshift.train import trainer as loop
 from trueshift.train.checkpoint import CheckpointFolder
@@ -197,6 +199,25 @@ def test_a_full_disk_and_a_damaged_checkpoint_cost_nothing_but_time(tmp_path, wh
     (saved[-1] / "model.safetensors").write_bytes(b"cut off")
     assert train(config) == 0
     assert "not a whole checkpoint" in capsys.readouterr().out
+    assert same(weights(whole), weights(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["best", "final"])
+def test_a_disk_that_is_full_for_weights_is_reported_as_for_checkpoints(tmp_path, whole, monkeypatch, capsys, name):
+    write = hub.save_file
+
+    def disk_is_full(tensors, path, **more):
+        if path.parent.parent.name == name:
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        return write(tensors, path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hub, "save_file", disk_is_full)
+        last = {"best": "there is no checkpoint yet", "final": "the last whole checkpoint is step_"}[name]
+        with pytest.raises(OSError, match=f"weights of {name} could not be .*No space left.*{last}.*: free") as caught:
+            train(tiny(tmp_path))
+    assert caught.value.errno == errno.ENOSPC
+    assert train(tiny(tmp_path)) == 0
     assert same(weights(whole), weights(tmp_path))
 
 

@@ -227,7 +227,7 @@ AT_LEAST = {
     "log.every_steps data.img_size",
     0: "checkpoint.every_steps data.workers data.limit seed max_steps schedule.warmup_epochs schedule.cooldown_epochs "
     "schedule.warmup_lr schedule.min_lr schedule.steps schedule.warmup_steps optimizer.lr_batch_size "
-    "optimizer.clip_grad optimizer.lr",
+    "optimizer.clip_grad optimizer.lr augment.mixup augment.cutmix augment.color_jitter",
 }
 TOO_LOW = [
     ({name: least - 1}, f"{name} is {least - 1}: needs at least {least}")

@@ -37,7 +37,7 @@ def assert_equivariant(module: Module, x: Tensor | Tokens | None = None, **optio
         module: takes an image batch ``[B, C, H, W]`` or :class:`Tokens`; gives Tokens, dense maps ``[B, D, H, W]``, or
             a list or tuple of these.
         x: what to shift; hostile images of ``channels`` and ``size`` if not given. Every image of the batch moves
-            on its own.
+            on its own. Tokens are given as not anchored, since a layer may take it that anchored ones never move.
     """
     _assert_law(True, module, x, **options)
 
@@ -161,7 +161,10 @@ def _shift(x: Tensor | Tokens, offset: Tensor) -> Tensor | Tokens:
     if isinstance(x, Tensor):
         return circular_shift(x, offset, IMAGE_DIMS)
     before_norm = None if x.before_norm is None else circular_shift(x.before_norm, offset)
-    return replace(x, values=circular_shift(x.values, offset), before_norm=before_norm)
+    # what is moved is in no frame that its content chose, and a spot moves along
+    pixels = offset * torch.tensor(x.grid.stride, device=offset.device)
+    grid = replace(x.grid, anchored=False, spot=None if x.grid.spot is None else x.grid.spot - pixels)
+    return replace(x, values=circular_shift(x.values, offset), grid=grid, before_norm=before_norm)
 
 
 def _offsets(shifts: int | str, batch: int, size: Pair, seed: int) -> Iterator[Tensor]:

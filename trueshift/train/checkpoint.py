@@ -10,11 +10,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -53,37 +55,50 @@ class CheckpointFolder:
         """Write a checkpoint; once it is whole, remove old ones."""
         target = self.path / f"step_{snapshot.step:08d}"
         draft = self.path / f".draft-{target.name}"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for left in self.path.glob(".draft-*"):  # by a killed process
-                shutil.rmtree(left, ignore_errors=True)
-            _write(snapshot, draft)
-            aside = target.with_suffix(".replaced")  # an older checkpoint of the same step, removed only afterwards
-            if target.exists():
+        needed = sum(value.nbytes for value in snapshot.weights.values()) * (4 if snapshot.average else 3)
+        with self.reporting(f"the checkpoint of step {snapshot.step}", self.path, needed):
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                for left in self.path.glob(".draft-*"):  # by a killed process
+                    shutil.rmtree(left, ignore_errors=True)
+                _write(snapshot, draft)
+                aside = target.with_suffix(".replaced")  # an older checkpoint of the same step, removed only afterwards
+                if target.exists():
+                    shutil.rmtree(aside, ignore_errors=True)
+                    os.replace(target, aside)
+                os.replace(draft, target)
+                _sync(self.path)
                 shutil.rmtree(aside, ignore_errors=True)
-                os.replace(target, aside)
-            os.replace(draft, target)
-            _sync(self.path)
-            shutil.rmtree(aside, ignore_errors=True)
-        except OSError as error:
-            before = self.all()
-            last = f"the last whole one is {before[-1].name}" if before else "there is none yet"
-            need = sum(value.nbytes for value in snapshot.weights.values()) * (4 if snapshot.average else 3) / 2**20
-            full = error.errno == errno.ENOSPC
-            remedy = f"free about {max(1, need):.0f} MiB" if full else "make the folder writable"
-            raise OSError(
-                error.errno,
-                f"the checkpoint of step {snapshot.step} could not be written to {self.path} "
-                f"({os.strerror(error.errno or errno.EIO)}); {last}: {remedy} and start again with the same command",
-            ) from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
         there = self.all()
         here = there.index(target)
         # later ones belong to steps that are made again
         for other in [*there[: max(0, here + 1 - self.keep)], *there[here + 1 :]]:
             shutil.rmtree(other, ignore_errors=True)
         return target
+
+    @contextmanager
+    def reporting(self, what: str, folder: Path, needed: int) -> Iterator[None]:
+        """Errors of the system while a run writes, with the checkpoint to resume from and what to do.
+
+        Args:
+            what: is written into ``folder``.
+            needed: bytes that it takes.
+        """
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            code = _system_error(error, folder).errno or errno.EIO
+            before = self.all()
+            last = f"the last whole checkpoint is {before[-1].name}" if before else "there is no checkpoint yet"
+            full = f"free about {max(1, needed / 2**20):.0f} MiB"
+            remedy = full if code == errno.ENOSPC else "make the folder writable"
+            raise OSError(
+                code,
+                f"{what} could not be written to {folder} ({os.strerror(code)}); {last}: {remedy} and start again "
+                "with the same command",
+            ) from error
 
     def newest(self) -> tuple[Snapshot | None, list[str]]:
         """The newest whole checkpoint, if any, and what is wrong with newer ones."""
@@ -106,15 +121,22 @@ def _write(snapshot: Snapshot, folder: Path) -> None:
         torch.save(snapshot.state, folder / _STATE)
     except OSError:
         raise
-    except Exception as error:  # torch and safetensors hide the system's error
-        full = shutil.disk_usage(folder).free < 1 << 20 or "No space left" in str(error)
-        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
+    except Exception as error:
+        raise _system_error(error, folder) from error
     files = {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
     for name in files:
         _sync(folder / name)
     about = {**{name: getattr(snapshot, name) for name in _VALUES}, "files": files}
     write_whole(folder / _ABOUT, json_text({**about, "digest": _digest_of(about)}))
     _sync(folder)
+
+
+def _system_error(error: Exception, folder: Path) -> OSError:
+    """The system's error, which torch and safetensors hide."""
+    if isinstance(error, OSError):
+        return error
+    full = shutil.disk_usage(folder).free < 1 << 20 or "No space left" in str(error)
+    return OSError(errno.ENOSPC if full else errno.EIO, str(error))
 
 
 def read_checkpoint(folder: Path) -> Snapshot:

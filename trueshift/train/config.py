@@ -383,7 +383,8 @@ _AT_LEAST = {
     "log.every_steps data.img_size segmentation.multiple",
     0: "schedule.steps schedule.warmup_epochs schedule.warmup_steps schedule.cooldown_epochs schedule.warmup_lr "
     "schedule.min_lr optimizer.lr_batch_size optimizer.lr optimizer.weight_decay optimizer.clip_grad "
-    "checkpoint.every_steps data.workers data.limit evaluate.limit augment.pad_crop augment.consistency max_steps",
+    "checkpoint.every_steps data.workers data.limit evaluate.limit augment.pad_crop augment.color_jitter augment.mixup "
+    "augment.cutmix augment.consistency max_steps",
 }
 _SHARES = (
     "augment.flip augment.vertical_flip augment.circular_shift augment.erasing augment.mix_probability "

@@ -315,7 +315,7 @@ class Trainer:
         if best.score > self.best:
             self.best = best.score
             if self.main:
-                self.task.save(candidates[name], self.folder / "best")
+                self._write(candidates[name], "best")
                 about = {"step": self.step, "epoch": self.epoch, "weights": name, **best.values}
                 write_whole(self.folder / "best" / "measured.json", json_text(about))
         return True
@@ -323,6 +323,11 @@ class Trainer:
     def _candidates(self) -> dict[str, nn.Module]:
         """The networks to measure and to write."""
         return {"model": self.network} | ({"ema": self.average.module} if self.average else {})
+
+    def _write(self, model: nn.Module, name: str) -> None:
+        needed = sum(value.nbytes for value in model.state_dict().values())
+        with self.checkpoints.reporting(f"the weights of {name}", self.folder / name, needed):
+            self.task.save(model, self.folder / name)
 
     def _checkpoint_due(self) -> bool:
         every = self.config.checkpoint.every_steps
@@ -370,7 +375,7 @@ class Trainer:
         seconds = round(self._seconds(), 1)
         if self.main:
             for name, model in self._candidates().items():
-                self.task.save(model, self.folder / ("final" if name == "model" else f"final_{name}"))
+                self._write(model, "final" if name == "model" else f"final_{name}")
         summary: dict[str, Any] = {
             **circumstances(self.config.seed, ("trueshift", "torch", "timm", "accelerate")),
             "config": self.config.to_dict(),
