@@ -14,20 +14,23 @@ FAMILIES = ("swin", "swinv2", "cvt", "mvitv2")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_mean_over_grids_is_exact_and_is_the_mean(family):
+@pytest.mark.parametrize("criterion", ["max_norm", "spot"])
+def test_a_mean_over_grids_is_exact_and_is_the_mean(family, criterion):
     torch.manual_seed(0)
-    network = trueshift.create_model(f"a_{family}_mini", **narrow(family)).eval()
+    sizes = {**narrow(family), "criterion": criterion}
+    network = trueshift.create_model(f"a_{family}_mini", **sizes).eval()
     model = trueshift.mean_over_grids(network, 4)
     image = torch.cat([torch.rand(1, 3, 32, 32), hostile_images(32)["one bright pixel"][None]])
     with torch.no_grad():
         logits = model(image)
         shifted = model(torch.stack([image[0].roll((5, 2), (1, 2)), image[1].roll((31, 1), (1, 2))]))
         assert torch.equal(shifted, logits)
-        same = trueshift.create_model(f"a_{family}_mini", **narrow(family), grids=4).eval()
+        same = trueshift.create_model(f"a_{family}_mini", **sizes, grids=4).eval()
         same.load_state_dict(network.state_dict())
         assert torch.equal(same(image), logits)
-        chosen = network.patch_embed.choose(image).offset
-        each = [network(image, start=chosen + away) for away in displacements(4, model.stride)]
+        chosen = network.patch_embed.choose(image)
+        start = chosen.offset if chosen.spot is None else chosen.spot
+        each = [network(image, start=start + away) for away in displacements(4, model.stride)]
         torch.testing.assert_close(logits, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(each[0], network(image), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(each[0], each[1])

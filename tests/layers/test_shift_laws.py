@@ -22,17 +22,11 @@ def all_images(size: int) -> torch.Tensor:
 
 
 CORE = ("tokenize", "align", "merge, norm before", "merge, convolution", "tokenize, overlapping", "stages")
-# the others are variations of these: fewer shifts in the default run, all of them in the slow one
-ALL_SHIFTS = ("anchor",)
 
 
-def slow_if(condition):
-    return [pytest.param(name, marks=pytest.mark.slow) if condition(name) else name for name in LAYERS]
-
-
-@pytest.mark.parametrize("name", slow_if(lambda name: name not in ALL_SHIFTS))
-def test_all_shifts_of_16_pixels(name):
-    assert_equivariant(build(name, 16), all_images(16), shifts="all")
+def test_all_shifts_of_16_pixels():
+    """Of one layer; the others have fewer shifts in the default run, all of them in the slow one."""
+    assert_equivariant(build("anchor", 16), all_images(16), shifts="all")
 
 
 @pytest.mark.slow
@@ -43,7 +37,7 @@ def test_all_shifts_of_32_pixels(name):
         assert_equivariant(build(name, 56), all_images(56), shifts="all")
 
 
-@pytest.mark.parametrize("name", slow_if(lambda name: name in ALL_SHIFTS))
+@pytest.mark.parametrize("name", LAYERS)
 def test_some_shifts_of_40_pixels(name):
     """As 56 no power of two, in half the time."""
     assert_equivariant(build(name, 40), all_images(40), shifts=6)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from model_checks import broken_pairs, everything, narrow, random_shifts
+from model_checks import narrow
 
 from trueshift import adapt, canonicalize, create_model
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
@@ -21,12 +21,6 @@ def images() -> torch.Tensor:
 def closed(name: str, **more):
     torch.manual_seed(0)
     return create_model(f"a_{name}", border="closed", num_classes=10, **narrow(name), **more).eval()
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_logits_do_not_change_and_features_move_with_the_image(name):
-    broken, _ = broken_pairs(everything(closed(name)), images(), random_shifts(images(), 3))
-    assert not broken
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,5 +1,7 @@
 """Logits do not change and features move with the image, bit for bit, in whole models."""
 
+from itertools import product
+
 import pytest
 import torch
 from model_checks import all_shifts, broken_pairs, everything, loss_and_gradients, narrow, perturb_norms, random_shifts
@@ -38,14 +40,10 @@ def assert_unmoved(model: ts.models.Backbone, images: torch.Tensor, shifts: int)
     assert not broken
 
 
-# one family here, all in the slow run; random shifts of all of them are tested below
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if "a_swin_mini" in name else pytest.mark.slow) for name in MINI]
-)
-def test_every_shift_of_a_photograph(name):
-    """Of narrow networks; the slow tests have them as they are."""
+def test_every_shift_of_a_photograph():
+    """In one family; in the slow run of all, and below random shifts."""
     image = photographs(32)["coffee"].expand(32, -1, -1, -1)
-    broken, pairs = broken_pairs(everything(small(name)), image, all_shifts(image))
+    broken, pairs = broken_pairs(everything(small("a_swin_mini")), image, all_shifts(image))
     assert pairs == 1024
     assert not broken
 
@@ -54,10 +52,8 @@ def test_every_shift_of_a_photograph(name):
 @pytest.mark.parametrize("name", MINI)
 @pytest.mark.parametrize("perturbed", [False, True])
 def test_every_shift_of_hostile_images(name, perturbed):
-    model = ts.create_model(name).eval()
-    if perturbed:
-        perturb_norms(model)
-    for image in some_images((32, 32), every=4):
+    model = small(name, perturbed)
+    for image in (*some_images((32, 32), every=4), photographs(32)["coffee"]):
         copies = image.expand(64, -1, -1, -1)
         broken, _ = broken_pairs(everything(model), copies, all_shifts(copies))
         assert not broken
@@ -71,11 +67,11 @@ def test_hostile_images(name, perturbed):
 
 @pytest.mark.slow  # test_same_as_reference moves one image of each
 @pytest.mark.parametrize(("name", "size"), PAPER.items())
-@pytest.mark.parametrize("perturbed", [False, True])
-def test_the_papers_sizes_over_200_pairs(name, size, perturbed):
+def test_the_papers_sizes_over_200_pairs(name, size):
+    """Fresh norms are tried above: what they tie does not depend on the size."""
     model, images = ts.create_model(name, img_size=size).eval(), some_images(size)
     assert 5 * len(images) >= 200
-    assert_unmoved(perturb_norms(model) if perturbed else model, images, 5)
+    assert_unmoved(perturb_norms(model), images, 5)
 
 
 @pytest.mark.parametrize("name", MINI)
@@ -85,11 +81,26 @@ def test_rectangular_images_and_bf16_autocast(name):
         assert_unmoved(small(name), some_images((32, 32), every=4), 2)
 
 
+OTHERWISE = [
+    {"border": "closed"},
+    {"criterion": "spot"},
+    {"criterion": "spot", "border": "closed"},
+    {"criterion": {"tokenize": "fixed"}, "anchor": True},
+    {"criterion": "fixed", "anchor": True, "border": "circular"},
+]
+
+
 @pytest.mark.parametrize(
-    "arguments", [{"cls_token": (False,) * 3}, {"cls_token": (True,) * 3, "global_pool": "avg"}], ids=str
+    ("name", "arguments"),
+    [
+        *product(MINI, OTHERWISE),
+        ("a_cvt_mini", {"cls_token": (False,) * 3}),
+        ("a_cvt_mini", {"cls_token": (True,) * 3, "global_pool": "avg"}),
+    ],
+    ids=str,
 )
-def test_class_tokens_in_other_stages(arguments):
-    assert_unmoved(small("a_cvt_mini", **arguments), some_images((32, 32), every=8), 2)
+def test_made_otherwise(name, arguments):
+    assert_unmoved(small(name, **arguments), some_images((32, 32), every=6), 2)
 
 
 @pytest.mark.parametrize("name", MINI)

@@ -17,26 +17,13 @@ import trueshift as ts
 from trueshift.models import registry
 from trueshift.models.registry import ALIASES
 
-# The small ones by default, the paper's among the slow; of larger ones test_same_as_reference runs every one once.
-SIZES = ("mini", "tiny_patch4", "tiny_window8", "cvt_13", "mvitv2_tiny")
-NAMES = [name for name in ts.list_models() if any(size in name for size in SIZES)]
-
-
-def slow_unless(*parts):
-    """All models, those slow whose names have not all of these parts."""
-    slow = {name for name in NAMES if not all(part in name for part in parts)}
-    return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in NAMES]
-    )
-
-
-every_model = slow_unless("mini")
-each_family = slow_unless("mini", "a_")  # what an ordinary network shares with its adaptive twin
+# others differ in numbers alone: test_same_as_reference.py runs every one, test_model_shift_laws.py those of the paper
+every_model = pytest.mark.parametrize("name", ts.list_models("*mini*"))
+each_family = pytest.mark.parametrize("name", ts.list_models("a_*mini*"))  # what an ordinary network shares with it
 
 
 def make(name: str, **arguments) -> tuple[ts.models.Backbone, torch.Tensor]:
-    sizes = narrow(name) if "mini" in name else {}
-    model = ts.create_model(name, num_classes=3, **sizes, **arguments).eval()
+    model = ts.create_model(name, num_classes=3, **narrow(name), **arguments).eval()
     return model, torch.randn(2, 3, *model.config.size)
 
 
@@ -136,7 +123,7 @@ def test_classifier_and_pooling(name):
         model.reset_classifier(2, "max")
 
 
-@pytest.mark.parametrize("name", ts.list_models("*mini*"))
+@every_model
 @torch.no_grad()
 def test_another_input_size(name):
     model, _ = make(name)

@@ -23,12 +23,6 @@ def scene():
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("more", [{}, {"border": "closed"}, {"grids": 4}], ids=str)
-def test_shift_law(name, more):
-    assert_invariant(made(name, **more), size=32, shifts=4)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_every_grid_starts_on_the_spot_while_the_camera_moves(name):
     model, (image, spot) = made(name, border="closed"), scene()
@@ -77,7 +71,8 @@ def test_without_a_spot_before_it_a_layer_looks_for_its_own(place, anchor):
 @in_own_process
 @torch.no_grad()
 def test_compiled_exported_and_saved(tmp_path):
-    model, image = made("a_swin_mini", border="closed"), torch.rand(2, 3, 32, 32)
+    sizes = {"depths": (1, 1), "num_heads": (1, 2), "embed_dim": 16}
+    model, image = made("a_swin_mini", border="closed", **sizes), torch.rand(2, 3, 32, 32)
     expected = model(image)
     torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(image), expected)
     torch.testing.assert_close(torch.export.export(model, (image,)).module()(image), expected)

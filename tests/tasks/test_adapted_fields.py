@@ -1,4 +1,4 @@
-"""FieldNet on adapted networks of transformers: fields move with their input, bit for bit."""
+"""FieldNet on adapted networks of transformers; that fields move with their input is in test_dense.py."""
 
 import json
 
@@ -30,22 +30,8 @@ def small(kind="swinv2", channels=2, **how):
     return perturb_norms(FieldNet(ts.adapt(swin(kind, channels), **how), channels, residual=True, **DECODER)).eval()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("criterion", ["fixed", "max_norm"])
-def test_fields_move_with_their_input(kind, criterion):
-    assert moved_wrongly(small(kind, criterion=criterion), some_fields(), 2) == 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_columns_alone(kind):
-    net, x = small(kind, circular="width"), some_fields((32, 64), every=3)
-    assert net.circular == "width"
-    assert moved_wrongly(net, x, 2, (0, 1)) == 0
-    assert moved_wrongly(net, x, 2, (1, 0)) > 0.3
-
-
 def test_an_ordinary_network_would_not_move(monkeypatch):
-    """So that the tests above can fail: the same weights without the frame."""
+    """So that those of test_dense.py can fail: the same weights without the frame."""
     net = small()
     monkeypatch.setattr(FrameConv, "anchor_offset", lambda self, candidates, offset: offset)
     assert moved_wrongly(net, some_fields(every=4), 2) > 0.5
@@ -104,20 +90,12 @@ def test_one_by_name(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_weight_learns(kind):
-    net, x = small(kind).train(), torch.randn(2, 2, 32, 32)
-    found = []
-    for enable in (False, True):
-        net.zero_grad()
-        net.set_grad_checkpointing(enable)
-        (net(x) ** 2).mean().backward()
-        assert not [name for name, weight in net.named_parameters() if weight.grad is None]
-        found.append([weight.grad.clone() for weight in net.parameters()])
-    torch.testing.assert_close(*found)
+def test_weights_in_groups(kind):
+    net = small(kind)
     for coarse, depth in ((True, 4), (False, 5)):  # embedding, 3 stages or 4 blocks; others go with the last
         groups = group_parameters(net, net.group_matcher(coarse))
         assert len(groups) == depth
-        assert sum(map(len, groups.values())) == len(found[0])
+        assert sum(map(len, groups.values())) == len(list(net.parameters()))
     assert any("logit_scale" in name for name in net.no_weight_decay()) == (kind == "swinv2")
 
 
@@ -156,8 +134,6 @@ def test_saved_and_loaded(tmp_path, how):
         (lambda: FieldNet("transformers/swin", grid_drop_rate=0.5), ValueError, "e.g. criterion='max_norm'"),
         (lambda: FieldNet(ts.adapt(hf.ViTModel(hf.ViTConfig(num_hidden_layers=1)))), TypeError, "adapted SwinModel"),
         (lambda: ts.revert(small()), TypeError, "a FieldNet cannot be reverted: needs trueshift's own backbones"),
-        (lambda: small()(torch.randn(1, 2, 36, 32)), ValueError, "multiple"),
-        (lambda: small()(torch.full((1, 2, 32, 32), torch.nan)), ValueError, "NaN or infinity"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, error, message, our_errors):

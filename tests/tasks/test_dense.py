@@ -5,8 +5,10 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.nn.functional as F
+from foreign_models import SWIN
 from model_checks import narrow, perturb_norms, random_shifts
 from test_model_shift_laws import some_images
+from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift import CircularConv2d, FieldNet, TokenGrid, Tokens, UperNet, circular_shift
@@ -19,6 +21,8 @@ from trueshift.tasks.pyramid import PyramidPooling, UperNetDecoder
 from trueshift.testing import hostile_images, photographs
 
 MINI = ts.list_models("a_*mini*")
+THEIRS = ["transformers/swin", "transformers/swinv2"]
+SMALL_SWIN = {**SWIN, "depths": [1, 2, 1], "num_heads": [1, 2, 2], "drop_path_rate": 0.0}
 IMAGE, FIELD = torch.rand(1, 3, 32, 32), torch.randn(1, 2, 32, 32)
 PAPER = {"a_swin_tiny": 224, "a_swinv2_tiny": 256, "a_cvt_13": 224, "a_mvitv2_tiny": 224}
 
@@ -30,7 +34,9 @@ def segmenter(name, classes=5, **arguments):
 
 
 def field_net(name, in_chans=2, *more, **arguments):
-    return perturb_norms(FieldNet(name, in_chans, *more, **{**narrow(name), "decoder_depth": 1, **arguments})).eval()
+    torch.manual_seed(0)
+    sizes = {**SMALL_SWIN, "kernel_size": 3} if name in THEIRS else narrow(name)
+    return perturb_norms(FieldNet(name, in_chans, *more, **{**sizes, "decoder_depth": 1, **arguments})).eval()
 
 
 def some_fields(size=(32, 32), channels=2, every=1):
@@ -70,9 +76,13 @@ def test_grids_are_averaged_over_logits_of_classifiers_alone(make, tmp_path):
     assert torch.equal(again(FIELD), net.eval()(FIELD))
 
 
-@pytest.mark.parametrize("name", MINI)
 @pytest.mark.parametrize(
-    ("make", "given"), [(segmenter, {}), (field_net, {"residual": True}), (field_net, {"residual": False})]
+    ("name", "make", "given"),
+    [
+        *((name, segmenter, {}) for name in MINI),
+        *((name, field_net, {"residual": residual}) for name in [*MINI, *THEIRS] for residual in (True, False)),
+        *((name, field_net, {"criterion": "max_norm"}) for name in THEIRS),
+    ],
 )
 def test_maps_move_with_the_image(name, make, given):
     assert moved_wrongly(make(name, **given), some_inputs(make), 2) == 0
@@ -110,9 +120,11 @@ def test_any_channels_and_unequal_sides(inside, outside):
     assert moved_wrongly(net, x, 2) == 0
 
 
-@pytest.mark.parametrize("name", MINI)
+@pytest.mark.parametrize("name", [*MINI, *THEIRS])
 def test_columns_alone(name):
-    net, x = field_net(name, circular="width"), some_fields((16, 32), every=2)
+    net = field_net(name, circular="width")
+    x = some_fields((32, 64) if name in THEIRS else (16, 32), every=2)
+    assert net.circular == "width"
     assert moved_wrongly(net, x, 2, (0, 1)) == 0
     assert moved_wrongly(net, x, 2, (1, 0)) > 0.3
 
@@ -272,10 +284,11 @@ def test_every_weight_learns_from_labels_alone():
     assert not [name for name, weight in net.named_parameters() if weight.grad is None]
 
 
-@pytest.mark.parametrize("name", [*MINI, "swinv2_mini"])
+@pytest.mark.parametrize("name", [*MINI, "swinv2_mini", *THEIRS])
 def test_every_weight_learns_fields(name):
     """The same from activations that are computed again."""
-    net, x = field_net(name, grid_drop_rate=0.5 * name.startswith("a_")).train(), torch.randn(2, 2, 32, 32)
+    dropped = {"grid_drop_rate": 0.5} if name in MINI else {}
+    net, x = field_net(name, **dropped).train(), torch.randn(2, 2, 32, 32)
     found = []
     for enable in (False, True):
         torch.manual_seed(0)
@@ -344,6 +357,8 @@ def test_a_field_net_saved_and_loaded(tmp_path, name):
         (field_net, lambda net: net(FIELD[0]), ValueError, r"needs \[B, 2, H, W\]"),
         (field_net, lambda net: net(FIELD.long()), TypeError, "floating-point"),
         (field_net, lambda net: net(torch.full((1, 2, 32, 32), torch.nan)), ValueError, "NaN or infinity"),
+        (field_net, lambda net: field_net(THEIRS[0])(torch.randn(1, 2, 36, 32)), ValueError, "multiple"),
+        (field_net, lambda net: field_net(THEIRS[0])(FIELD * torch.nan), ValueError, "NaN or infinity"),
         (field_net, lambda net: FieldNet("a_swin_mini", 2, 3, residual=True), ValueError, "as many out as in"),
         (field_net, lambda net: FieldNet("a_swin_mini", 2, 0), ValueError, "at least 1"),
         (field_net, lambda net: FieldNet("a_swin_mini", kernel_size=4), ValueError, "odd"),
@@ -358,43 +373,24 @@ def test_what_does_not_fit_is_refused(make, call, error, message, our_errors):
         call(make("a_swin_mini"))
 
 
-PROGRAM = """
-import torch, trueshift as ts
-from model_checks import perturb_norms, random_shifts
-from trueshift.testing import photographs
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-net = perturb_norms(ts.{network}).eval()
-images = {images}
-compiled = torch.compile(net, fullgraph=True)
-with torch.no_grad():
-    out = compiled(images)
-    torch.testing.assert_close(out, net(images), rtol=1e-3, atol=1e-3)
-    for offset in random_shifts(images, 4):
-        again = compiled(ts.circular_shift(images, offset, (2, 3)))
-        assert torch.equal(again, ts.circular_shift(out, offset, (2, 3))) == net.adaptive
-net.train()
-masks = [torch.randint(3, (len(images), 32, 32))] if net.num_classes else []
-loss = compiled(images, *masks).square().mean()
-loss.backward()
-assert all(weight.grad is not None for weight in net.parameters())
-print("ok", loss.item())
-"""
-SMALL = "embed_dim=8, depths=(1, 1), num_heads=(1, 2), decoder_depth=1, kernel_size=3, residual=True"
-INPUTS = {"UperNet": "torch.stack(list(photographs(32).values()))", "FieldNet": "torch.randn(4, 2, 32, 32)"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "network",
+    ("make", "name"),
     [
-        *(
-            f'UperNet("{name}", 3, channels=8, auxiliary_channels=8, embed_dim={narrow(name)["embed_dim"]})'
-            for name in ("a_swin_mini", "swin_mini", "a_mvitv2_mini")
-        ),
-        *(f'FieldNet("{name}", 2, {SMALL})' for name in ("a_swin_mini", "swin_mini")),
+        *((segmenter, name) for name in ("a_swin_mini", "swin_mini", "a_mvitv2_mini")),
+        *((field_net, name) for name in ("a_swin_mini", "swin_mini")),
     ],
 )
-def test_one_graph(network, run_unchecked):
-    assert "ok" in run_unchecked(PROGRAM.format(network=network, images=INPUTS[network.partition("(")[0]]))
+@in_own_process
+def test_one_graph(make, name):
+    torch.set_num_threads(1)
+    net = make(name) if make is segmenter else make(name, kernel_size=3, residual=True)
+    x = torch.stack(list(photographs(32).values())) if make is segmenter else torch.randn(4, 2, 32, 32)
+    compiled = torch.compile(net, fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), net(x), rtol=1e-3, atol=1e-3)
+    assert (moved_wrongly(compiled, x, 4) == 0) == name.startswith("a_")
+    net.train()
+    masks = [torch.randint(5, (len(x), 32, 32))] if make is segmenter else []
+    compiled(x, *masks).square().mean().backward()
+    assert all(weight.grad is not None for weight in net.parameters())

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from rich.console import Console
 from training_runs import (
-    TINY_FIELDS,
     TRANSFORMERS,
     log,
     losses,
@@ -29,7 +28,7 @@ from trueshift.cli import main
 from trueshift.data import open_fields
 from trueshift.data.transforms import ScenePreparation
 from trueshift.eval.models.load import load_eval_model
-from trueshift.train import dry_run, list_recipes, parse_arguments, train
+from trueshift.train import train
 from trueshift.train.data.fields import FieldReader
 from trueshift.train.data.loader import DirectFeed
 from trueshift.train.data.sampler import BatchOrder
@@ -294,16 +293,6 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path, flows):
     start = tmp_path / "first" / "final"
     assert run(tmp_path / "second", flows, FIELDS, max_steps=1, model__start_from=start, optimizer__lr=0) == 0
     assert same(weights(tmp_path / "first"), weights(tmp_path / "second"))
-
-
-def test_recipes_can_be_tried(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in (recipe for recipe in list_recipes() if recipe.startswith("fields/")):
-        arguments = TINY_FIELDS["model.arguments"].replace(
-            "{", "{circular: width, " if "shallow_water" in name else "{"
-        )
-        words = ["--config", name, "--model.arguments", arguments, "--device", "cpu"]
-        assert dry_run(parse_arguments(words).config, Console(quiet=True)) == 0
 
 
 def test_fields_that_do_not_fit_are_refused(tmp_path, flows):

@@ -8,12 +8,13 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from training_runs import recipe
 
 from trueshift import create_model
 from trueshift.eval.protocols.registry import find_protocols
 from trueshift.models.registry import resolve_name
 from trueshift.recipes import FOLDER, about
-from trueshift.train import list_recipes, parse_arguments
+from trueshift.train import list_recipes
 from trueshift.train.checkpoint import _leaves
 
 PREFIXES, SHIFTS = ("", "a_"), ("circular", "standard")
@@ -104,18 +105,13 @@ PAPER = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked 
 each_setting = pytest.mark.parametrize(("data", "shifts"), SETTINGS)
 
 
-@cache
-def parsed(name):
-    return parse_arguments(["--config", name]).config
-
-
 def small(name):
-    return parsed(f"cifar10_small/{name}")
+    return recipe(f"cifar10_small/{name}")
 
 
 def apart(one, other, *different):
     """Values in which two recipes differ, except those that are meant to."""
-    values = [dict(_leaves(parsed(name).to_dict())) for name in (one, other)]
+    values = [dict(_leaves(recipe(name).to_dict())) for name in (one, other)]
     changed = {key for key in values[0].keys() | values[1].keys() if values[0].get(key) != values[1].get(key)}
     meant = tuple(f"{each}." for each in ("output", *different))
     return [key for key in changed if not f"{key}.".startswith(meant)]
@@ -143,7 +139,7 @@ def test_all_are_there():
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name not in OPTIONS])
 def test_a_recipe_is_a_training_that_exists(name):
-    config, timms = parsed(name), name.removeprefix("cifar10_small/") in VIT
+    config, timms = recipe(name), name.removeprefix("cifar10_small/") in VIT
     assert timms or resolve_name(config.model.name)
     assert bool(find_protocols(config.evaluate.protocols)) == (name not in FIELDS)
     assert config.output == f"runs/{name}"  # so no two write to the same folder
@@ -171,7 +167,7 @@ def test_an_adaptive_network_is_trained_as_its_ordinary_twin(name, twin, differe
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_fields_are_learned_by_small_networks(name):
-    model = parsed(name).model
+    model = recipe(name).model
     assert model.name == f"{'a_' * ('_a_' in name)}swinv2_mini"
     assert model.arguments == ({"circular": "width"} if "shallow_water" in name else {})
 
@@ -179,14 +175,14 @@ def test_fields_are_learned_by_small_networks(name):
 @pytest.mark.parametrize("name", TINY)
 def test_tiny_imagenet_is_learned_as_cifar_10(name):
     """Twice the pixels, twice the patch; an adaptive network as its ordinary twin, but for random grids."""
-    config, crops = parsed(name), "_crops" in name
+    config, crops = recipe(name), "_crops" in name
     assert (config.data.kind, config.data.img_size) == ("tiny_imagenet_100", 64)
     spot = {"criterion": "spot", "border": "closed"} if name.endswith("_spot") else {}
     assert config.model.arguments == {"patch_size": 4, **spot}
     assert (config.augment.pad_crop, config.augment.cutmix) == ((8, 1.0) if crops else (0, 0.0))
     like = f"cifar10_small/{'shipped/' if crops else ''}swin_mini"
     for part in ("optimizer.lr", "batch_size", "model.drop_path_rate", "augment.flip", "augment.label_smoothing"):
-        assert attrgetter(part)(config) == attrgetter(part)(parsed(like))
+        assert attrgetter(part)(config) == attrgetter(part)(recipe(like))
     if "/a_" in name:
         ordinary = name.replace("/a_", "/").removesuffix("_random_grids").removesuffix("_spot")
         assert not apart(
@@ -197,8 +193,8 @@ def test_tiny_imagenet_is_learned_as_cifar_10(name):
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_is_added_to_a_recipe(name):
-    plain = parsed("cifar10/a_swin_tiny_standard")
-    both = parse_arguments(["--config", "cifar10/a_swin_tiny_standard", "--config", name]).config
+    plain = recipe("cifar10/a_swin_tiny_standard")
+    both = recipe(name)
     assert both.augment != plain.augment
     assert {**vars(both), "augment": None} == {**vars(plain), "augment": None}
 
@@ -206,7 +202,7 @@ def test_an_option_is_added_to_a_recipe(name):
 @each_setting
 @pytest.mark.parametrize("model", MODELS)
 def test_the_matrix_is_what_the_names_and_the_appendix_say(model, data, shifts):
-    config, imagenet = parsed(f"{data}/{model}_{shifts}"), data == "imagenet"
+    config, imagenet = recipe(f"{data}/{model}_{shifts}"), data == "imagenet"
     more = {"act_layer": "quick_gelu"} if "cvt" in model else {}
     assert (config.model.name, config.data.kind, config.model.arguments) == (model, data, more)
     assert config.data.crop_pct == 0.875  # 256 to 224, 292 to 256
@@ -237,7 +233,7 @@ def test_the_matrix_is_what_the_names_and_the_appendix_say(model, data, shifts):
 def test_circularly_shifted_images_are_the_baselines_alone():
     different = ("augment", "evaluate.protocols")  # also erased and flipped images
     assert not apart("cifar10/swin_tiny_da_circular", "cifar10/swin_tiny_circular", *different)
-    shifted = [name for name in [*MATRIX, *OTHERS, *SMALL, *TINY] if parsed(name).augment.circular_shift]
+    shifted = [name for name in [*MATRIX, *OTHERS, *SMALL, *TINY] if recipe(name).augment.circular_shift]
     assert shifted == [name for name in [*OTHERS, *SMALL, *TINY] if name.endswith("_da_circular")]
     assert not apart("cifar10_small/swin_mini", "cifar10_small/swin_mini_da_circular", "augment")
 
@@ -245,7 +241,7 @@ def test_circularly_shifted_images_are_the_baselines_alone():
 @pytest.mark.parametrize("epochs", [10, 20])
 @pytest.mark.parametrize("model", ["cifar10/cvt_13", "cifar10_small/cvt_mini"])
 def test_an_adapted_network_starts_from_the_ordinary_one(model, epochs):
-    config, first = parsed(f"{model}_adapted_{epochs}_epochs"), parsed(f"{model}_circular")
+    config, first = recipe(f"{model}_adapted_{epochs}_epochs"), recipe(f"{model}_circular")
     assert (config.schedule.epochs, config.model.padding) == (epochs, "circular")
     assert config.model.name == f"a_{first.model.name}"
     assert config.model.start_from == f"{first.output}/final"
@@ -254,7 +250,7 @@ def test_an_adapted_network_starts_from_the_ordinary_one(model, epochs):
 
 @pytest.mark.parametrize(("module", "place"), ABLATIONS.items())
 def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
-    config, whole = parsed(f"ablations/a_swin_tiny_no_{module}"), parsed("cifar10/a_swin_tiny_circular")
+    config, whole = recipe(f"ablations/a_swin_tiny_no_{module}"), recipe("cifar10/a_swin_tiny_circular")
     assert config.model.arguments == CHANGED[f"a_swin_mini_no_{module}"]
     assert (config.augment, config.optimizer, config.schedule) == (whole.augment, whole.optimizer, whole.schedule)
     choices = create_model("a_swin_mini", **config.model.arguments).config
@@ -264,7 +260,7 @@ def test_an_ablation_fixes_one_place_and_has_no_anchor(module, place):
 
 @pytest.mark.parametrize("name", [*ADE20K, *CAMVID])
 def test_a_recipe_for_scenes_is_what_the_paper_says(name):
-    config = parsed(name)
+    config = recipe(name)
     folder, _, rest = name.partition("/")
     model, _, shifts = rest.rpartition("_") if folder == "ade20k" else (rest, "", "circular")
     circular, swin = shifts == "circular", "swinv2" not in model
@@ -325,7 +321,7 @@ def test_accuracies_are_those_of_the_paper():
 
 @pytest.mark.parametrize("name", SMALL)
 def test_images_stay_as_they_are_and_little_interrupts(name):
-    config, timms = parsed(name), name.removeprefix("cifar10_small/") in VIT
+    config, timms = recipe(name), name.removeprefix("cifar10_small/") in VIT
     assert timms or input_size(config.model.name) == (3, 32, 32)
     assert (config.data.kind, config.data.crop_pct, config.data.img_size) == ("cifar10", 1.0, 32 if timms else None)
     assert (config.compile, config.log.tensorboard, config.checkpoint.every_steps) == (False, False, 0)
@@ -394,6 +390,6 @@ def test_shipped_weights_are_fine_tuned_on_what_they_were_trained_on(name):
 
 @pytest.mark.parametrize(("name", "like", "changes"), DIFFERENT)
 def test_a_recipe_differs_in_what_its_name_says_alone(name, like, changes):
-    values = dict(_leaves(parsed(name).to_dict()))
+    values = dict(_leaves(recipe(name).to_dict()))
     assert {key: values[key] for key in changes} == changes
     assert not apart(name, like, "evaluate", *changes)

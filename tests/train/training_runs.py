@@ -94,6 +94,13 @@ def tiny(output: Path, **changes: Any) -> TrainConfig:
 
 
 @cache
+def recipe(name: str) -> TrainConfig:
+    """The configuration of a recipe; of an option, beside one."""
+    base = ["--config", "cifar10/a_swin_tiny_standard"] if name.startswith("options/") else []
+    return parse_arguments([*base, "--config", name]).config
+
+
+@cache
 def _parsed(*words: str) -> TrainConfig:
     """Parsing takes as long as a small run."""
     return parse_arguments(words).config
