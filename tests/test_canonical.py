@@ -179,6 +179,20 @@ def test_features_only_of_timm():
     assert_equivariant(ts.canonicalize(wrapped, dense="pixel"), IMAGES, shifts=2)
 
 
+@pytest.mark.parametrize("dense", [True, "pixel"])
+@torch.no_grad()
+def test_maps_with_channels_last_are_rolled_along_their_sides(dense):
+    """As features_only of timm's Swin gives them; at these sizes channels could be taken for columns."""
+    wrapped = timm.create_model("swin_mini_patch2_window4_32", features_only=True).eval()
+    image = photographs(32)["rocket"][None]
+    model = ts.canonicalize(wrapped, dense=dense)
+    offset = (8, 16) if dense is True else (5, 9)
+    for here, after in zip(model(image), model(circular_shift(image, offset, IMAGE_DIMS)), strict=True):
+        assert here.shape[3] in (64, 128, 256)
+        step = 32 // here.shape[1]
+        assert torch.equal(after, circular_shift(here, (offset[0] // step, offset[1] // step), (1, 2)))
+
+
 def test_points_and_boxes():
     """Of the brightest pixel, found by a function that sees one frame only."""
 

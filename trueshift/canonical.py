@@ -124,7 +124,10 @@ class Canonicalize(ImageWrapper):
         output = model(moved, *map(along, args), **{name: along(given) for name, given in kwargs.items()})
         if callable(self.dense):
             return self.dense(output, start, size)
-        return self._repeated(to_image_frame(output, start, size, self.dense == "pixel"), image, start, repeats)
+        last = _gives_channels_last(self.model)
+        maps = to_image_frame(_permuted(output, (0, 3, 1, 2)) if last else output, start, size, self.dense == "pixel")
+        maps = self._repeated(maps, image, start, repeats)
+        return _permuted(maps, (0, 2, 3, 1)) if last else maps
 
     def _repeated(self, output: Any, image: Tensor, start: Tensor, repeats: AsyncCopy | None) -> Any:
         """Maps of images that repeat, with one period repeated: in the frame, the model may say several things."""
@@ -160,7 +163,8 @@ def canonicalize(model: nn.Module, dense: bool | str | Back = False, circular: s
             rolled with it.
         dense: whether the output, or parts of a tuple, dictionary or output class of transformers, lies on the image.
             True: every ``[B, D, h, w]`` is rolled back, by whole cells where it is smaller than the image, and every
-            ``[B, H, W]`` of the image's size; what has no place (losses, scores of queries) stays as it is.
+            ``[B, H, W]`` of the image's size; what has no place (losses, scores of queries) stays as it is. Maps of
+            timm's ``features_only`` have the layout that its ``output_fmt`` names.
             ``"pixel"``: smaller maps are first enlarged to the image's size, bilinearly (of integers: nearest). Or a
             function ``(output, origin, size) -> output`` for anything else, such as key points and boxes: see
             :func:`move_points`, :func:`move_boxes`, :func:`to_image_frame`.
@@ -249,6 +253,16 @@ def move_boxes(
     """
     first = move_points(boxes[..., :2], origin, size)
     return torch.cat([first, first + (boxes[..., 2:] - boxes[..., :2])], 2)
+
+
+def _gives_channels_last(model: nn.Module) -> bool:
+    """Whether this is timm's wrapper for ``features_only=True`` around a network such as Swin."""
+    return isinstance(model, nn.ModuleDict) and getattr(model, "output_fmt", None) == "NHWC"
+
+
+def _permuted(output: Any, order: tuple[int, ...]) -> Any:
+    """An output whose maps have their dimensions in another order."""
+    return tree_map(lambda part: part.permute(order) if isinstance(part, Tensor) and part.dim() == 4 else part, output)
 
 
 def _lies_on(part: Any, size: Pair) -> bool:

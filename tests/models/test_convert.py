@@ -238,6 +238,30 @@ def test_what_cannot_be_adapted_is_refused_with_what_can(our_errors):
     beheaded.head = torch.nn.Identity()
     with pytest.raises(ValueError, match="its head was replaced: needs reset_classifier"):
         ts.adapt(beheaded)
+    mixed = SMALL["swin"]()
+    mixed.layers[1].blocks[0].mlp.act = torch.nn.ReLU()
+    with pytest.raises(ValueError, match="its activation is not GELU"):
+        ts.adapt(mixed)
     for wrong, message in (({"use_abs_pos": True}, "absolute positions"), ({"mode": "max"}, "'max'")):
         with pytest.raises(ValueError, match=message):
             ts.adapt(mvit((1, 1), **wrong))
+
+
+def test_code_of_ones_own_which_a_twin_would_not_have_is_refused():
+    class Louder(SwinTransformer):
+        def forward_features(self, x):
+            return 2 * super().forward_features(x)
+
+    class Doubled(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class Named(SwinTransformer):
+        title = "with timm's forward"
+
+    changed = SMALL["mvitv2"]()
+    changed.head.fc = Doubled(changed.num_features, 6)
+    for model, whose in ((swin(Louder, depths=(1, 1)), "Louder"), (changed, "Doubled")):
+        with pytest.raises(ValueError, match=rf"its {whose} has code of its own.*trueshift.canonicalize"):
+            ts.adapt(model)
+    assert ts.adapt(swin(Named, depths=(1, 1))).num_classes == 6

@@ -277,6 +277,8 @@ def test_other_sizes_are_refused_with_the_nearest(our_errors):
         dynamic(torch.full((1, 3, 32, 32), float("nan")))
     with pytest.raises(TypeError, match="floating-point"):
         dynamic(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    with pytest.raises(TypeError, match=r"a PatchEmbed was given ndarray: needs a tensor \[B, C, H, W\]"):
+        list(map(dynamic, [torch.rand(1, 3, 32, 32).numpy()]))  # map would just end at a StopIteration
     with pytest.raises(ValueError, match="8 x 6 maps"):  # padded between its stages
         ts.features(ts.adapt(make("transformers swin")), torch.rand(1, 3, 32, 22))
 

@@ -155,3 +155,13 @@ def test_a_criterion_can_be_written_down(tmp_path):
         assert ts.from_pretrained(saved).patch_embed.criterion.grid_drop_rate == 0.5
     with pytest.raises(ValueError, match="cannot be written"):
         describe(lambda dim: ts.MaxNorm())
+
+
+@pytest.mark.parametrize("family", ["swin", "cvt", "mvitv2"])
+def test_a_learned_criterion_starts_anew_beside_trained_weights(family):
+    name = f"a_{family}_mini"
+    model = ts.create_model(name, pretrained=True, criterion="learned")
+    state, trained = model.state_dict(), ts.create_model(name, pretrained=True).state_dict()
+    assert {key for key in state if "criterion." not in key} == trained.keys()
+    assert all(torch.equal(state[key], value) for key, value in trained.items())
+    assert all(value.isfinite().all() for value in state.values())

@@ -137,6 +137,10 @@ def _check_input(parent: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         raise RuntimeError(
             f"the patch embedding of {type(parent).__name__} was replaced after adapt: set sizes first, then adapt"
         )
-    image = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor | torch.fx.Proxy))
+    given = (*args, *kwargs.values())
+    image = next((each for each in given if isinstance(each, Tensor | torch.fx.Proxy)), None)
+    if image is None:
+        kinds = ", ".join(type(each).__name__ for each in given) or "nothing"
+        raise TypeError(f"a {type(parent).__name__} was given {kinds}: needs a tensor [B, C, H, W]")
     if isinstance(image, Tensor):
         check_size(tuple(image.shape[-2:]), conv.factor)

@@ -124,6 +124,9 @@ def _read(model: Any) -> tuple[type[Backbone], Any, dict[str, Tensor]]:
         raise TypeError(f"a state_dict with keys like {next(iter(model), '')!r} cannot be adapted: needs {SUPPORTED}")
     for kind, family, read in _READERS:
         if isinstance(model, kind):
+            own = _own_code(model)
+            whole = "which a twin would not have; trueshift.canonicalize keeps it"
+            _check(type(model).__name__, {f"its {own} has code of its own, {whole}": own is not None})
             return family, read(model), dict(model.state_dict())
     state = model.state_dict() if isinstance(model, nn.Module) else {}
     if type(model).__name__ == "CvtForImageClassification" and is_transformers(state):  # without importing transformers
@@ -173,6 +176,16 @@ def _check(kind: str, problems: Mapping[str, bool]) -> None:
             raise ValueError(f"this {kind} cannot be adapted: {reason}")
 
 
+def _own_code(model: nn.Module) -> str | None:
+    """The class of a part that computes something else than torch's or timm's code, such as a subclass by hand."""
+    for part in model.modules():
+        for method in ("forward", "forward_features", "forward_head"):
+            code = getattr(type(part), method, None)
+            if code is not None and code.__module__.partition(".")[0] not in ("torch", "timm"):
+                return type(part).__name__
+    return None
+
+
 def _classes(model: Any) -> int:
     """Of the last layer that it has now, which may have been replaced by hand."""
     return getattr(getattr(model.head, "fc", None), "out_features", model.num_classes)
@@ -197,7 +210,9 @@ def _swin_fields(model: Any) -> dict[str, Any]:
         "its heads are narrower or wider than its channels": first.attn.qkv.out_features != 3 * dims[0],
         "its norms have another epsilon than 1e-5": any(norm.eps != 1e-5 for norm in norms),
         "its patch embedding has no LayerNorm": not isinstance(model.patch_embed.norm, nn.LayerNorm),
-        "its activation is not GELU": type(first.mlp.act).__name__ != "GELU",
+        "its activation is not GELU": any(
+            type(block.mlp.act).__name__ != "GELU" for blocks in stages for block in blocks
+        ),
         "its head was replaced: needs reset_classifier": not hasattr(model.head, "global_pool"),
     }
     _check(type(model).__name__, problems)

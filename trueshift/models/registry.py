@@ -101,12 +101,20 @@ def _entrypoint(name: str, family: type[Backbone], arguments: dict[str, Any]) ->
             lambda **fields: family(family.Config(**fields)),
             name,
             pretrained,
-            pretrained_filter_fn=lambda state, model: model.read_weights(unpacked(state)),
+            pretrained_filter_fn=_fitting_weights,
             feature_cfg={"out_indices": out_indices, "feature_cls": FeatureMaps},
             **merged,
         )
 
     return entrypoint
+
+
+def _fitting_weights(state: dict[str, Any], model: Backbone) -> dict[str, Any]:
+    """Published or saved weights as the model needs them; of weights without a criterion the model keeps its own."""
+    weights = model.read_weights(unpacked(state))
+    if any("criterion." in key for key in weights):
+        return weights
+    return {**weights, **{key: value for key, value in model.state_dict().items() if "criterion." in key}}
 
 
 def _tupled(value: Any) -> Any:
