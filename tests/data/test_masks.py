@@ -102,10 +102,11 @@ def test_unknown_values_are_named_with_the_right_ones(values, message):
         (grey(VALUES.astype(np.float32), "TIFF"), "pixels of the mode F: needs one integer"),
         (saved(Image.new("RGB", (3, 2))), "pixels of the mode RGB: needs one integer"),
         (grey(VALUES, "JPEG"), "is a JPEG, which blurs labels: needs a lossless file"),
+        (saved(Image.new("1", (3, 2)), "TIFF", tiffinfo={262: 0}), "stores white as 0"),
         (b"no image", "is not an image that Pillow knows: needs a label file"),
         (b"", "is not an image that Pillow knows"),
     ],
-    ids=["grey and alpha", "float", "colours", "jpeg", "text", "nothing"],
+    ids=["grey and alpha", "float", "colours", "jpeg", "white is 0", "text", "nothing"],
 )
 def test_what_cannot_be_labels_is_refused(data, message):
     with pytest.raises(ValueError, match=rf"odd\.png .*{message}"):

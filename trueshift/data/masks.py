@@ -61,6 +61,8 @@ def decode_mask(data: bytes, name: str, labels: Labels) -> Int32[np.ndarray, "H 
             if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
                 needed = "needs one integer per pixel, best 8-bit grey"
                 raise ValueError(f"{name} has pixels of the mode {image.mode}: {needed}")
+            if stored.endswith((";I", ";IR", "2I", "4I")):
+                raise ValueError(f"{name} stores white as 0, which inverts its values: needs black as 0, best a PNG")
             pixels = np.asarray(image)  # a palette's numbers, not its colours
     except UnidentifiedImageError:  # its message is an address in memory
         raise ValueError(f"{name} is not an image that Pillow knows: needs a label file, best a PNG") from None
