@@ -77,6 +77,7 @@ def beside(subject: EvalModel, network: nn.Module, request: EvalOptions | None =
 PARTS = {
     "exactness_float32": Part(INVARIANT, ("circular",), shifts=EXACTNESS_SHIFTS),
     "exactness_bf16": Part(INVARIANT, ("circular",), precision="bf16", shifts=EXACTNESS_SHIFTS),
+    "ranges": Part("cifar10/.*", ("ranges",)),
     "magnitude": Part(ORDINARY.replace("/", "/(a_)?"), ("magnitude",)),
     "distorted": Part("cifar10_small/(a_swin_mini|swin_mini(_da_circular)?)", ("erased", "flips")),
     "itself": Part(ANCHORED, BOTH),  # under the shifts of "canonical"

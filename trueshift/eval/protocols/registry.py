@@ -105,7 +105,10 @@ _PROTOCOLS = (
     # the ranges of the code of LPS, by the same authors; the paper names none
     ShiftProtocol("cifar-circular", "C-Cons., ±3 of 32", Circular(3 / 32, both_ways=True)),
     ShiftProtocol("imagenet-circular", "C-Cons., ±32 of 224", Circular(32 / 224, both_ways=True)),
+    ShiftProtocol("circular-28", "C-Cons., ±28 of 224", Circular(28 / 224, both_ways=True)),
     ShiftProtocol("cifar-standard", "S-Cons.", ZeroPadded(28 / 224)),
+    ShiftProtocol("standard-21", "S-Cons., ±21 of 224", ZeroPadded(21 / 224)),
+    ShiftProtocol("standard-32", "S-Cons., ±32 of 224", ZeroPadded(32 / 224)),
     ShiftProtocol("imagenet-standard", "S-Cons.", Cropped(16 / 224)),
     *(
         ShiftProtocol(
@@ -133,6 +136,8 @@ PROTOCOLS = {protocol.name: protocol for protocol in _PROTOCOLS}
 SUITES: dict[str, tuple[str, ...]] = {
     "cifar": ("circular", "cifar-circular", "cifar-standard"),
     "imagenet": ("circular", "imagenet-circular", "imagenet-standard"),
+    # ranges in which the paper's may have been
+    "ranges": ("cifar-circular", "circular-28", "imagenet-circular", "standard-21", "cifar-standard", "standard-32"),
     "magnitude": tuple(name for name in PROTOCOLS if name.startswith("magnitude-")),
     "erased": tuple(name for name in PROTOCOLS if name.startswith("erased-")),
     "flips": ("circular", "flipped"),
