@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..geometry.shift import Pair
 from ..nn.window_attention import Project
-from . import opaque, refuse_second_derivative, tf32_allowed
+from . import refuse_second_derivative, tf32_allowed
 from .launching import blocks_in, launched, power_of_two
 
 
@@ -266,6 +266,6 @@ def window_attention(
     shift: Pair, border: bool, dropped: float,
 ) -> Tensor:  # fmt: skip
     """Queries, keys and values ``[B, H, W, 3 C]`` to mixed values ``[B, H, W, C]``, every token in its place."""
-    return (_attend if opaque() or torch.is_grad_enabled() else _launch)(
+    return (_attend if torch.compiler.is_compiling() or torch.is_grad_enabled() else _launch)(
         project(x), bias, sharpness, start, list(window), list(shift), border
     )
