@@ -1,8 +1,33 @@
 """What tests of kernels share."""
 
+import inspect
+
 import pytest
 
 from trueshift.ops import kernels
+
+
+@pytest.fixture(autouse=True)
+def floats_are_constants(monkeypatch):
+    """Others are float64 in compiled graphs, and so is all that is computed with them."""
+    if not kernels.AVAILABLE:
+        return
+    from triton.language import constexpr
+
+    class_, launch = kernels.launching.launched, kernels.launching.launched.__getitem__
+
+    def checked(launched, grid):
+        def run(*arguments, **named):
+            if function := getattr(launched.kernel, "fn", None):
+                parameters = inspect.signature(function).parameters
+                given = dict(zip(parameters, arguments, strict=False)) | named
+                plain = {name for name, value in given.items() if isinstance(value, float)}
+                assert not [name for name in plain if parameters[name].annotation is not constexpr]
+            return launch(launched, grid)(*arguments, **named)
+
+        return run
+
+    monkeypatch.setattr(class_, "__getitem__", checked)
 
 
 @pytest.fixture

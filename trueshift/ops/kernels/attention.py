@@ -15,7 +15,7 @@ from .launching import blocks_in, launched, power_of_two
 @launched
 @triton.jit
 def _attend(
-    query, key, value, out, scale, queries, keys, channels,
+    query, key, value, out, scale: tl.constexpr, queries, keys, channels,
     dim: tl.constexpr, Q: tl.constexpr, K: tl.constexpr, D: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """A run of queries of one head: keys pass by in blocks, with the largest score so far as the reference."""

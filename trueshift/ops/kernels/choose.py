@@ -125,7 +125,7 @@ def _write(image, total, known, leading, number, offset, totals, grids, columns)
 @launched
 @triton.jit
 def _add_up(
-    scores, offset, totals, parts, stride, height, width, slack,
+    scores, offset, totals, parts, stride, height, width, slack: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr, G: tl.constexpr, K: tl.constexpr, alone: tl.constexpr,
     windows: tl.constexpr, spans: tl.constexpr,
 ):  # fmt: skip
@@ -171,7 +171,9 @@ def _add_up(
 
 @launched
 @triton.jit
-def _choose(shared, offset, totals, shares, slack, rows: tl.constexpr, columns: tl.constexpr, G: tl.constexpr):
+def _choose(
+    shared, offset, totals, shares, slack: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, G: tl.constexpr,
+):  # fmt: skip
     """Of what several programs have added up for an image."""
     image = tl.program_id(0).to(tl.int64)
     number = tl.arange(0, G)

@@ -66,7 +66,7 @@ def _added(total, before, here, after, tap_before, tap_here, tap_after):
 @triton.jit
 def _values(
     x0, x1, x2, w0, w1, w2, y0, y1, y2, g0, g1, g2, b0, b1, b2, m0, m1, m2, v0, v1, v2, offset, prefix,
-    stride_b, stride_h, stride_w, stride_c, prefix_b, prefix_n, prefix_c, eps,
+    stride_b, stride_h, stride_w, stride_c, prefix_b, prefix_n, prefix_c, eps: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, D: tl.constexpr, CIRCULAR: tl.constexpr, SHIFTED: tl.constexpr,
     MAPS: tl.constexpr, NORM: tl.constexpr, LEAD: tl.constexpr, EXTENT: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,

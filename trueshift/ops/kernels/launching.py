@@ -25,7 +25,8 @@ class launched:
     """Above ``triton.jit``: remember what was compiled for arguments of the same kinds, and launch it at once.
 
     What Triton compiles depends on types and alignment of tensors and on whole numbers, which are compared as such.
-    The first argument is a tensor, and none has a default. Tensors are passed as addresses, without Triton's question
+    The first argument is a tensor, and none has a default. Floats are ``tl.constexpr``: in compiled graphs others are
+    float64, and so is all that is computed with them, many times as slowly. Tensors are passed as addresses, without Triton's question
     to the driver whether they are on the device: the device is compared instead, and what is new is left to Triton.
     """
 

@@ -49,8 +49,8 @@ def _in_steps(x, weight, bias, gain, shift, dtype):
 @launched
 @triton.jit
 def _energies(
-    x, weight, pull, push, sums, squares, out, positions, height, width, channels, outputs, patch, eps,
-    up: tl.constexpr, left: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+    x, weight, pull, push, sums, squares, out, positions, height, width, channels, outputs, patch: tl.constexpr,
+    eps: tl.constexpr, up: tl.constexpr, left: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, whole: tl.constexpr, normed: tl.constexpr,
     precision: tl.constexpr,
 ):  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..geometry.shift import Pair
 from ..nn.window_attention import Project
-from . import refuse_second_derivative, tf32_allowed
+from . import opaque, refuse_second_derivative, tf32_allowed
 from .launching import blocks_in, launched, power_of_two
 
 
@@ -55,7 +55,7 @@ def _unit(x, sharpness):
 @launched
 @triton.jit
 def _forward(
-    qkv, bias, sharpness, start, out, scale, height, width, windows, per_row, count, channels,
+    qkv, bias, sharpness, start, out, scale: tl.constexpr, height, width, windows, per_row, count, channels,
     rows: tl.constexpr, columns: tl.constexpr, down: tl.constexpr, right: tl.constexpr,
     length: tl.constexpr, dim: tl.constexpr, L: tl.constexpr, Q: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
     cosine: tl.constexpr, border: tl.constexpr, started: tl.constexpr, padded: tl.constexpr, precision: tl.constexpr,
@@ -101,8 +101,8 @@ def _forward(
 @launched
 @triton.jit
 def _backward(
-    qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, scale, height, width, windows, per_row,
-    count, channels,
+    qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, scale: tl.constexpr, height, width, windows,
+    per_row, count, channels,
     rows: tl.constexpr, columns: tl.constexpr, down: tl.constexpr, right: tl.constexpr,
     length: tl.constexpr, dim: tl.constexpr, L: tl.constexpr, D: tl.constexpr, RUN: tl.constexpr,
     cosine: tl.constexpr, border: tl.constexpr, started: tl.constexpr, padded: tl.constexpr, precision: tl.constexpr,
@@ -266,6 +266,6 @@ def window_attention(
     shift: Pair, border: bool, dropped: float,
 ) -> Tensor:  # fmt: skip
     """Queries, keys and values ``[B, H, W, 3 C]`` to mixed values ``[B, H, W, C]``, every token in its place."""
-    return (_attend if torch.compiler.is_compiling() or torch.is_grad_enabled() else _launch)(
+    return (_attend if opaque() or torch.is_grad_enabled() else _launch)(
         project(x), bias, sharpness, start, list(window), list(shift), border
     )
