@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.layers import CosineWindowAttention, WindowAttention
@@ -71,6 +72,21 @@ def test_gradients_of_attention(kind, border, size, both_ways):
 
     for plain, fused in zip(*both_ways(gradients), strict=True):
         torch.testing.assert_close(fused, plain, atol=1e-4 * float(plain.abs().max()), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_own_process
+def test_gradients_in_a_compiled_graph(kind):
+    """The graph calls what eager code calls, forwards and backwards."""
+    layer, start = attention(kind, 4, shifted=True), torch.tensor([[1, 3], [2, 0]], device=DEVICE)
+    x = torch.randn(2, 8, 8, 32, device=DEVICE, requires_grad=True)
+
+    def gradients(network):
+        return torch.autograd.grad(network(x, start).square().sum(), [x, *layer.parameters()])
+
+    with kernels.switched(True):
+        pairs = zip(gradients(layer), gradients(torch.compile(layer, fullgraph=True, backend="aot_eager")), strict=True)
+    assert all(torch.equal(eager, compiled) for eager, compiled in pairs)
 
 
 def test_second_derivatives_are_refused():

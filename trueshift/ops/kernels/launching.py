@@ -26,8 +26,9 @@ class launched:
 
     What Triton compiles depends on types and alignment of tensors and on whole numbers, which are compared as such.
     The first argument is a tensor, and none has a default. Floats are ``tl.constexpr``: in compiled graphs others are
-    float64, and so is all that is computed with them, many times as slowly. Tensors are passed as addresses, without Triton's question
-    to the driver whether they are on the device: the device is compared instead, and what is new is left to Triton.
+    float64, and so is all that is computed with them, many times as slowly. Tensors are passed as addresses, without
+    Triton's question to the driver whether they are on the device: the device is compared instead, and what is new is
+    left to Triton.
     """
 
     def __init__(self, kernel: Any) -> None:

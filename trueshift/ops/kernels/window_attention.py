@@ -4,6 +4,8 @@ One program serves one head, a run of windows and a part of their queries. It ke
 between tokens never leave the chip. The gradient computes them again.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from ..geometry.shift import Pair
 from ..nn.window_attention import Project
-from . import opaque, refuse_second_derivative, tf32_allowed
+from . import operation, refuse_second_derivative, tf32_allowed
 from .launching import blocks_in, launched, power_of_two
 
 
@@ -199,10 +201,12 @@ def _mixed(qkv: Tensor, *_: object) -> Tensor:
     return qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
 
 
-def _launch(
+@operation("window_attention", _mixed)
+def attend(
     qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int], shift: list[int],
     border: bool,
 ) -> Tensor:  # fmt: skip
+    """Values mixed within windows; ``qkv [B, H, W, 3 C]`` are queries, keys and values side by side."""
     qkv, bias = qkv.contiguous(), bias.contiguous()
     layout = _Layout(qkv, bias, sharpness, start, window, shift, border, programs=4096)
     out = _mixed(qkv)
@@ -214,18 +218,23 @@ def _launch(
     return out
 
 
-@torch.library.custom_op("trueshift::window_attention_backward", mutates_args=())
-def _attend_backward(
-    grad_out: Tensor, qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int],
-    shift: list[int], border: bool,
+def _gradients(qkv: Tensor, bias: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    of_bias, of_sharpness = (bias.new_empty(shape, dtype=torch.float32) for shape in (bias.shape, bias.shape[:1]))
+    return torch.empty_like(qkv, memory_format=torch.contiguous_format), of_bias, of_sharpness
+
+
+@operation("window_attention_backward", _gradients)
+def attend_backward(
+    qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int], shift: list[int],
+    border: bool, grad_out: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of queries, keys and values, of the bias and of the sharpness."""
     qkv, bias, grad_out = qkv.contiguous(), bias.contiguous(), grad_out.to(qkv.dtype).contiguous()
-    cosine = sharpness is not None
     layout = _Layout(qkv, bias, sharpness, start, window, shift, border, programs=1024)
     grad = torch.empty_like(qkv)
     # a sum for each program, added up in a fixed order: the same bits every time
     grad_bias = bias.new_empty(layout.runs, *bias.shape, dtype=torch.float32)
-    grad_sharpness = bias.new_zeros(layout.runs if cosine else 0, layout.heads, dtype=torch.float32)
+    grad_sharpness = bias.new_zeros(0 if sharpness is None else layout.runs, layout.heads, dtype=torch.float32)
     _backward[(layout.runs, layout.heads)](
         qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, *layout.numbers,
         *window, *shift, *layout.sizes, layout.D, layout.run,
@@ -234,31 +243,27 @@ def _attend_backward(
     return grad, grad_bias.sum(0), grad_sharpness.sum(0)
 
 
-@_attend_backward.register_fake
-def _(grad_out: Tensor, qkv: Tensor, bias: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
-    of_bias, of_sharpness = (bias.new_empty(shape, dtype=torch.float32) for shape in (bias.shape, bias.shape[:1]))
-    return torch.empty_like(qkv, memory_format=torch.contiguous_format), of_bias, of_sharpness
+class _Attention(torch.autograd.Function):
+    """Differentiable once."""
 
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        return attend(*inputs)
 
-def _remember(ctx, inputs, output) -> None:
-    qkv, bias, sharpness, start, ctx.window, ctx.shift, ctx.border = inputs
-    ctx.save_for_backward(qkv, bias, sharpness, start)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        *tensors, ctx.window, ctx.shift, ctx.border = inputs
+        ctx.save_for_backward(*tensors)
 
-
-def _differentiate(ctx, grad_out):
-    refuse_second_derivative((grad_out,))
-    qkv, bias, sharpness, start = ctx.saved_tensors
-    grad, of_bias, of_sharpness = _attend_backward(
-        grad_out, qkv, bias, sharpness, start, ctx.window, ctx.shift, ctx.border
-    )
-    if sharpness is not None:
-        of_sharpness = of_sharpness.view_as(sharpness).to(sharpness.dtype)
-    return grad, of_bias.to(bias.dtype), None if sharpness is None else of_sharpness, None, None, None, None
-
-
-_attend = torch.library.custom_op("trueshift::window_attention", _launch, mutates_args=())
-_attend.register_fake(_mixed)
-_attend.register_autograd(_differentiate, setup_context=_remember)
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        refuse_second_derivative(grads)
+        qkv, bias, sharpness, start = ctx.saved_tensors
+        grad, of_bias, of_sharpness = attend_backward(
+            qkv, bias, sharpness, start, ctx.window, ctx.shift, ctx.border, grads[0]
+        )
+        to_sharpness = None if sharpness is None else of_sharpness.view_as(sharpness).to(sharpness.dtype)
+        return grad, of_bias.to(bias.dtype), to_sharpness, None, None, None, None
 
 
 def window_attention(
@@ -266,6 +271,5 @@ def window_attention(
     shift: Pair, border: bool, dropped: float,
 ) -> Tensor:  # fmt: skip
     """Queries, keys and values ``[B, H, W, 3 C]`` to mixed values ``[B, H, W, C]``, every token in its place."""
-    return (_attend if opaque() or torch.is_grad_enabled() else _launch)(
-        project(x), bias, sharpness, start, list(window), list(shift), border
-    )
+    call = _Attention.apply if torch.is_grad_enabled() else attend
+    return call(project(x), bias, sharpness, start, list(window), list(shift), border)
