@@ -6,9 +6,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
+from trueshift import create_model
 from trueshift.ops import kernels
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OPS = Path(kernels.__file__).parents[1]
 
 
@@ -32,3 +35,17 @@ def test_a_folder_without_such_a_kernel_says_so():
     assert len(list(declared())) > 10
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         kernels.nothing  # noqa: B018
+
+
+@pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
+def test_transforms_of_torch_func_take_plain_code(both_ways):
+    """Kernels read memory, which the tensors of a transform have not."""
+    model = create_model("a_mvitv2_mini", num_classes=2).to(DEVICE).eval()
+    parameters, image = dict(model.named_parameters()), torch.rand(1, 3, 32, 32, device=DEVICE)
+
+    def gradients():
+        return torch.func.grad(lambda given: torch.func.functional_call(model, given, image).sum())(parameters)
+
+    plain, fused = both_ways(gradients)
+    assert any(grad.any() for grad in plain.values())
+    assert all(torch.equal(grad, fused[name]) for name, grad in plain.items())

@@ -163,14 +163,11 @@ class _Depthwise(torch.autograd.Function):
     """The convolutions of several maps as sequences, differentiable once."""
 
     @staticmethod
-    def forward(offset, stride, padding, circular, dtype, count, *tensors) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, offset, stride, padding, circular, dtype, count, *tensors) -> tuple[Tensor, ...]:
+        ctx.stride, ctx.padding, ctx.circular, ctx.count = stride, padding, circular, count
+        ctx.save_for_backward(offset, *tensors)
         weights, maps = list(tensors[:count]), _for_each(tensors[count:], count)
         return tuple(depthwise_forward(maps, weights, [], None, offset, stride, padding, circular, 0.0, dtype))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        offset, ctx.stride, ctx.padding, ctx.circular, _, ctx.count, *tensors = inputs
-        ctx.save_for_backward(offset, *tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

@@ -44,15 +44,12 @@ class _MaxPool(torch.autograd.Function):
     """The pooling, differentiable once."""
 
     @staticmethod
-    def forward(x, offset, kernel, stride, before, circular) -> tuple[Tensor, Tensor]:
-        return max_pool_forward(x, offset, kernel, stride, before, circular, True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, offset, *ctx.geometry = inputs
-        ctx.shape = x.shape
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1], offset)
+    def forward(ctx: Any, x, offset, kernel, stride, before, circular) -> tuple[Tensor, Tensor]:
+        largest, winner = max_pool_forward(x, offset, kernel, stride, before, circular, True)
+        ctx.geometry, ctx.shape = (kernel, stride, before, circular), x.shape
+        ctx.mark_non_differentiable(winner)
+        ctx.save_for_backward(winner, offset)
+        return largest, winner
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

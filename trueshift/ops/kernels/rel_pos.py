@@ -177,15 +177,11 @@ def position_bias_backward(
 
 class _PositionBias(torch.autograd.Function):
     @staticmethod
-    def forward(scores, query_origin, key_origin, size, query, key, *more) -> Tensor:
-        bias = position_bias_forward(scores, query_origin, key_origin, size, query, key, *more)
-        return bias[..., : _keys(size, key)]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        scores, query_origin, key_origin, size, query, key, rows, mode = inputs
+    def forward(ctx: Any, scores, query_origin, key_origin, size, query, key, rows, mode) -> Tensor:
         ctx.geometry = (size, query, key, rows, scores.shape[3], mode)
         ctx.save_for_backward(query_origin, key_origin)
+        bias = position_bias_forward(scores, query_origin, key_origin, size, query, key, rows, mode)
+        return bias[..., : _keys(size, key)]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:

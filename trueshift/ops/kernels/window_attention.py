@@ -218,15 +218,15 @@ def attend(
     return out
 
 
-def _gradients(qkv: Tensor, bias: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(_grad_out: Tensor, qkv: Tensor, bias: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     of_bias, of_sharpness = (bias.new_empty(shape, dtype=torch.float32) for shape in (bias.shape, bias.shape[:1]))
     return torch.empty_like(qkv, memory_format=torch.contiguous_format), of_bias, of_sharpness
 
 
 @operation("window_attention_backward", _gradients)
 def attend_backward(
-    qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int], shift: list[int],
-    border: bool, grad_out: Tensor,
+    grad_out: Tensor, qkv: Tensor, bias: Tensor, sharpness: Tensor | None, start: Tensor | None, window: list[int],
+    shift: list[int], border: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of queries, keys and values, of the bias and of the sharpness."""
     qkv, bias, grad_out = qkv.contiguous(), bias.contiguous(), grad_out.to(qkv.dtype).contiguous()
@@ -234,34 +234,31 @@ def attend_backward(
     grad = torch.empty_like(qkv)
     # a sum for each program, added up in a fixed order: the same bits every time
     grad_bias = bias.new_empty(layout.runs, *bias.shape, dtype=torch.float32)
-    grad_sharpness = bias.new_zeros(0 if sharpness is None else layout.runs, layout.heads, dtype=torch.float32)
+    grad_sharpness = None if sharpness is None else grad_bias.new_empty(layout.runs, layout.heads)
     _backward[(layout.runs, layout.heads)](
         qkv, bias, sharpness, start, grad_out, grad, grad_bias, grad_sharpness, *layout.numbers,
         *window, *shift, *layout.sizes, layout.D, layout.run,
         *layout.cases, num_warps=4, num_stages=1,
     )  # fmt: skip
-    return grad, grad_bias.sum(0), grad_sharpness.sum(0)
+    of_sharpness = grad_bias.new_empty(layout.heads) if grad_sharpness is None else grad_sharpness.sum(0)
+    return grad, grad_bias.sum(0), of_sharpness
 
 
 class _Attention(torch.autograd.Function):
     """Differentiable once."""
 
     @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        return attend(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        *tensors, ctx.window, ctx.shift, ctx.border = inputs
+    def forward(ctx: Any, qkv: Tensor, bias: Tensor, sharpness: Any, start: Any, *layout: Any) -> Tensor:
+        tensors = (qkv, bias.contiguous(), sharpness, start)
+        ctx.layout = layout
         ctx.save_for_backward(*tensors)
+        return attend(*tensors, *layout)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         refuse_second_derivative(grads)
-        qkv, bias, sharpness, start = ctx.saved_tensors
-        grad, of_bias, of_sharpness = attend_backward(
-            qkv, bias, sharpness, start, ctx.window, ctx.shift, ctx.border, grads[0]
-        )
+        _, bias, sharpness, _ = ctx.saved_tensors
+        grad, of_bias, of_sharpness = attend_backward(grads[0], *ctx.saved_tensors, *ctx.layout)
         to_sharpness = None if sharpness is None else of_sharpness.view_as(sharpness).to(sharpness.dtype)
         return grad, of_bias.to(bias.dtype), to_sharpness, None, None, None, None
 
