@@ -36,6 +36,15 @@ def test_a_mean_over_grids_is_exact_and_is_the_mean(family, criterion):
     assert not torch.allclose(each[0], each[1])
 
 
+@pytest.mark.parametrize("name", ["a_swin_mini", "swin_mini"])
+def test_the_network_may_be_in_data_parallel(name):
+    network, image = trueshift.create_model(name, **narrow("swin")).eval(), torch.rand(2, 3, 32, 32)
+    model = trueshift.mean_over_grids(nn.DataParallel(network), 4).eval()
+    assert model.stride == (2, 2)
+    with torch.no_grad():
+        assert torch.equal(model(image), trueshift.mean_over_grids(network, 4)(image))
+
+
 def test_a_network_with_several_grids_is_saved_so_and_trains_on_one(tmp_path):
     torch.manual_seed(0)
     model, image = trueshift.create_model("a_swin_mini", **narrow("swin"), grids=2).eval(), torch.rand(2, 3, 32, 32)

@@ -15,6 +15,14 @@ def test_rejects_a_strided_convolution():
         assert_equivariant(ts.AdaptiveTokenize(3, 8, 4, criterion=ts.FixedOffset(), anchor=False), shifts=8)
 
 
+def test_rejects_windows_that_do_not_follow_the_content():
+    tokens = ts.Tokens(torch.rand(2, 8, 8, 6), ts.TokenGrid((4, 4), torch.tensor([[1, 2], [3, 0]]), (32, 32)))
+    for window in (4, 8, (4, 8)):
+        assert_equivariant(ts.AlignWindows(window), tokens, shifts="all")
+        with pytest.raises(AssertionError, match="does not hold"):
+            assert_equivariant(ts.AlignWindows(window, criterion=ts.FixedOffset(1)), tokens)
+
+
 def test_rejects_selection_in_plain_float32():
     """A choice by a rounded sum is right nearly always, and that is not enough."""
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from .criteria import Candidates, Criterion
 from .layers.attention import AlignWindows
 from .models.backbone import Backbone
-from .models.foreign import unwrapped
 from .motion import Video
 from .ops.geometry.grid import TokenGrid
 from .ops.geometry.shift import Pair
 from .ops.selection.choose import Choice
 from .tasks.dense import DenseModel
 from .utils.evaluation_mode import in_evaluation
+from .utils.wrappers import unwrapped
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from .ops.selection.choose import choose
 from .ops.selection.content_hash import window_keys
 from .ops.selection.exact import require_finite
 from .ops.selection.spot import spot_strength
+from .utils.wrappers import unwrapped
 
 UNIT = 2.0**-8  # to which pixels are rounded: a grey level of images between 0 and 1
 LARGEST = 2**20  # in units; all sums below stay exact
@@ -309,7 +310,7 @@ class MeanOverGrids(ImageWrapper):
 
 def adaptive_tokenizer(model: nn.Module) -> AdaptiveTokenize | None:
     """The layer in which one of our adaptive networks chooses its first grid."""
-    layer = getattr(model, "patch_embed", None)
+    layer = getattr(unwrapped(model), "patch_embed", None)
     return layer if isinstance(layer, AdaptiveTokenize) and layer.anchor and layer.criterion.adaptive else None
 
 
@@ -339,7 +340,7 @@ def mean_over_grids(model: nn.Module, grids: int = 4, stride: int | Pair | None 
     >>> torch.equal(model(image), model(image.roll((5, 3), (2, 3))))
     True
     """
-    layer = getattr(model, "patch_embed", None)
+    layer = getattr(unwrapped(model), "patch_embed", None)
     found = stride or getattr(layer, "patch_size", None)
     if found is None:
         raise ValueError(f"a {type(model).__name__} does not say how large its patches are: needs stride")

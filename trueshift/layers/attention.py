@@ -156,7 +156,7 @@ class AlignWindows(nn.Module):
             return torch.stack(views, 1).unflatten(1, self.window_size)
 
         values = values_on_grid(choice, lambda: circular_shift(tokens.values, choice.offset), all_shifts)
-        return Tokens(values, tokens.grid.advance(choice.offset), tokens.prefix)
+        return Tokens(values, tokens.grid.advance(choice.offset, window=self.window_size), tokens.prefix)
 
 
 class WindowAttention(nn.Module):

@@ -13,10 +13,11 @@ from timm.models.swin_transformer_v2 import SwinTransformerV2
 from torch import Tensor, nn
 
 from ..utils.deprecation import renamed_arguments
+from ..utils.wrappers import unwrapped
 from .backbone import Backbone
 from .config import PLACES
 from .cvt import Cvt, CvtConfig, is_microsoft, is_transformers, rename_cvt_keys
-from .foreign import ADAPTS, KEPT, adapt_foreign, is_adapted, library_of, revert_foreign, unwrapped
+from .foreign import ADAPTS, KEPT, adapt_foreign, is_adapted, library_of, revert_foreign
 from .hub import HubModel
 from .mvit_v2 import MvitV2, MvitV2Config
 from .swin import Swin, SwinConfig, SwinV2, SwinV2Config

@@ -11,12 +11,12 @@ from typing import Any
 from jaxtyping import Float
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ..canonical import origin
 from ..layers.patch_conv import FrameConv, make_adaptive, make_ordinary
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.shift import Pair
+from ..utils.wrappers import unwrapped
 from .backbone import Backbone
 from .config import CriterionSpec, SelectionConfig, describe
 
@@ -42,17 +42,6 @@ def library_of(model: Any) -> str | None:
             if kind.__name__ in names and kind.__module__.startswith(f"{library}."):
                 return library
     return None
-
-
-def unwrapped(model: Any) -> Any:
-    """The network inside DataParallel, DistributedDataParallel or ``torch.compile``."""
-    while True:
-        if isinstance(model, DataParallel | DistributedDataParallel):
-            model = model.module
-        elif type(model).__name__ == "OptimizedModule":  # without importing torch's compiler
-            model = model._orig_mod
-        else:
-            return model
 
 
 def adapt_foreign(

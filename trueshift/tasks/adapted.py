@@ -9,10 +9,11 @@ from ..layers.patch_conv import FrameConv
 from ..layers.tokenize import check_image
 from ..models.config import BackboneConfig, describe
 from ..models.convert import adapt
-from ..models.foreign import ADAPTS, is_adapted, library_of, located, unwrapped
+from ..models.foreign import ADAPTS, is_adapted, library_of, located
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
 from ..utils.checks import first_line, import_optional
+from ..utils.wrappers import unwrapped
 
 LIBRARY = "transformers/"  # before the model_type, where a configuration names the backbone
 _KINDS = {"swin": "SwinModel", "swinv2": "Swinv2Model"}

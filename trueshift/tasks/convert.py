@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..models import convert, hub
 from ..models.backbone import Backbone
-from ..models.foreign import unwrapped
 from ..models.registry import create_model
+from ..utils.wrappers import unwrapped
 from .upernet import UperNet
 
 

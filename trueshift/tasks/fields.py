@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..layers.linear import Linear
 from ..models.backbone import Backbone
 from ..models.config import PLACES
-from ..models.foreign import library_of, unwrapped
+from ..models.foreign import library_of
 from ..models.hub import BUILDERS
 from ..models.stage import Mlp, init_linear
 from ..ops.geometry.grid import Tokens
@@ -19,6 +19,7 @@ from ..ops.geometry.periodic import repeated
 from ..ops.geometry.resample import start_at
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from ..ops.nn.conv import conv_tokens
+from ..utils.wrappers import unwrapped
 from .adapted import LIBRARY, AdaptedEncoder
 from .dense import DenseModel, own_config, without_classifier
 

@@ -29,9 +29,9 @@ class Options(TypedDict, total=False):
 def assert_equivariant(module: Module, x: Tensor | Tokens | None = None, **options: Unpack[Options]) -> None:
     """Assert that the output moves with the input: ``f(S x) == S f(x)``, bit for bit unless a tolerance is given.
 
-    Tokens are compared by the pixels at which they stand, so a layer that chooses its grid by content passes; their
-    prefix (a class token) stays as it is. An input that repeats has several grids with the same content; any of them is
-    accepted.
+    Tokens are compared by the pixels at which they stand, so a layer that chooses its grid by content passes, and
+    aligned ones (:class:`~trueshift.AlignWindows`) by those at which their windows start; their prefix (a class token)
+    stays as it is. An input that repeats has several grids with the same content; any of them is accepted.
 
     Args:
         module: takes an image batch ``[B, C, H, W]`` or :class:`Tokens`; gives Tokens, dense maps ``[B, D, H, W]``, or
@@ -122,6 +122,10 @@ def _parts(output: Any, extent: Pair | None) -> Iterator[_Part]:
             yield from _parts(part, extent)
     elif isinstance(output, Tokens):
         yield _Part(output.values, False) if extent is None else _Part(place(output), True, output.grid)
+        if extent is not None and output.grid.window is not None:  # place shows where tokens stand, not their windows
+            first = torch.zeros_like(output.values[..., :1])
+            first[:, :: output.grid.window[0], :: output.grid.window[1]] = 1
+            yield _Part(place(Tokens(first, output.grid)), True, output.grid)
         if output.prefix is not None:
             yield _Part(output.prefix, False)
     elif isinstance(output, Tensor):
@@ -163,7 +167,8 @@ def _shift(x: Tensor | Tokens, offset: Tensor) -> Tensor | Tokens:
     before_norm = None if x.before_norm is None else circular_shift(x.before_norm, offset)
     # what is moved is in no frame that its content chose, and a spot moves along
     pixels = offset * torch.tensor(x.grid.stride, device=offset.device)
-    grid = replace(x.grid, anchored=False, spot=None if x.grid.spot is None else x.grid.spot - pixels)
+    spot = None if x.grid.spot is None else x.grid.spot - pixels
+    grid = replace(x.grid, anchored=False, spot=spot, window=None)
     return replace(x, values=circular_shift(x.values, offset), grid=grid, before_norm=before_norm)
 
 

@@ -24,7 +24,8 @@ class TokenGrid:
     ``origin`` is the nominal start of the first patch, whatever padding its convolution had. ``anchored`` says that the
     first token was chosen by the content: the values on the grid are then the same whatever the shift, bit for bit.
     ``fixed_rows`` says that rows are ordinary: no choice moves them, and they do not go around. ``spot`` is the pixel
-    on which all further grids are to start, where there is one (:class:`~trueshift.criteria.Spot`).
+    on which all further grids are to start, where there is one (:class:`~trueshift.criteria.Spot`). ``window``
+    is the size of the windows, where one starts at the first token (:class:`~trueshift.layers.AlignWindows`).
 
     Shift law: the grid of ``S^t x`` has the origin of ``x``'s grid minus ``t``, modulo the image's size.
 
@@ -39,6 +40,7 @@ class TokenGrid:
     anchored: bool = False
     fixed_rows: bool = False
     spot: Int[Tensor, "B 2"] | None = None
+    window: Pair | None = None
 
     @classmethod
     def of_image(cls, x: Shaped[Tensor, "B C H W"], fixed_rows: bool = False) -> "TokenGrid":
@@ -57,6 +59,7 @@ class TokenGrid:
         factor: int | Pair = 1,
         anchored: bool = False,
         spot: Int[Tensor, "B 2"] | None = None,
+        window: Pair | None = None,
     ) -> "TokenGrid":
         """The grid of every ``factor``-th token, from the token at ``offset`` on; anchor and spot stay."""
         factor = pair(factor)
@@ -68,7 +71,7 @@ class TokenGrid:
             origin = torch.stack([rows, columns], 1)
         stride = (self.stride[0] * factor[0], self.stride[1] * factor[1])
         spot = self.spot if spot is None else spot
-        return TokenGrid(stride, origin, self.image_size, self.anchored or anchored, self.fixed_rows, spot)
+        return TokenGrid(stride, origin, self.image_size, self.anchored or anchored, self.fixed_rows, spot, window)
 
     def token_at(self, pixel: Int[Tensor, "B 2"]) -> Int[Tensor, "B 2"]:
         """Row and column of the token whose patch holds a pixel, of each image."""

@@ -57,7 +57,7 @@ def start_at(tokens: Tokens, origin: Int[Tensor, "B 2"]) -> Tokens:
     rows, columns = tokens.grid.stride
     away = origin - tokens.grid.origin
     offset = torch.stack([away[:, 0] // rows, away[:, 1] // columns], 1)
-    return Tokens(circular_shift(tokens.values, offset), replace(tokens.grid, origin=origin))
+    return Tokens(circular_shift(tokens.values, offset), replace(tokens.grid, origin=origin, window=None))
 
 
 def _cells(source: TokenGrid, target: TokenGrid, axis: int) -> tuple[Int64[Tensor, "B n"], Int64[Tensor, "B n"]]:
