@@ -21,12 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import prose
 from benchmarks.accuracy import curves, store
-from benchmarks.accuracy import tables as accuracy
 from benchmarks.common.record import ROOT
-from benchmarks.exactness import tables as exactness
-from benchmarks.speed import tables as speed
+from benchmarks.common.table import read_tables
 
-TABLES = speed.TABLES | exactness.TABLES | accuracy.TABLES
+FILES = [ROOT / "benchmarks" / folder / "tables.toml" for folder in ("speed", "exactness", "accuracy")]
+TABLES = {name: table for file in FILES for name, table in read_tables(file, prose.MODULES).items()}
 DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 TABLE = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NUMBER = re.compile(r"(<!-- number (.*?) -->)(.*?)(<!-- end -->)", re.DOTALL)

@@ -1,16 +1,22 @@
-"""What numbers in sentences are made of: `<!-- number EXPRESSION -->1.2<!-- end -->`.
+"""What numbers in sentences are made of, `<!-- number EXPRESSION -->1.2<!-- end -->`, and what tables are.
 
 A recipe without a folder is one of the small models. Rates are in percent.
 """
 
+# ruff: noqa: F401 -- names for expressions
+import itertools
 from functools import partial
-from statistics import mean, stdev  # noqa: F401 -- for expressions
+from inspect import ismodule
+from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.accuracy import store
-from benchmarks.accuracy.store import C_CONS, S_CONS, TOP1, rates, spread  # noqa: F401 -- for expressions
+from benchmarks.accuracy import camvid, curves, fields, motion, store
+from benchmarks.accuracy import rows as accuracy
+from benchmarks.accuracy.store import C_CONS, S_CONS, TOP1, rates, spread
+from benchmarks.common import record
+from benchmarks.common.contestants import FAMILIES
 from benchmarks.common.record import load, rows_of
-from benchmarks.speed import tables as speed
+from benchmarks.speed import rows as speed
 
 
 def rate(column: tuple[str, str], recipe: str, part: str = "") -> float:
@@ -58,10 +64,7 @@ def pairs(*files: str) -> int:
 
 def compared(family: str, setting: str) -> dict[str, Any]:
     """What was measured of the reference and of the adaptive network, in a setting of the speed summary."""
-    name, size, *_ = speed.FAMILIES[family]
-    if found := speed.find(speed.measured(), model=name, size=size, **speed.SUMMARY[setting]):
-        return found
-    raise LookupError(f"{family} was not measured in {setting}")
+    return next(each for each in speed.for_each_model(setting) if each["model"] == FAMILIES[family].name)
 
 
 def moving(protocol: str, metric: str, file: str, method: str) -> float:
@@ -71,6 +74,9 @@ def moving(protocol: str, metric: str, file: str, method: str) -> float:
 
 flicker, crops = partial(moving, "path-32", "flicker"), partial(moving, "crop-1", "consistency")
 motion_top1 = partial(moving, "crop-1", "top1")
+
+
+MODULES = {name: value for name, value in globals().items() if ismodule(value)}
 
 
 def number(expression: str) -> str:

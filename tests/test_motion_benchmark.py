@@ -1,6 +1,7 @@
 """The table of networks while the camera moves, from small random networks to its rows."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,17 @@ from torch import nn
 
 import trueshift
 from benchmarks.accuracy import motion
+from benchmarks.bench import TABLES
 from benchmarks.common import record
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {"patch_size": 4, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "num_classes": 3}
+
+
+def table(where):
+    """The table of the views of some images."""
+    written = TABLES["motion_cifar10"]
+    return replace(written, keys=written.keys | {"rows": f"motion.rows({where!r})"}).render()
 
 
 @pytest.fixture
@@ -65,7 +73,7 @@ def test_sizes_classes_and_rows_follow_from_the_networks(measured, monkeypatch):
     for name in ("adaptive", "adaptive, 4 grids"):
         assert methods[name]["measured"]["circular"]["bit_exact"]["rate"] == 1
     assert result["data"].startswith("part of")  # of a folder, which is sorted by class
-    rows = motion.table("squares").splitlines()
+    rows = table("squares").splitlines()
     head = ["network", "passes", "Top-1", "C-Cons.", "crop 1", "crop 2", "crop 4", "crop 8", "flicker"]
     assert rows[0] == f"| {' | '.join([*head, 'subpixel', 'bilinear', 'JPEG', 'noise'])} |"
     shown = [method for method in methods if not method.startswith("ordinary, shifts,")]  # in no wrappers
@@ -82,7 +90,7 @@ def test_photographs_have_larger_views_and_longer_paths(measured, monkeypatch):
     measured({"ordinary": ("swin_mini", 32)}, "--photos", str(measured.folder / "squares"))
     ((view, path),) = seen
     assert (view.size, view.resized(64, 64), path) == ((48, 48), (80, 80), "path-32")
-    assert "| Swin-mini, ordinary, video | 1 | - |" in motion.table("photos")
+    assert "| Swin-mini, ordinary, video | 1 | - |" in table("photos")
 
 
 def test_top1_on_the_centre_and_on_the_mean_over_crops(measured, monkeypatch):
@@ -107,7 +115,7 @@ def test_top1_on_the_centre_and_on_the_mean_over_crops(measured, monkeypatch):
 
 
 def test_a_table_of_nothing_says_so(measured):
-    assert "not run yet" in motion.table("nothing")
+    assert "not run yet" in table("nothing")
 
 
 def test_networks_have_names_and_one_size(measured):

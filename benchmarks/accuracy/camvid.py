@@ -33,22 +33,5 @@ def main() -> int:
     return run_jobs(jobs, given.work, 1, 0, finished)
 
 
-def table() -> str:
-    """What the final weights reached."""
-    found = [record.load(f"camvid_{name}") for name in MODELS]
-    rows = [recorded["result"] | recorded["result"]["evaluation"] for recorded in found]
-    images = rows[-1]["ade20k-circular"]["consistency"]["images"]
-    note = (
-        f"CamVid from random weights, {rows[-1]['steps']:,} steps of 16 images, one seed, the same recipe and circular "
-        f"padding for all; measured in float32 on {images} test images with one random pair of shifts each, on "
-        f"{record.machine(found[-1])}. The logs are in `results/camvid_*.json`."
-    )
-    form = "`{model}` | {ade20k-circular[mean_iou]:.2%} | {ade20k-circular[consistency][rate]:.2%}"
-    form += " | {ade20k-circular[bit_exact][rate]:.2%} | {ade20k-standard[consistency][rate]:.2%}"
-    return record.listing(
-        "backbone | mIoU | mASCC | logits bit-identical under circular shifts | mASSC", form, rows, note
-    )
-
-
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,8 @@ LEARNING = "small_learning_curves.svg"
 PLOT: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trueshift", "font.size": 9, "legend.frameon": False}
 
 
-def table() -> str:
+def shown() -> str:
+    """The plot, as Markdown shows it."""
     title = "Top-1 on the test images while learning"
     there = any(store.curves(recipe_of(*network)) for network in NETWORKS)
     return f"![{title}](images/{LEARNING})" if there else f"{title}: {NOT_YET}."

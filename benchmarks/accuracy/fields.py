@@ -98,30 +98,27 @@ def main() -> int:
     return run_jobs(jobs, given.work, given.jobs, given.limit_s, finished)
 
 
-def table(task: str) -> str:
+def rows(task: str) -> list[record.Recorded]:
     """Errors in percent, mean and deviation over seeds."""
     found = {run: list(record.load_all(f"fields_{task}_{run}_seed*")) for run in RUNS}
     files = [each for of_run in found.values() for each in of_run]
-    where = {record.machine(each) for each in files}
+    where = "; ".join(sorted({record.measured_on(each) for each in files}))
     measured = [{int(count) for count in each["result"]["relative_l2"]} for each in files]
     lengths = sorted(set.intersection(*measured)) if files else TASKS[task].lengths  # those that all of them have
     rows = []
     for run, (title, _, _) in RUNS.items():
-        results = [each["result"] for each in found[run]]
-        errors = [cell([100 * each["relative_l2"][str(count)] for each in results]) for count in lengths]
-        apart = max((each["shift_error"][str(lengths[-1])] for each in results), default=0)
-        share = cell([100 * each["harmonics"]["error"][str(each["patches"][-1])] for each in results])
-        steps = ", ".join(f"{count:,}" for count in sorted({each["steps"] for each in results}))
-        cells = [*errors, f"{apart:.1e}" if apart else "0", share, steps, str(len(results))]
-        rows.append([title, *(cells if results else [record.NOT_YET])])
-    head = ["network", *(f"{count} step{'s' * (count > 1)}" for count in lengths), "shift error", "pattern of patches"]
-    note = (
-        "Relative L2 in percent after steps of a rollout; the largest difference between a rolled rollout of "
-        f"{lengths[-1]} steps and that of a rolled state; the percentage of one step's error in waves that repeat with "
-        "every token of the coarsest stage."
-    )
-    note += f" On {'; '.join(sorted(where))}." if where else ""
-    return record.table([*head, "steps of training", "seeds"], rows, note)
+        row = {"title": title, "last": lengths[-1], "places": f"On {where}." if where else ""}
+        if results := [each["result"] for each in found[run]]:
+            errors = {count: [100 * each["relative_l2"][str(count)] for each in results] for count in lengths}
+            row |= {
+                "errors": {count: cell(each) for count, each in errors.items()},
+                "apart": max(each["shift_error"][str(lengths[-1])] for each in results),
+                "share": cell([100 * each["harmonics"]["error"][str(each["patches"][-1])] for each in results]),
+                "steps": record.commas(",", sorted({each["steps"] for each in results})),
+                "seeds": len(results),
+            }
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from benchmarks.common import record
 from trueshift.data import ImageFolder, Preparation
 from trueshift.data.subset import evenly_spread
 from trueshift.eval import (
-    PROTOCOLS,
     EvalModel,
     EvalOptions,
     FlickerRate,
@@ -94,31 +93,21 @@ def rates_of(measured: dict[str, Any]) -> dict[str, float]:
     return {name: (each.get("flicker") or each["consistency"])["rate"] for name, each in measured.items()}
 
 
-def table(where: str) -> str:
+def rows(where: str) -> list[record.Recorded]:
     """Rates in percent of all families measured: each network as it is, the first and the last in wrappers."""
-    rows, found = [], list(record.load_all(f"motion_{where}_*"))
-    for run in found:
-        methods = run["result"]["methods"]
+    found = []
+    for run in record.load_all(f"motion_{where}_*"):
+        result, about = run["result"], {"on": record.measured_on(run), "images": run["result"]["images"]}
+        methods = result["methods"]
         plain = [method for method in methods if not method.endswith(tuple(filter(None, WRAPPERS)))]
         wrapped = [f"{name}, {wrapper}" for wrapper in WRAPPERS for name in (plain[0], plain[-1])]
         for method in dict.fromkeys([*plain, *filter(methods.get, wrapped)]):
-            measured = methods[method]["measured"]
+            measured, passes = methods[method]["measured"], methods[method]["passes"]
             rates = {name: 100 * rate for name, rate in rates_of(measured).items()}
-            if top1 := measured.get("crop-1", {}).get("top1"):
-                rates["Top-1"] = 100 * top1["rate"]
-            network, passes = f"{run['result']['title']}, {method}", methods[method]["passes"]
-            rows.append({"network": network, "passes": passes, "missing": "-", **rates})
-    shown = ["Top-1", *(name for name in PROTOCOLS if any(name in row for row in rows))]
-    titles = {"circular": "C-Cons.", "path-8": "flicker", "path-32": "flicker", "subpixel-bilinear": "bilinear"}
-    titles |= {"jpeg": "JPEG", "Top-1": "Top-1"}
-    head = " | ".join(["network", "passes", *(titles.get(name, name.replace("-", " ")) for name in shown)])
-    form = " | ".join(["{network}", "{passes}", *(f"{{{name}:.1f}}" for name in shown)])
-    if not found:
-        return record.listing(head, form, [{}])
-    images = store.spread([run["result"]["images"] for run in found])
-    places = sorted(set(map(record.machine, found)))
-    note = "Flicker, the lower the better: frames with another answer than the one before."
-    return record.listing(head, form, rows, f"{images} images; {'; '.join(places)}. {note}")
+            top1 = measured.get("crop-1", {}).get("top1")
+            shown = {"top1": f"{100 * top1['rate']:.1f}" if top1 else "-", "rates": rates, "missing": "-"}
+            found.append({"network": f"{result['title']}, {method}", "passes": passes, **shown, **about})
+    return found
 
 
 def main() -> None:

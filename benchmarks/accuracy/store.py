@@ -83,21 +83,14 @@ def _rows(recipe: str, *key: str) -> list[Row]:
     return _indexed(path, path.stat().st_mtime_ns if path.exists() else 0).get((name, *key), [])
 
 
-def recipe_of(family: str, adaptive: bool, shifts: str = "circular", paper: bool = False) -> str:
-    """The recipe that stands for a network; only ordinary CvT and MViTv2 are trained for each kind of shift.
-
-    Swin, SwinV2 and the adaptive networks of the paper's size are those of circular shifts.
-    """
-    padded = family in ("cvt", "mvitv2") and not adaptive
-    if paper:
-        return f"cifar10/{'a_' * adaptive}{FAMILIES[family].short}_{shifts if padded else 'circular'}"
-    return f"{'a_' * adaptive}{family}_mini" + f"_{shifts}" * padded
+def recipe_of(family: str, adaptive: bool) -> str:
+    """The recipe that stands for a network: of ordinary CvT and MViTv2, which are trained for each kind of shift, the
+    one for circular shifts."""
+    return f"{'a_' * adaptive}{family}_mini" + "_circular" * (family in ("cvt", "mvitv2") and not adaptive)
 
 
-def title_of(family: str, adaptive: bool, paper: bool = False) -> str:
-    """The network's name, or that of the paper's."""
-    title = FAMILIES[family].title
-    return "A-" * adaptive + (title if paper else f"{title.rpartition('-')[0]}-mini")
+def title_of(family: str, adaptive: bool) -> str:
+    return f"{'A-' * adaptive}{FAMILIES[family].title.rpartition('-')[0]}-mini"
 
 
 def rates(recipe: str, column: Column, part: str = "") -> list[float]:

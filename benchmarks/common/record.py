@@ -1,13 +1,14 @@
-"""Result files: written with all that is needed to make them again, read, and shown as Markdown tables."""
+"""Result files: written with all that is needed to make them again, and read."""
 
 import argparse
 import json
-import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trueshift.utils.provenance import circumstances
 
@@ -15,13 +16,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 NOT_YET = "not run yet"
 Recorded = dict[str, Any]
-
-
-class Table(NamedTuple):
-    """A table of the documents: the program that measures it, with its options, and what writes it."""
-
-    command: str
-    render: Callable[[], str]
 
 
 def options(about: str | None, **defaults: Any) -> argparse.ArgumentParser:
@@ -70,12 +64,13 @@ def load_all(pattern: str) -> Iterator[Recorded]:
 
 
 def rows_of(pattern: str) -> list[Recorded]:
-    """The rows of result files, each with all that is known of its measurement, and the chip as ``place``."""
+    """The rows of result files, each with all that is known of its measurement, and where it was made."""
     return [
         {
             **recorded,
             **recorded["result"],
             "place": recorded["machine"]["gpu"] or recorded["machine"]["processor"],
+            "on": measured_on(recorded),
             **row,
         }
         for recorded in load_all(pattern)
@@ -83,30 +78,21 @@ def rows_of(pattern: str) -> list[Recorded]:
     ]
 
 
-def machine(recorded: Recorded, device: str = "cuda") -> str:
+def grouped(rows: Iterable[Recorded], *keys: str) -> list[Recorded]:
+    """One row for neighbours with the same values: the first with their counts added up, and all as ``group``."""
+    groups = [list(group) for _, group in groupby(rows, itemgetter(*keys))]
+    counts = ("pairs", "failures")
+    return [{**group[0], **{key: sum(row[key] for row in group) for key in counts}, "group": group} for group in groups]
+
+
+def commas(form: str, values: Iterable[float]) -> str:
+    """Numbers in one format, between them commas."""
+    return ", ".join(format(value, form) for value in values)
+
+
+def measured_on(recorded: Recorded, device: str = "cuda") -> str:
     """Where a result was measured: the GPU, unless the device is the CPU or there is no GPU."""
     where = recorded["machine"]
     gpu = where["gpu"] if device == "cuda" else None
     name = gpu or f"{where['processor']}, {where['threads']} threads"
     return f"{name}, torch {recorded['versions']['torch']}"
-
-
-def table(head: list[str], rows: Iterable[list[str]], *notes: str) -> str:
-    """A Markdown table with notes below; short rows are filled up."""
-    filled = [[*row, *[""] * (len(head) - len(row))] for row in rows]
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *filled)]
-    note = " ".join(filter(None, notes))
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:], *(["", note] if note else [])])
-
-
-def listing(head: str, form: str, rows: Iterable[Recorded], note: str = "") -> str:
-    """A table of rows by one format string for all: ``{name} | {rate:.2%}`` below ``model | Top-1``."""
-    return table(head.split(" | "), ([cell(each, row) for each in form.split(" | ")] for row in rows), note)
-
-
-def cell(form: str, row: Recorded) -> str:
-    """The text, or why there is none: what was measured may have failed."""
-    try:
-        return re.sub(r"(?<=\d)%", " %", form.format(**row))
-    except KeyError:
-        return f"failed: {row['error'][:60]}" if "error" in row else row.get("missing", NOT_YET)

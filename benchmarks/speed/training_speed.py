@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.common import record, timing
-from benchmarks.speed.tables import seconds_per_step
+from benchmarks.speed.rows import seconds_per_step
 from trueshift.eval.options import inference_device
 from trueshift.train import parse_arguments
 from trueshift.train.data.loader import Batch
