@@ -179,16 +179,39 @@ def test_features_only_of_timm():
     assert_equivariant(ts.canonicalize(wrapped, dense="pixel"), IMAGES, shifts=2)
 
 
+class Maps(nn.Module):
+    """A user's module around a network, which says nothing of its layout."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, image):
+        return [self.model.forward_features(image)]
+
+
+MAPS = {
+    "features only": ({"features_only": True}, lambda model: model),
+    "unpooled": ({"num_classes": 0, "global_pool": ""}, lambda model: model),
+    "classified": ({"num_classes": 5, "global_pool": ""}, lambda model: model),
+    "as many channels as columns": ({"num_classes": 0, "global_pool": "", "embed_dim": 4}, nn.DataParallel),
+    "forward_features": ({}, Maps),
+}
+
+
 @pytest.mark.parametrize("dense", [True, "pixel"])
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256"])
+@pytest.mark.parametrize(("arguments", "around"), MAPS.values(), ids=MAPS)
 @torch.no_grad()
-def test_maps_with_channels_last_are_rolled_along_their_sides(dense):
-    """As features_only of timm's Swin gives them; at these sizes channels could be taken for columns."""
-    wrapped = timm.create_model("swin_mini_patch2_window4_32", features_only=True).eval()
+def test_maps_with_channels_last_are_rolled_along_their_sides(dense, name, arguments, around):
+    """As timm's Swin gives them; at these sizes channels could be taken for columns."""
+    sizes = {"img_size": 32, "patch_size": 2, "window_size": 4, "depths": (1, 1), "num_heads": (1, 2), "embed_dim": 32}
+    model = ts.canonicalize(around(timm.create_model(name, **sizes | arguments).eval()), dense)
     image = photographs(32)["rocket"][None]
-    model = ts.canonicalize(wrapped, dense=dense)
     offset = (8, 16) if dense is True else (5, 9)
-    for here, after in zip(model(image), model(circular_shift(image, offset, IMAGE_DIMS)), strict=True):
-        assert here.shape[3] in (64, 128, 256)
+    found, moved = model(image), model(circular_shift(image, offset, IMAGE_DIMS))
+    for here, after in zip(*(each if isinstance(each, list) else [each] for each in (found, moved)), strict=True):
+        assert here.shape[1] == here.shape[2]
         step = 32 // here.shape[1]
         assert torch.equal(after, circular_shift(here, (offset[0] // step, offset[1] // step), (1, 2)))
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64, Real
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from .layers.frame import FrameFinder
 from .layers.patch_conv import FrameConv
@@ -20,6 +20,7 @@ from .ops.selection.content_hash import first_row, origin_keys
 from .ops.selection.quantised_image import Pixels
 from .ops.selection.seam import start_on_seam
 from .utils.async_copy import AsyncCopy
+from .utils.wrappers import unwrapped
 
 Back = Callable[[Any, Tensor, Pair], Any]
 DENSE = (False, True, "pixel")
@@ -124,10 +125,15 @@ class Canonicalize(ImageWrapper):
         output = model(moved, *map(along, args), **{name: along(given) for name, given in kwargs.items()})
         if callable(self.dense):
             return self.dense(output, start, size)
-        last = _gives_channels_last(self.model)
-        maps = to_image_frame(_permuted(output, (0, 3, 1, 2)) if last else output, start, size, self.dense == "pixel")
+        parts, structure = tree_flatten(output)
+        declared = getattr(unwrapped(self.model), "output_fmt", None) == "NHWC"  # as timm's Swin does
+        last = [
+            isinstance(part, Tensor) and part.dim() == 4 and (declared or _ends_in_channels(part, size))
+            for part in parts
+        ]
+        maps = to_image_frame(_permuted(parts, last, (0, 3, 1, 2)), start, size, self.dense == "pixel")
         maps = self._repeated(maps, image, start, repeats)
-        return _permuted(maps, (0, 2, 3, 1)) if last else maps
+        return tree_unflatten(_permuted(maps, last, (0, 2, 3, 1)), structure)
 
     def _repeated(self, output: Any, image: Tensor, start: Tensor, repeats: AsyncCopy | None) -> Any:
         """Maps of images that repeat, with one period repeated: in the frame, the model may say several things."""
@@ -163,8 +169,8 @@ def canonicalize(model: nn.Module, dense: bool | str | Back = False, circular: s
             rolled with it.
         dense: whether the output, or parts of a tuple, dictionary or output class of transformers, lies on the image.
             True: every ``[B, D, h, w]`` is rolled back, by whole cells where it is smaller than the image, and every
-            ``[B, H, W]`` of the image's size; what has no place (losses, scores of queries) stays as it is. Maps of
-            timm's ``features_only`` have the layout that its ``output_fmt`` names.
+            ``[B, H, W]`` of the image's size; what has no place (losses, scores of queries) stays as it is. Maps
+            ``[B, h, w, D]`` are known by the model's ``output_fmt``, as timm's have it, or where those sides alone fit.
             ``"pixel"``: smaller maps are first enlarged to the image's size, bilinearly (of integers: nearest). Or a
             function ``(output, origin, size) -> output`` for anything else, such as key points and boxes: see
             :func:`move_points`, :func:`move_boxes`, :func:`to_image_frame`.
@@ -255,14 +261,15 @@ def move_boxes(
     return torch.cat([first, first + (boxes[..., 2:] - boxes[..., :2])], 2)
 
 
-def _gives_channels_last(model: nn.Module) -> bool:
-    """Whether this is timm's wrapper for ``features_only=True`` around a network such as Swin."""
-    return isinstance(model, nn.ModuleDict) and getattr(model, "output_fmt", None) == "NHWC"
+def _ends_in_channels(part: Tensor, size: Pair) -> bool:
+    """Whether the sides of the image are those of ``[B, h, w, D]`` alone: there cells are as high as they are wide."""
+    of_last, of_first = (rows * size[1] == columns * size[0] for rows, columns in (part.shape[2:], part.shape[1:3]))
+    return of_first and not of_last
 
 
-def _permuted(output: Any, order: tuple[int, ...]) -> Any:
-    """An output whose maps have their dimensions in another order."""
-    return tree_map(lambda part: part.permute(order) if isinstance(part, Tensor) and part.dim() == 4 else part, output)
+def _permuted(parts: list[Any], which: list[bool], order: tuple[int, ...]) -> list[Any]:
+    """Some of the maps with their dimensions in another order."""
+    return [part.permute(order) if chosen else part for part, chosen in zip(parts, which, strict=True)]
 
 
 def _lies_on(part: Any, size: Pair) -> bool:

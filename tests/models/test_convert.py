@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from model_checks import broken_pairs, everything, narrow, perturb_norms, random_shifts
 from references import TransformersCvt
+from timm.layers import freeze_batch_norm_2d
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
@@ -59,6 +60,27 @@ def trained_a_little(make) -> torch.nn.Module:
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()
+
+
+def test_norms_that_are_frozen_stay_so():
+    """As timm and torchvision freeze them; those in evaluation mode alone, and with an epsilon of their own, too."""
+    source, images = trained_a_little(SMALL["cvt"]).model, torch.randn(2, 3, 64, 64)
+    first, second = source.cvt.encoder.stages[:2]
+    second.apply(lambda part: setattr(part, "eps", 0.1) if isinstance(part, torch.nn.BatchNorm2d) else None)
+    freeze_batch_norm_2d(first)
+    source.train()
+    second.eval()
+    reverted = ts.revert(ts.adapt(source))
+    own = [part for part in reverted.modules() if hasattr(part, "running_mean")]
+    theirs = [part for part in source.modules() if hasattr(part, "running_mean")]
+    for norm, known in zip(own, theirs, strict=True):
+        assert (type(norm), norm.eps, norm.training) == (type(known), known.eps, known.training)
+        assert norm is not known
+        assert torch.equal(norm.running_var, known.running_var)
+    assert [type(norm).__name__ for norm in own[:4]] == ["FrozenBatchNorm2d"] * 3 + ["BatchNorm2d"]
+    with torch.no_grad():
+        expected = source.eval()(images).logits
+        assert (reverted.eval()(images) - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("kind", SMALL)

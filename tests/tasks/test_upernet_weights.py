@@ -1,6 +1,7 @@
 """Weights of UperNet: those of segmentation_models_pytorch, of its twins, and in folders."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
@@ -10,6 +11,7 @@ from model_checks import perturb_norms
 from safetensors.torch import save_file
 from test_dense import moved_wrongly
 from test_dense import segmenter as small
+from timm.layers import freeze_batch_norm_2d
 
 import trueshift as ts
 from trueshift.tasks import convert, from_smp
@@ -57,6 +59,23 @@ def test_every_weight_has_a_name_of_ours_and_an_auxiliary_head_is_an_option():
     with_head = from_smp(reference, auxiliary=True)
     assert with_head.auxiliary_head is not None
     assert torch.equal(with_head.segmentation_head[0].weight, reference.segmentation_head[0].weight)
+
+
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_dtype_frozen_weights_and_frozen_norms_of_theirs_are_kept(auxiliary):
+    reference = deepcopy(theirs()).double()
+    reference.encoder.requires_grad_(False)
+    freeze_batch_norm_2d(reference.decoder)
+    ours = from_smp(reference, auxiliary=auxiliary)
+    assert all(value.dtype == torch.float64 for value in ours.state_dict().values() if value.is_floating_point())
+    for twin in (ours, ts.adapt(ours), ts.adapt(reference)):
+        assert not any(weight.requires_grad for weight in twin.encoder.parameters())
+        assert all(weight.requires_grad for weight in twin.segmentation_head.parameters())
+        norms = {type(part).__name__ for part in twin.decoder.modules() if hasattr(part, "running_mean")}
+        assert norms == {"FrozenBatchNorm2d"}
+    image = torch.randn(1, 3, 224, 224, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(image), reference(image), rtol=1e-9, atol=1e-9)
 
 
 def test_a_published_folder(tmp_path):

@@ -149,10 +149,13 @@ def fitting_criteria(state: Mapping[str, Tensor], config: Any, wanted: Any) -> d
 def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> None:
     """Copy the weights, with device and type, and the training mode and frozen parameters of a source that is a module.
 
+    Norms with running statistics are copied as they are, so that frozen ones stay frozen.
+
     Args:
         source: the module that ``state`` was taken from, or anything else.
         state: all weights under the twin's names; those of its criteria may be missing, and then stay as they are.
     """
+    norms = copy_norms(source, state, twin)
     weight = next(value for value in state.values() if value.is_floating_point())
     twin.to(weight.device, weight.dtype)  # tables that are no weights, and criteria of its own
     criteria = {key: value for key, value in twin.state_dict().items() if "criterion." in key}
@@ -163,12 +166,27 @@ def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> N
         raise ValueError(f"the weights do not fit a {type(twin).__name__}: {error}") from error
     if isinstance(source, nn.Module):
         twin.train(source.training)
-        # names differ between packages, storage does not
+        for name, norm in norms.items():
+            twin.get_submodule(name).train(norm.training)
         trained = {value.data_ptr() for value in source.parameters() if value.requires_grad}
         frozen = {value.data_ptr() for value in source.parameters()} - trained
         for name, parameter in twin.named_parameters():
             if name in state and state[name].data_ptr() in frozen:
                 parameter.requires_grad_(False)
+
+
+def copy_norms(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> dict[str, nn.Module]:
+    """Put copies of the norms with running statistics into a twin; returns those of the source by the twin's names."""
+    parts = source.modules() if isinstance(source, nn.Module) else ()
+    means = {mean.data_ptr(): part for part in parts if (mean := part._buffers.get("running_mean")) is not None}
+    norms = {  # names differ between packages, storage does not
+        key.removesuffix(".running_mean"): means[value.data_ptr()]
+        for key, value in state.items()
+        if key.endswith(".running_mean") and value.data_ptr() in means
+    }
+    for name, norm in norms.items():
+        twin.set_submodule(name, deepcopy(norm))
+    return norms
 
 
 def _check(kind: str, problems: Mapping[str, bool]) -> None:

@@ -129,13 +129,16 @@ def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) 
         auxiliary=auxiliary,
         head_align_corners=True,
     )
+    head = weights["segmentation_head.0.weight"]
+    model.eval().to(head.device, head.dtype)
     fresh = {key: value for key, value in model.state_dict().items() if key.startswith("auxiliary_head.")}
     weights = {**fresh, **weights}
+    convert.copy_norms(source, weights, model)
     problems = hub.misfits(model.state_dict(), weights)
     if problems:
         raise ValueError(f"these weights do not fit UperNet on {backbone}: " + "; ".join(problems))
-    model.load_state_dict(weights)
-    return model.train(source.training) if isinstance(source, nn.Module) else model.eval()
+    convert.copy_weights(source, weights, model)
+    return model
 
 
 def _named_state(source: Any) -> tuple[str | None, Mapping[str, Tensor]]:
