@@ -102,13 +102,13 @@ def test_one_module_switched_off_and_a_mean_over_grids():
     moved = images.roll((5, 3), (2, 3))
     assert torch.equal(subject.forward(images), subject.forward(moved))
     for part in SWITCHED_OFF:
-        twin = measure.PARTS[part].twin(subject, EvalOptions())
+        twin = measure.PARTS[part].made(subject, EvalOptions())
         assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
         assert not torch.equal(twin.forward(images), twin.forward(moved)), part
         assert all(map(torch.equal, twin.module.parameters(), subject.module.parameters()))
     ordinary = load_eval_model("swin_mini", EvalOptions())
     for network, part in ((subject, "grids_2"), (ordinary, "canonical_grids_4")):
-        mean = measure.PARTS[part].twin(network, EvalOptions())
+        mean = measure.PARTS[part].made(network, EvalOptions())
         assert mean.num_classes == network.num_classes
         assert torch.equal(mean.forward(images), mean.forward(moved))
         assert not torch.equal(mean.forward(images), network.forward(images))

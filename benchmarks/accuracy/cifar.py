@@ -6,7 +6,7 @@ r"""Train and measure the networks of the tables on CIFAR-10: the small ones sev
         --batch_size 256 --evaluate.every_epochs 10 --evaluate.protocols [circular,cifar-standard]
 
 What a run reached goes to results/COLLECTION.csv (see `store.py`); finished runs are skipped. `--measure` asks the
-weights of each finished run what training does not (see `measure.py`); `--measure-only` trains nothing. Further options
+weights of each finished run what training does not (see `parts.toml`); `--measure-only` trains nothing. Further options
 are for all trainings, as `trueshift train` takes them. `benchmarks/README.md` has the rest.
 """
 
