@@ -66,7 +66,7 @@ def test_a_table_has_the_rollouts_that_all_results_have(results, task):
 
 @every_task
 def test_runs_are_what_their_names_say(task):
-    found = {name: parse_arguments(fields.training(task, name)).config for name in fields.RUNS}
+    found = {name: parse_arguments(fields.options_of(task, name)).config for name in fields.RUNS}
     assert {name for name, config in found.items() if config.model.name.startswith("a_")} == {
         "adaptive", "adaptive_random_grids",
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Training and measuring the small models for the tables: what is kept, what is passed over, what is written of it."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -32,21 +33,20 @@ TRIAL = {
     "evaluate.limit": "12",
     "evaluate.batch_size": "12",
     "precision": "float32",
-    "device": "cpu",
 }
 TINY = "{embed_dim: 16, depths: [1, 1], num_heads: [1, 2]}"
 
 
-def trial_words():
-    return [word for key, value in TRIAL.items() for word in (f"--{key}", value)]
+def words_of(options):
+    return [word for key, value in options.items() for word in (f"--{key}", value)]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run of A-Swin-mini, much smaller, that is done."""
-    run, more = Run("cifar10_small/a_swin_mini", 3, tmp_path_factory.mktemp("work")), trial_words()
-    more += ["--model.arguments", TINY]
-    assert train(parse_arguments(run.command("sample", more)).config, Console(quiet=True)) == 0
+    run, more = Run("cifar10_small/a_swin_mini", 3, tmp_path_factory.mktemp("work")), words_of(TRIAL)
+    more += ["--model.arguments", TINY, "--device", "cpu"]
+    assert train(parse_arguments([*run.options("sample"), *more]).config, Console(quiet=True)) == 0
     return run
 
 
@@ -80,7 +80,7 @@ MEASURED = {
     "cifar10_small/shipped/vit_mini": ANCHORED,
     "cifar10_small/cvt_mini_standard": [],
     "cifar10_small/a_swin_mini_no_anchor": [],
-    "cifar10/a_swin_tiny_circular": [*EXACT, "magnitude"],
+    "cifar10/a_swin_tiny_circular": [*EXACT, "ranges", "magnitude"],
 }
 
 
@@ -102,13 +102,13 @@ def test_one_module_switched_off_and_a_mean_over_grids():
     moved = images.roll((5, 3), (2, 3))
     assert torch.equal(subject.forward(images), subject.forward(moved))
     for part in SWITCHED_OFF:
-        twin = measure.PARTS[part].twin(subject, EvalOptions())
+        twin = measure.PARTS[part].made(subject, EvalOptions())
         assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
         assert not torch.equal(twin.forward(images), twin.forward(moved)), part
         assert all(map(torch.equal, twin.module.parameters(), subject.module.parameters()))
     ordinary = load_eval_model("swin_mini", EvalOptions())
     for network, part in ((subject, "grids_2"), (ordinary, "canonical_grids_4")):
-        mean = measure.PARTS[part].twin(network, EvalOptions())
+        mean = measure.PARTS[part].made(network, EvalOptions())
         assert mean.num_classes == network.num_classes
         assert torch.equal(mean.forward(images), mean.forward(moved))
         assert not torch.equal(mean.forward(images), network.forward(images))
@@ -181,6 +181,34 @@ def test_what_is_finished_is_skipped(finished, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["cifar.py", *words, "cvt_mini_adapted_10_epochs"])
     with pytest.raises(SystemExit, match="needs --runs cifar10_small/cvt_mini_circular beside it"):
         cifar.main()
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--evaluate.every_epoch", "2"], "--evaluate.every_epoch 2: did you mean --evaluate.every_epochs"),
+        (["--seed", "1"], "--seed: every run has its own"),
+        (["--measure-only", "--optimizer.lr", "0.1"], "--optimizer.lr 0.1: for trainings"),
+    ],
+)
+def test_options_of_trainings_are_checked_before_any_begins(monkeypatch, tmp_path, more, reason):
+    words = ["--data", "sample", "--work", str(tmp_path), "--results", str(tmp_path), "--runs", "swin_mini", *more]
+    monkeypatch.setattr(sys, "argv", ["cifar.py", *words])
+    with pytest.raises(SystemExit, match=re.escape(reason)):
+        cifar.main()
+
+
+def test_options_of_trainings_are_given_as_trueshift_train_takes_them(monkeypatch, tmp_path):
+    found = {}
+    monkeypatch.setattr(cifar, "run_jobs", lambda jobs, *_: found.update(jobs) or 0)
+    words = ["--data", "sample", "--runs", "swin_mini", "--compile", "--optimizer.arguments", "{fused: true}", "--jobs"]
+    words += ["1", "--log.tensorboard=false", "--work", str(tmp_path), "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["cifar.py", *words])
+    assert cifar.main() == 0
+    command = found["swin_mini_seed0"]
+    assert command[-5:] == ["--compile", "true", "--optimizer.arguments", "{fused: true}", "--log.tensorboard=false"]
+    config = parse_arguments(command[4:]).config
+    assert (config.compile, config.optimizer.arguments, config.log.tensorboard) == (True, {"fused": True}, False)
 
 
 def test_a_result_taken_in_twice_is_there_once_and_another_seed_beside_it(finished, tmp_path, monkeypatch):
@@ -262,11 +290,10 @@ def test_training_stopped_resumed_and_measured_from_the_command_line(tmp_path):
         assert done.returncode == expected, done.stdout + done.stderr
         return done.stdout
 
-    changes = {**TRIAL, "schedule.epochs": "3"}
     runs = ["--runs", "cvt_mini_circular", "cvt_mini_adapted_10_epochs", "--keep-weights", str(tmp_path / "kept")]
     trial = ["--limit", "6", "--batch", "12", "--device", "cpu"]
-    words = [*runs, *trial, "--measure", "--parts", "canonical", "exactness_float32", "--override"]
-    words += [f"{key}={value}" for key, value in changes.items()]
+    words = [*runs, *trial, "--measure", "--parts", "canonical", "exactness_float32"]
+    words += words_of({**TRIAL, "schedule.epochs": "3"})
     call("--limit-s", "1", *words, expected=75)
     assert not (tmp_path / "results").exists()
     assert "4 of 4 done" in call(*words)

@@ -10,7 +10,7 @@ those of this program are for all trainings.
 import sys
 
 from benchmarks.common import record
-from benchmarks.common.processes import TRAIN, run_jobs
+from benchmarks.common.processes import run_jobs, training
 
 MODELS = ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")
 
@@ -19,7 +19,7 @@ def main() -> int:
     models = {"default": list(MODELS), "choices": MODELS}
     work = {"default": record.ROOT / "runs" / "camvid_table", "help": "folder of all runs"}
     given, more = record.options(__doc__, data={"required": True}, models=models, seed=0, work=work).parse_known_args()
-    more += ["--data.path", given.data, "--seed", str(given.seed), "--log.tensorboard", "false"]
+    same = ["--data.path", given.data, "--seed", str(given.seed), "--log.tensorboard", "false"]
 
     def finished(name: str) -> None:
         summary, log = record.training_run(given.work / name)
@@ -27,9 +27,8 @@ def main() -> int:
         result = {"model": name, **{key: summary[key] for key in kept}, "log": log}
         record.write(f"camvid_{name}", result, given.seed)
 
-    jobs = {
-        name: [*TRAIN, "--config", f"camvid/{name}", "--output", str(given.work / name), *more] for name in given.models
-    }
+    each = {name: ["--config", f"camvid/{name}", "--output", str(given.work / name)] for name in given.models}
+    jobs = {name: training([*own, *same], more) for name, own in each.items()}
     return run_jobs(jobs, given.work, 1, 0, finished)
 
 

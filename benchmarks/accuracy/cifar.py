@@ -2,12 +2,12 @@ r"""Train and measure the networks of the tables on CIFAR-10: the small ones sev
 
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --limit-s 520 --measure
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --measure-only
-    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 --override \
-        batch_size=256 evaluate.every_epochs=10 evaluate.protocols=[circular,cifar-standard]
+    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 \
+        --batch_size 256 --evaluate.every_epochs 10 --evaluate.protocols [circular,cifar-standard]
 
 What a run reached goes to results/COLLECTION.csv (see `store.py`); finished runs are skipped. `--measure` asks the
-weights of each finished run what training does not (see `measure.py`); `--measure-only` trains nothing.
-`benchmarks/README.md` has the rest.
+weights of each finished run what training does not (see `parts.toml`); `--measure-only` trains nothing. Further options
+are for all trainings, as `trueshift train` takes them. `benchmarks/README.md` has the rest.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from benchmarks.accuracy import store
 from benchmarks.accuracy.measure import PARTS, measure_run, parts_of
 from benchmarks.accuracy.runs import Run, matching, write_result
 from benchmarks.common import record
-from benchmarks.common.processes import TRAIN, run_jobs, threads_for
+from benchmarks.common.processes import run_jobs, threads_for, training
 from benchmarks.release.weights import keep_weights
 from trueshift.eval.options import inference_device
 
 
 def main() -> int:
-    given = record.options(
+    given, more = record.options(
         __doc__,
         data={"required": True, "help": "CIFAR-10, or 'sample' for the images that come with the package"},
         runs={"nargs": "+", "required": True, "metavar": "GLOB", "help": "e.g. 'a_*' 'shipped/*'"},
@@ -39,7 +39,6 @@ def main() -> int:
         jobs={"default": 8, "help": "processes at a time"},
         limit_s={"default": 0.0, "help": "seconds, after which trainings save and stop; 0 for none"},
         compile=False,
-        override={"default": [], "metavar": "KEY=VALUE", "help": "of all runs, and recorded"},
         work={"default": record.ROOT / "runs" / "tables", "type": Path, "help": "folder of all runs"},
         results={"default": record.RESULTS, "type": Path, "help": "folder of the CSV files"},
         keep_weights={"type": Path, "help": "folder for the final weights, float16, and results"},
@@ -47,21 +46,18 @@ def main() -> int:
         measure=False,
         measure_only=False,
         parts={"nargs": "+", "choices": list(PARTS), "help": "what to measure; all by default"},
-        device={"default": "auto", "help": "to measure on"},
+        device={"default": "auto", "help": "to train and to measure on"},
         batch={"default": 0, "help": "to measure with"},
         limit={"default": 0, "help": "test images to measure, for a trial; 0 for all"},
-    ).parse_args()
+    ).parse_known_args()
     runs = [Run(recipe, seed, given.work, given.weights) for seed in given.seeds for recipe in matching(given.runs)]
-    return _measure(given, runs) if given.measure_only else _train(given, runs)
+    if given.measure_only and more:
+        raise SystemExit(f"{' '.join(more)}: for trainings, and --measure-only trains nothing")
+    return _measure(given, runs) if given.measure_only else _train(given, runs, more)
 
 
-def _train(given: argparse.Namespace, runs: list[Run]) -> int:
-    more = ["--compile", "true"] * given.compile
-    for pair in given.override:
-        key, _, value = pair.partition("=")
-        if not value:
-            raise SystemExit(f"--override {pair}: needs key=value, e.g. optimizer.lr=2e-3")
-        more += [f"--{key}", value]
+def _train(given: argparse.Namespace, runs: list[Run], more: list[str]) -> int:
+    more = [*["--compile", "true"] * given.compile, *more]
     waiting = {}
     for run in runs:
         if any(entry["seed"] == run.seed for entry in store.about(run.recipe, given.results)["trained"]):
@@ -71,13 +67,17 @@ def _train(given: argparse.Namespace, runs: list[Run]) -> int:
     jobs, after = {}, {}
     for name, run in waiting.items():
         missing = [needed for needed in run.needed.values() if needed.weights() is None]
-        jobs[name], after[name] = [*TRAIN, *run.command(given.data, more)], {needed.name for needed in missing}
+        own = [*run.options(given.data), "--device", given.device]
+        jobs[name], after[name] = training(own, more), {needed.name for needed in missing}
         if absent := [needed for needed in missing if needed.name not in waiting]:
             beside = f"needs --runs {absent[0].recipe} beside it, or --weights FOLDER"
             raise SystemExit(f"{name} starts from {absent[0].name}: {beside}")
 
     if given.measure:
-        again = [sys.executable, "-m", "benchmarks.accuracy.cifar", *sys.argv[1:], "--measure-only", "--jobs", "1"]
+        again = [sys.executable, "-m", "benchmarks.accuracy.cifar", "--measure-only", "--jobs", "1"]
+        for key in ("data", "work", "weights", "device", "batch", "limit"):
+            again += [f"--{key}", str(getattr(given, key))] * bool(getattr(given, key))
+        again += ["--parts", *given.parts] if given.parts else []
         for name, run in waiting.items():
             words = ["--runs", run.recipe, "--seeds", str(run.seed), "--results", str(given.work / f"measured_{name}")]
             jobs[f"measured_{name}"], after[f"measured_{name}"] = [*again, *words], {name}

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from benchmarks.accuracy.store import cell
 from benchmarks.common import record
-from benchmarks.common.processes import TRAIN, run_jobs
+from benchmarks.common.processes import run_jobs, training
 from examples import navier_stokes, shallow_water
 from trueshift.eval import EvalOptions, run_field_evaluation
 from trueshift.eval.options import inference_device
@@ -49,7 +49,7 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...]]] = {  # title, recipe, further 
 }
 
 
-def training(task: str, run: str) -> list[str]:
+def options_of(task: str, run: str) -> list[str]:
     _, recipe, words = RUNS[run]
     return ["--config", f"fields/{task}_{recipe}", *(word.format(rolls=TASKS[task].rolls) for word in words)]
 
@@ -80,8 +80,9 @@ def main() -> int:
         if (record.RESULTS / f"{title}.json").exists():
             print(f"{title}: finished before", flush=True)
             continue
-        words[title] = [*training(given.task, run), "--seed", str(seed), "--device", device, *more]
-        jobs[title] = [*TRAIN, *words[title], "--data.path", str(data), "--output", str(given.work / title)]
+        own = [*options_of(given.task, run), "--seed", str(seed), "--device", device]
+        words[title] = [*own, *more]
+        jobs[title] = training([*own, "--data.path", str(data), "--output", str(given.work / title)], more)
 
     def finished(title: str) -> None:
         run, seed = runs[title]

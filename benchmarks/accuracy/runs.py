@@ -77,13 +77,13 @@ class Run:
         """The runs whose weights it needs, by the option that names them."""
         return {key: replace(self, recipe=recipe) for key, recipe in needed_by(self.recipe).items()}
 
-    def command(self, data: str, more: list[str]) -> list[str]:
-        """The options of ``trueshift train``."""
+    def options(self, data: str) -> list[str]:
+        """Those of ``trueshift train``."""
         words = ["--config", self.recipe, "--seed", str(self.seed), "--data.path", data, "--output", str(self.folder)]
         for key, run in self.needed.items():
             folder, _ = run.weights() or (run.folder / "final", "")
             words += [f"--{key}", str(folder)]
-        return [*words, *more]
+        return words
 
     def result(self, more: list[str]) -> dict[str, Any]:
         """All that is worth keeping of a finished run, and nothing of the machine's folders."""

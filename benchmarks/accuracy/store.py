@@ -1,7 +1,7 @@
 """What was trained and measured on images: numbers in one CSV file per collection, words in one JSON file per recipe.
 
 ``results/COLLECTION.csv`` has a row for each number. Its part is ``training`` (a number of the run, or of an epoch),
-``final`` (the evaluation that ends the training), or what was measured later on a device (see ``measure.py``).
+``final`` (the evaluation that ends the training), or what was measured later on a device (see ``parts.toml``).
 ``results/COLLECTION/RECIPE.json`` holds the configuration, and for each seed commit, date, machine and versions.
 Runs leave a JSON file each, which `python benchmarks/bench.py import` puts there too.
 """

@@ -4,23 +4,35 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.common.record import ROOT
+from trueshift.train import parse_arguments
 from trueshift.train.preemption import PREEMPTED, StopRequest
 
 SAVING_S = 60  # for a process to end after SIGTERM
-TRAIN = (sys.executable, "-m", "trueshift", "train")
+OWN = {"--seed", "--data.path", "--output"}
 Jobs = dict[str, list[str]]  # commands by name
 
 
 def threads_for(jobs: int) -> int:
     """For each of some processes at a time."""
     return max(1, len(os.sched_getaffinity(0)) // max(1, jobs))
+
+
+def training(own: Sequence[str], more: Sequence[str]) -> list[str]:
+    """The command of a training, from options of its own and further ones for all, which are checked here."""
+    if taken := OWN & {word.partition("=")[0] for word in more}:
+        raise SystemExit(f"{' '.join(taken)}: every run has its own; --help lists the options for that")
+    try:
+        parse_arguments([*own, *more])
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
+    return [sys.executable, "-m", "trueshift", "train", *own, *more]
 
 
 def run_jobs(

@@ -21,7 +21,8 @@ Recorded = dict[str, Any]
 def options(about: str | None, **defaults: Any) -> argparse.ArgumentParser:
     """A parser of ``--name`` by default values: False for a switch, a list for several words, a dict for further
     arguments of ``add_argument``."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=about, formatter_class=how, allow_abbrev=False)
     for name, value in defaults.items():
         more = dict(value) if isinstance(value, dict) else {"default": value}
         default = more.get("default")
