@@ -2,6 +2,7 @@
 
 import re
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,16 +53,19 @@ class FieldPairs:
         states: ``[trajectory, time, channel, row, column]``, numbers of floating point; may be memory-mapped.
         title: what messages call it.
         indices: of the samples to take, in the order of trajectories and times; all by default.
+        variables: names of the channels, where the file has them.
     """
 
-    def __init__(self, states: np.ndarray, title: str, indices: np.ndarray | None = None) -> None:
+    def __init__(
+        self, states: np.ndarray, title: str, indices: np.ndarray | None = None, variables: Sequence[str] = ()
+    ) -> None:
         if states.ndim != 5:
             raise ValueError(f"{title} has the shape {states.shape}: needs the axes {AXES}")
         if not np.issubdtype(states.dtype, np.floating):
             raise ValueError(f"{title} holds {states.dtype}: needs float32, or another floating-point type")
         if not states.size or states.shape[1] < 2:
             raise ValueError(f"{title} has the shape {states.shape}: needs a trajectory of at least 2 times")
-        self.states, self.title = states, title
+        self.states, self.title, self.variables = states, title, list(variables)
         self.indices = np.arange(states.shape[0] * (states.shape[1] - 1)) if indices is None else indices
 
     @property
@@ -96,11 +100,19 @@ class FieldPairs:
 
     def take(self, trajectories: slice) -> "FieldPairs":
         """Some of the trajectories."""
-        return FieldPairs(self.states[trajectories], f"part of {self.title}")
+        return FieldPairs(self.states[trajectories], f"part of {self.title}", variables=self.variables)
 
     def limited(self, limit: int) -> "FieldPairs":
         """At most ``limit`` samples, spread over all; 0 for all."""
-        return FieldPairs(self.states, self.title, self.indices[spread(len(self), limit)]) if limit else self
+        if not limit:
+            return self
+        return FieldPairs(self.states, self.title, self.indices[spread(len(self), limit)], self.variables)
+
+    def check_variables(self, other: str, variables: Sequence[str]) -> None:
+        """Refuse those of another file or network if both are known and differ."""
+        if self.variables and variables and self.variables != list(variables):
+            ours, theirs = ", ".join(self.variables), ", ".join(variables)
+            raise ValueError(f"{self.title} has the variables {ours}, {other} {theirs}: needs the same names")
 
     def statistics(self) -> FieldStatistics:
         """Of each channel over all states; what is not finite is refused."""
@@ -144,12 +156,13 @@ def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
         path = found[0]
     if path.suffix not in ENDINGS:
         raise ValueError(f"{path} is no file of fields: needs one of {', '.join(ENDINGS)}")
+    if path.suffix in _BY_XARRAY:
+        states, variables = _read_by_xarray(path)
+        return FieldPairs(states, path.name, variables=variables)
     return FieldPairs(_read(path, split), path.name)
 
 
 def _read(path: Path, split: str) -> np.ndarray:
-    if path.suffix in _BY_XARRAY:
-        return _read_by_xarray(path)
     try:
         if path.suffix == ".npy":
             return np.load(path, mmap_mode="r")
@@ -163,7 +176,8 @@ def _read(path: Path, split: str) -> np.ndarray:
     raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}: needs one array, or one called {split}")
 
 
-def _read_by_xarray(path: Path) -> np.ndarray:
+def _read_by_xarray(path: Path) -> tuple[np.ndarray, list[str]]:
+    """States, and the names of their channels."""
     xarray = import_optional("xarray", f"{path.name} is read by xarray: pip install 'trueshift[fields]'")
     try:
         # what only describes the grid, such as bounds of cells, becomes a coordinate
@@ -176,10 +190,10 @@ def _read_by_xarray(path: Path) -> np.ndarray:
         ) from error
     with data:
         # a store has no order of its own, and two splits must have the same
-        names = sorted(data.data_vars)
+        names = sorted(map(str, data.data_vars))
         _check_axes(path, {name: [str(axis) for axis in data[name].dims] for name in names})
         states = np.stack([np.asarray(data[name].values) for name in names], -3)
-    return states if states.ndim == 5 else states[None]
+    return states if states.ndim == 5 else states[None], names
 
 
 def _check_axes(path: Path, axes: dict[str, list[str]]) -> None:

@@ -331,6 +331,7 @@ def _check_fit(models: Sequence[FieldModel], pairs: FieldPairs) -> None:
             raise ValueError(
                 f"{pairs.title} has {pairs.channels} channels: needs the {model.net.in_chans} of {model.name}"
             )
+        pairs.check_variables(model.name, model.net.pretrained_cfg.get("variables", []))
         check_size(pairs.size, model.net.size_multiple, f"{pairs.title} does not fit {model.name}: ")
         apart = np.subtract([model.statistics.mean, model.statistics.std], [first.mean, first.std]) / first.std
         if np.abs(apart).max() > 1e-3:
