@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..utils.checks import import_optional
-from .source import SPLITS, check_split
+from .source import split_names
 from .subset import spread
 
 AXES = "[trajectory, time, channel, row, column]"
@@ -140,18 +140,18 @@ def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
             memory-mapped; an ``.npz`` has one array, or one per split; ``.zarr`` and ``.nc`` are read into memory by
             xarray, their variables as channels in the order of their names, each [time, row, column] or
             [trajectory, time, row, column]; other orders are refused where the axes' names show them.
-        split: ``"train"`` or ``"test"``; ignored for a file with one array.
+        split: ``"train"``, ``"val"`` or ``"test"``; ignored for a file with one array.
     """
-    check_split(split)
+    words = split_names(split)
     path = Path(where)
     if not path.exists():
         raise FileNotFoundError(f"there are no fields at {path}: needs a file ({', '.join(ENDINGS)}) or a folder")
     if path.is_dir() and path.suffix != ".zarr":
-        names = [f"{word}{ending}" for word in SPLITS[split] for ending in ENDINGS]
+        names = [f"{word}{ending}" for word in words for ending in ENDINGS]
         found = [path / name for name in names if (path / name).exists()]
         if not found:
             raise FileNotFoundError(
-                f"{path} has no fields for {split}: needs {split}.npy, or {split} and another ending"
+                f"{path} has no fields for {split}: needs {words[0]}.npy, or {words[0]} and another ending"
             )
         path = found[0]
     if path.suffix not in ENDINGS:
@@ -159,21 +159,21 @@ def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
     if path.suffix in _BY_XARRAY:
         states, variables = _read_by_xarray(path)
         return FieldPairs(states, path.name, variables=variables)
-    return FieldPairs(_read(path, split), path.name)
+    return FieldPairs(_read(path, words), path.name)
 
 
-def _read(path: Path, split: str) -> np.ndarray:
+def _read(path: Path, words: Sequence[str]) -> np.ndarray:
     try:
         if path.suffix == ".npy":
             return np.load(path, mmap_mode="r")
         with path.open("rb") as file, np.load(file) as archive:
             names = archive.files
-            name = names[0] if len(names) == 1 else next((word for word in SPLITS[split] if word in names), None)
+            name = names[0] if len(names) == 1 else next((word for word in words if word in names), None)
             if name is not None:
                 return archive[name]
     except _DAMAGES as error:
         raise ValueError(f"{path} is not a whole {path.suffix} file of numbers: write or copy it again") from error
-    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}: needs one array, or one called {split}")
+    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}: needs one array, or one called {words[0]}")
 
 
 def _read_by_xarray(path: Path) -> tuple[np.ndarray, list[str]]:
