@@ -51,7 +51,7 @@ def audit(
         protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
         steps: lengths of rollouts of a FieldNet; by default 1, 10 and 50, as far as the trajectories go.
         output: folder for audit.json, images.csv, figures and report.html.
-        split: test or train, where the data has both.
+        split: train, val or test, where the data has several.
     """
     from .eval.fields import is_field_net
     from .eval.runner.tasks import bundled_data, open_source
@@ -116,7 +116,7 @@ def evaluate(
             segmentation. Needed for images; a FieldNet has none.
         steps: as for audit.
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
-        split: test or train, where the data has both.
+        split: train, val or test, where the data has several.
     """
     from .eval.fields import is_field_net
     from .eval.runner.tasks import open_source

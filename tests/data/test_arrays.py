@@ -111,6 +111,9 @@ def test_cifar_is_read(tmp_path, write_cifar, kind, above):
         assert source.title == f"CIFAR-{10 if kind is CIFAR10 else 100} {split}"
         assert source.name(3) == f"{split} 3"
         assert_holds(source, written[split], names)
+        assert open_data(tmp_path, f"{split}ing").title == source.title
+    with pytest.raises(ValueError, match="has no validation: needs split 'test', or 'train'"):
+        open_data(tmp_path, "val")
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:-1]), Path.unlink])
@@ -241,6 +244,6 @@ def test_a_damaged_archive_is_named(tmp_path):
 def test_what_is_not_there_is_refused(tmp_path, kind, name, message):
     with pytest.raises(FileNotFoundError, match=message):
         kind(tmp_path / name)
-    with pytest.raises(ValueError, match="split 'val': needs 'test' or 'train'"):
-        kind(tmp_path / name, "val")
+    with pytest.raises(ValueError, match="split 'all': needs one of train"):
+        kind(tmp_path / name, "all")
     assert os.listdir(tmp_path) == []

@@ -1,9 +1,10 @@
 """What a path leads to is recognised by what lies there."""
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from trueshift.data import EmbeddedSample, ImageFolder, open_data
+from trueshift.data import EmbeddedSample, ImageFolder, open_data, open_fields, open_scenes
 
 
 def save(folder, *names):
@@ -33,8 +34,51 @@ def test_a_folder_for_each_split(tmp_path, word, beside):
     assert (train.title, test.title) == ("set train", f"set {word}")
     assert train.classes == test.classes == ["cat", "dog"]
     assert (len(train), len(test)) == (3, 2)
-    with pytest.raises(ValueError, match="split 'val': needs 'test' or 'train'"):
-        open_data(tmp_path / "set", "val")
+    with pytest.raises(ValueError, match="split 'all': needs one of train, training, val, valid, validation, test, "):
+        open_data(tmp_path / "set", "all")
+
+
+def write_images(folder, **sizes):
+    save(folder, *(f"{split}/cat/{number}.png" for split, size in sizes.items() for number in range(size)))
+
+
+def write_arrays(folder, **sizes):
+    pixels = {f"x_{split}": np.zeros((size, 4, 4, 3), np.uint8) for split, size in sizes.items()}
+    np.savez(folder / "set.npz", **pixels, **{f"y_{split}": np.zeros(size, int) for split, size in sizes.items()})
+
+
+def write_fields(folder, **sizes):
+    for split, size in sizes.items():
+        np.save(folder / f"{split}.npy", np.zeros((1, size + 1, 1, 4, 4)))
+
+
+def write_scenes(folder, **sizes):
+    for kind in ("images", "masks"):
+        save(folder / kind, *(f"{split}/{number}.png" for split, size in sizes.items() for number in range(size)))
+    (folder / "classes.txt").write_text("sky")
+
+
+@pytest.mark.parametrize(
+    ("write", "opened"),
+    [(write_images, open_data), (write_arrays, open_data), (write_fields, open_fields), (write_scenes, open_scenes)],
+)
+@pytest.mark.parametrize(
+    ("train", "val", "test"),
+    [("train", "val", "test"), ("training", "valid", "testing"), ("train", "validation", "test")],
+)
+def test_all_kinds_of_data_know_the_same_names_of_splits(tmp_path, write, opened, train, val, test):
+    """In files, and where a split is asked for; shards and the Hub have their own test."""
+    write(tmp_path, **{train: 3, val: 2})
+    known = ("train", "training", "val", "valid", "validation", "test", "testing")
+    assert [len(opened(tmp_path, split)) for split in known] == [3, 3, 2, 2, 2, 2, 2]
+    write(tmp_path, **{train: 3, val: 2, test: 1})
+    assert [len(opened(tmp_path, split)) for split in known] == [3, 3, 2, 2, 2, 1, 1]
+
+
+def test_no_test_stands_in_for_a_validation(tmp_path):
+    save(tmp_path, "train/cat/1.png", "test/cat/2.png")
+    with pytest.raises(ValueError, match="has no split 'val': needs a folder val or valid or validation"):
+        open_data(tmp_path, "val")
 
 
 @pytest.mark.parametrize("names", [("train/1.png", "other/2.png"), ("test/1.png", "val/2.png"), ("train/1.png",)])

@@ -129,7 +129,7 @@ def test_paths_that_hold_no_fields(tmp_path, states):
     for name, split, error, message in (
         ("nowhere", "train", FileNotFoundError, "there are no fields at"),
         ("", "train", FileNotFoundError, "needs train.npy"),
-        ("", "valid", ValueError, "split 'valid': needs"),
+        ("", "all", ValueError, "split 'all': needs"),
         ("flow.txt", "train", ValueError, "needs one of .npy"),
         ("many.npz", "train", ValueError, "holds a, b: needs one array, or one called train"),
     ):

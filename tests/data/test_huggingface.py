@@ -192,12 +192,13 @@ def test_labels_that_cannot_be_are_refused(tmp_path, options, message):
 
 
 @both
-@pytest.mark.parametrize("word", ["test", "val", "validation"])
+@pytest.mark.parametrize("word", ["test", "val", "valid", "validation"])
 def test_names_tell_the_split_and_only_that_is_read(tmp_path, kind, word):
     WRITERS[kind](tmp_path / "set", word, (3, 2))
     (tmp_path / "set" / f"train-00000-of-00001.{kind}").write_bytes(b"damaged")
-    source = open_data(tmp_path / "set", "test")
-    assert (len(source), source.title) == (5, f"set {word.replace('val', 'validation')[:10]}")
+    for asked in ("test", "testing") if word == "test" else ("test", "val", "valid", "validation"):
+        source = open_data(tmp_path / "set", asked)
+        assert (len(source), source.title) == (5, f"set {'test' if word == 'test' else 'validation'}")
 
 
 def test_folders_tell_the_split(tmp_path):
@@ -220,8 +221,8 @@ def test_a_missing_split_is_reported(tmp_path, kind):
     WRITERS[kind](tmp_path)
     with pytest.raises(ValueError, match="has no split 'test', only train: needs it in the names of files"):
         open_data(tmp_path, "test")
-    with pytest.raises(ValueError, match="split 'val': needs 'test' or 'train'"):
-        DatasetImages(tmp_path, "val")
+    with pytest.raises(ValueError, match="split 'all': needs one of train"):
+        DatasetImages(tmp_path, "all")
 
 
 # damage

@@ -288,6 +288,7 @@ def test_fields_that_do_not_fit(saved, tmp_path, capsys, states, message):
         (["eval", "FOLDER", "--data", "DATA", "--steps", "0", "1"], "steps [0, 1]: needs lengths of at least 1"),
         (["audit", "FOLDER", "--data", "DATA", "--steps", "3"], "steps [3]: needs some from 1 to 2"),
         (["eval", "swin_mini", "--data", "sample", "--steps", "1"], "--steps 1: for a FieldNet"),
+        (["eval", "runs/mine/final", "--data", "DATA"], "there is no file or folder runs/mine/final"),
         (["audit", "swin_mini", "--random-weights", "--steps", "1", "2"], "--steps 1 2: for a FieldNet"),
         (["eval", "swin_mini", "--data", "sample"], "the following arguments are required: --protocols"),
         (["audit", "FOLDER"], "needs --data FIELDS"),

@@ -32,10 +32,13 @@ def sizes(name):
     return NARROW if "swin" in name else {}
 
 
+def made(name="swin_tiny_patch4_window7_224", **more):
+    return smp.UPerNet(f"tu-{name}", encoder_weights=None, classes=7, decoder_channels=16, **sizes(name), **more)
+
+
 @cache
 def theirs(name="swin_tiny_patch4_window7_224"):
-    net = smp.UPerNet(f"tu-{name}", encoder_weights=None, classes=7, decoder_channels=16, **sizes(name))
-    return perturb_norms(net).eval()
+    return perturb_norms(made(name)).eval()
 
 
 @pytest.mark.parametrize(("name", "size"), THEIRS.items())
@@ -49,6 +52,15 @@ def test_the_ordinary_network_is_theirs(name, size):
     torch.testing.assert_close(ours(images), reference(images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("changes", [{"img_size": 128}, {"window_size": 4}, {"window_size": 4, "img_size": 64}])
+@torch.no_grad()
+def test_windows_of_another_size_are_theirs(changes):
+    """Of a SwinV2, whose weights have the same shapes for any window."""
+    reference = perturb_norms(made("swinv2_tiny_window8_256", **changes)).eval()
+    images = torch.randn(1, 3, *[changes.get("img_size", 256)] * 2)
+    torch.testing.assert_close(from_smp(reference)(images), reference(images), rtol=1e-4, atol=1e-4)
+
+
 def test_every_weight_has_a_name_of_ours_and_an_auxiliary_head_is_an_option():
     reference = theirs()
     renamed, found = rename_smp_keys(reference.state_dict()), from_smp(reference)
@@ -56,6 +68,7 @@ def test_every_weight_has_a_name_of_ours_and_an_auxiliary_head_is_an_option():
     assert renamed.keys() == ours.state_dict().keys()
     assert all(torch.equal(renamed[key], value) for key, value in found.state_dict().items())
     assert found.auxiliary_head is None
+    assert from_smp(torch.nn.DataParallel(reference)).state_dict().keys() == renamed.keys()
     with_head = from_smp(reference, auxiliary=True)
     assert with_head.auxiliary_head is not None
     assert torch.equal(with_head.segmentation_head[0].weight, reference.segmentation_head[0].weight)
@@ -86,6 +99,9 @@ def test_a_published_folder(tmp_path):
     images = torch.randn(1, 3, 224, 224)
     with torch.no_grad():
         torch.testing.assert_close(from_smp(tmp_path)(images), reference(images), rtol=1e-4, atol=1e-4)
+    (tmp_path / "config.json").write_text(json.dumps(about | {"activation": "sigmoid", "upsampling": 4}))
+    with pytest.raises(ValueError, match="activation=sigmoid and upsampling=4: needs"):
+        from_smp(tmp_path)
 
 
 def test_theirs_adapted_moves_with_the_image():
@@ -100,8 +116,20 @@ def test_theirs_adapted_moves_with_the_image():
     [
         (lambda: (theirs().state_dict(),), ValueError, "does not name its encoder"),
         (lambda: (theirs().state_dict(), "swin_base"), ValueError, "do not fit UperNet on swin_base"),
-        (lambda: ({"decoder.weight": torch.zeros(1)}, "swin_tiny"), ValueError, "no weights of a UPerNet"),
+        (
+            lambda: ({"decoder.weight": torch.zeros(1)}, "swin_tiny"),
+            ValueError,
+            "have no decoder.fusion_block.0.weight",
+        ),
+        (
+            lambda: ({"module.decoder.x": torch.zeros(1)}, "swin_tiny"),
+            ValueError,
+            "'module.decoder.x' and so on, have no decoder",
+        ),
         (lambda: (torch.nn.Identity(),), TypeError, "segmentation_models_pytorch"),
+        (lambda: (smp.UPerNet("resnet18", encoder_weights=None),), ValueError, "on timm's Swin, SwinV2 or MViTv2"),
+        (lambda: (made(activation="softmax2d"),), ValueError, "activation=Softmax and .*needs activation=None"),
+        (lambda: (made(upsampling=2),), ValueError, "upsampling=2: needs activation=None and upsampling=4"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(arguments, error, message):

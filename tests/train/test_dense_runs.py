@@ -27,6 +27,7 @@ import trueshift
 from trueshift.cli import main
 from trueshift.data import open_fields
 from trueshift.data.transforms import ScenePreparation
+from trueshift.eval import run_field_evaluation
 from trueshift.eval.models.load import load_eval_model
 from trueshift.train import train
 from trueshift.train.data.fields import FieldReader
@@ -293,6 +294,24 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path, flows):
     start = tmp_path / "first" / "final"
     assert run(tmp_path / "second", flows, FIELDS, max_steps=1, model__start_from=start, optimizer__lr=0) == 0
     assert same(weights(tmp_path / "first"), weights(tmp_path / "second"))
+
+
+def test_splits_of_other_variables_are_refused(tmp_path, flows):
+    """Also by what was trained: in the same place stands something else."""
+    xarray, (first, second) = pytest.importorskip("xarray"), np.load(flows / "train.npy")[:2]
+
+    def save(split, states, *names):
+        channels = {name: (("time", "lat", "lon"), states[:, at]) for at, name in enumerate(names)}
+        xarray.Dataset(channels).to_netcdf(tmp_path / f"{split}.nc")
+
+    save("train", first, "u", "v")
+    save("test", second, "u", "v")
+    assert run(tmp_path / "run", tmp_path, FIELDS, max_steps=1, batch_size=2) == 0
+    save("test", second, "t", "u")
+    with pytest.raises(ValueError, match=r"test\.nc has the variables t, u, train\.nc u, v: needs the same names"):
+        run(tmp_path / "other", tmp_path, FIELDS, batch_size=2)
+    with pytest.raises(ValueError, match=r"test\.nc has the variables t, u, .*final u, v: needs the same names"):
+        run_field_evaluation([str(tmp_path / "run" / "final")], tmp_path, steps=(1,))
 
 
 def test_fields_that_do_not_fit_are_refused(tmp_path, flows):

@@ -3,13 +3,14 @@
 import csv
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from .source import Sample, check_split
+from .source import Sample, split_names
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SAMPLE_FOLDER = Path(__file__).parent / "sample_images"
@@ -66,11 +67,13 @@ class CifarFiles(ImageArrays):
     """
 
     def __init__(self, path: str | Path, split: str = "test") -> None:
-        check_split(split)
+        split = split_names(split)[0]
         found = _find_cifar(Path(path))
         if found is None:
             raise FileNotFoundError(f"{path} has no CIFAR files: needs {CIFAR10.base_folder} or {CIFAR100.base_folder}")
         kind, root = found
+        if split == "val":
+            raise ValueError(f"{root / kind.base_folder} has no validation: needs split 'test', or 'train'")
         try:
             data = kind(root, train=split == "train")
         except RuntimeError as error:  # a file is missing, or has another checksum
@@ -98,16 +101,17 @@ class CompactArchive(ImageArrays):
 
     Args:
         path: an ``.npz``, or a folder with one.
-        split: ``"test"`` or ``"train"``.
+        split: ``"train"``, ``"val"`` or ``"test"``.
     """
 
     def __init__(self, path: str | Path, split: str = "test") -> None:
-        check_split(split)
+        names = split_names(split)
         path = Path(path)
         file = _find_npz(path)
         if file is None:
             raise FileNotFoundError(f"{path} is no archive: needs an .npz, or a folder with one")
-        super().__init__(f"{path.resolve().stem} {split}", split, *_read_npz(file, split))
+        split, pixels, labels, classes = _read_npz(file, names)
+        super().__init__(f"{path.resolve().stem} {split}", split, pixels, labels, classes)
 
     @staticmethod
     def are_in(path: Path) -> bool:
@@ -121,11 +125,12 @@ def _find_npz(path: Path) -> Path | None:
     return next((file for file in found if not file.name.startswith(".")), None)
 
 
-def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    wanted = (f"x_{split}", f"y_{split}")
+def _read_npz(path: Path, names: Sequence[str]) -> tuple[str, np.ndarray, np.ndarray, list[str]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:  # numpy leaves a damaged file open
-            found = {name: arrays[name] for name in {*wanted, "y_train", "y_test"}.intersection(arrays)}
+            split = next((name for name in names if f"x_{name}" in arrays), names[0])
+            wanted = (f"x_{split}", f"y_{split}")
+            found = {name: arrays[name] for name in arrays if name in wanted or name.startswith("y_")}
     except _DAMAGES as error:
         raise ValueError(f"{path} is not a whole npz file of plain arrays ({error}): save it with np.savez") from error
     if missing := set(wanted) - found.keys():
@@ -140,6 +145,6 @@ def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray, list[str]
             f"{path} has {len(labels)} labels of type {labels.dtype} for {len(pixels)} images: "
             "needs a whole number, 0 or more, for each"
         )
-    # of both splits, so that their classes are the same
+    # of all splits, so that their classes are the same
     highest = max(int(each.max(initial=0)) for name, each in found.items() if name.startswith("y_"))
-    return pixels, labels.astype(np.int64), [str(label) for label in range(highest + 1)]
+    return split, pixels, labels.astype(np.int64), [str(label) for label in range(highest + 1)]

@@ -6,7 +6,7 @@ from ..testing.images import PHOTOS
 from .arrays import CifarFiles, CompactArchive, EmbeddedSample
 from .huggingface import HUB, DatasetImages
 from .images import ImageFolder, image_files
-from .source import SPLITS, Source, check_split
+from .source import Source, split_names
 
 
 def open_data(where: str | Path = "sample", split: str = "test") -> Source:
@@ -16,12 +16,13 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
         where: ``"sample"`` for 400 small images that come with the package, ``"sample-photos"`` for its six
             photographs, which have no labels; a folder of CIFAR-10's or CIFAR-100's official files, python version; a
             folder of images, with one folder per class if there are classes, or with such in
-            ``train`` and in ``test``, ``val`` or ``validation``; one image; a folder of ``.parquet`` files or of
+            ``train`` and in ``test`` or ``val``; one image; a folder of ``.parquet`` files or of
             ``.tar`` shards; ``hf-hub:OWNER/NAME`` for a data set of the Hugging Face Hub; or an ``.npz``. A folder that
             holds images is one of images, whatever else lies there.
-        split: ``"test"`` or ``"train"``; ignored for what comes with the package, and for images in one folder.
+        split: ``"train"``, ``"val"`` or ``"test"``, or another name of these, such as ``"validation"``; ignored for
+            what comes with the package, and for images in one folder.
     """
-    check_split(split)
+    names = split_names(split)
     if where == "sample":
         return EmbeddedSample()
     if where == "sample-photos":
@@ -43,9 +44,12 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
             return DatasetImages(path, split)
         if CompactArchive.are_in(path):
             return CompactArchive(path, split)
-    held_out = [path / word for word in SPLITS["test"] if (path / word).is_dir()]
-    if held_out and (path / "train").is_dir():
-        return _split_folder(path, path / "train", held_out[0], split)
+    inside = {kind: [path / word for word in split_names(kind) if (path / word).is_dir()] for kind in ("train", "test")}
+    if all(inside.values()):
+        wanted = [path / word for word in names if (path / word).is_dir()]
+        if not wanted:
+            raise ValueError(f"{path} has no split {split!r}: needs a folder {' or '.join(names)}")
+        return _split_folder(path, inside["train"][0], wanted[0])
     return ImageFolder(path)
 
 
@@ -53,14 +57,14 @@ def _holds_images(path: Path) -> bool:
     return any(True for _ in image_files(path))
 
 
-def _split_folder(path: Path, train: Path, test: Path, split: str) -> ImageFolder:
-    source = ImageFolder(train if split == "train" else test)
+def _split_folder(path: Path, train: Path, wanted: Path) -> ImageFolder:
+    source = ImageFolder(wanted)
     source.title = f"{path.resolve().name} {source.title}"
-    if split == "test" and source.classes:
+    if wanted != train and source.classes:
         # classes are numbered by folder: without one of them, those behind it would have other numbers
         inside = (folder for folder in train.iterdir() if folder.is_dir() and not folder.name.startswith("."))
         trained = sorted(folder.name for folder in inside if _holds_images(folder))
         if trained and trained != source.classes:
             odd = sorted(set(trained).symmetric_difference(source.classes))
-            raise ValueError(f"{train} and {test} differ in the class {odd[0]}: needs the same folders in both")
+            raise ValueError(f"{train} and {wanted} differ in the class {odd[0]}: needs the same folders in both")
     return source

@@ -2,6 +2,7 @@
 
 import re
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..utils.checks import import_optional
-from .source import SPLITS, check_split
+from .source import split_names
 from .subset import spread
 
 AXES = "[trajectory, time, channel, row, column]"
@@ -52,16 +53,19 @@ class FieldPairs:
         states: ``[trajectory, time, channel, row, column]``, numbers of floating point; may be memory-mapped.
         title: what messages call it.
         indices: of the samples to take, in the order of trajectories and times; all by default.
+        variables: names of the channels, where the file has them.
     """
 
-    def __init__(self, states: np.ndarray, title: str, indices: np.ndarray | None = None) -> None:
+    def __init__(
+        self, states: np.ndarray, title: str, indices: np.ndarray | None = None, variables: Sequence[str] = ()
+    ) -> None:
         if states.ndim != 5:
             raise ValueError(f"{title} has the shape {states.shape}: needs the axes {AXES}")
         if not np.issubdtype(states.dtype, np.floating):
             raise ValueError(f"{title} holds {states.dtype}: needs float32, or another floating-point type")
         if not states.size or states.shape[1] < 2:
             raise ValueError(f"{title} has the shape {states.shape}: needs a trajectory of at least 2 times")
-        self.states, self.title = states, title
+        self.states, self.title, self.variables = states, title, list(variables)
         self.indices = np.arange(states.shape[0] * (states.shape[1] - 1)) if indices is None else indices
 
     @property
@@ -96,11 +100,19 @@ class FieldPairs:
 
     def take(self, trajectories: slice) -> "FieldPairs":
         """Some of the trajectories."""
-        return FieldPairs(self.states[trajectories], f"part of {self.title}")
+        return FieldPairs(self.states[trajectories], f"part of {self.title}", variables=self.variables)
 
     def limited(self, limit: int) -> "FieldPairs":
         """At most ``limit`` samples, spread over all; 0 for all."""
-        return FieldPairs(self.states, self.title, self.indices[spread(len(self), limit)]) if limit else self
+        if not limit:
+            return self
+        return FieldPairs(self.states, self.title, self.indices[spread(len(self), limit)], self.variables)
+
+    def check_variables(self, other: str, variables: Sequence[str]) -> None:
+        """Refuse those of another file or network if both are known and differ."""
+        if self.variables and variables and self.variables != list(variables):
+            ours, theirs = ", ".join(self.variables), ", ".join(variables)
+            raise ValueError(f"{self.title} has the variables {ours}, {other} {theirs}: needs the same names")
 
     def statistics(self) -> FieldStatistics:
         """Of each channel over all states; what is not finite is refused."""
@@ -128,42 +140,44 @@ def open_fields(where: str | Path, split: str = "train") -> FieldPairs:
             memory-mapped; an ``.npz`` has one array, or one per split; ``.zarr`` and ``.nc`` are read into memory by
             xarray, their variables as channels in the order of their names, each [time, row, column] or
             [trajectory, time, row, column]; other orders are refused where the axes' names show them.
-        split: ``"train"`` or ``"test"``; ignored for a file with one array.
+        split: ``"train"``, ``"val"`` or ``"test"``; ignored for a file with one array.
     """
-    check_split(split)
+    words = split_names(split)
     path = Path(where)
     if not path.exists():
         raise FileNotFoundError(f"there are no fields at {path}: needs a file ({', '.join(ENDINGS)}) or a folder")
     if path.is_dir() and path.suffix != ".zarr":
-        names = [f"{word}{ending}" for word in SPLITS[split] for ending in ENDINGS]
+        names = [f"{word}{ending}" for word in words for ending in ENDINGS]
         found = [path / name for name in names if (path / name).exists()]
         if not found:
             raise FileNotFoundError(
-                f"{path} has no fields for {split}: needs {split}.npy, or {split} and another ending"
+                f"{path} has no fields for {split}: needs {words[0]}.npy, or {words[0]} and another ending"
             )
         path = found[0]
     if path.suffix not in ENDINGS:
         raise ValueError(f"{path} is no file of fields: needs one of {', '.join(ENDINGS)}")
-    return FieldPairs(_read(path, split), path.name)
-
-
-def _read(path: Path, split: str) -> np.ndarray:
     if path.suffix in _BY_XARRAY:
-        return _read_by_xarray(path)
+        states, variables = _read_by_xarray(path)
+        return FieldPairs(states, path.name, variables=variables)
+    return FieldPairs(_read(path, words), path.name)
+
+
+def _read(path: Path, words: Sequence[str]) -> np.ndarray:
     try:
         if path.suffix == ".npy":
             return np.load(path, mmap_mode="r")
         with path.open("rb") as file, np.load(file) as archive:
             names = archive.files
-            name = names[0] if len(names) == 1 else next((word for word in SPLITS[split] if word in names), None)
+            name = names[0] if len(names) == 1 else next((word for word in words if word in names), None)
             if name is not None:
                 return archive[name]
     except _DAMAGES as error:
         raise ValueError(f"{path} is not a whole {path.suffix} file of numbers: write or copy it again") from error
-    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}: needs one array, or one called {split}")
+    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}: needs one array, or one called {words[0]}")
 
 
-def _read_by_xarray(path: Path) -> np.ndarray:
+def _read_by_xarray(path: Path) -> tuple[np.ndarray, list[str]]:
+    """States, and the names of their channels."""
     xarray = import_optional("xarray", f"{path.name} is read by xarray: pip install 'trueshift[fields]'")
     try:
         # what only describes the grid, such as bounds of cells, becomes a coordinate
@@ -176,10 +190,10 @@ def _read_by_xarray(path: Path) -> np.ndarray:
         ) from error
     with data:
         # a store has no order of its own, and two splits must have the same
-        names = sorted(data.data_vars)
+        names = sorted(map(str, data.data_vars))
         _check_axes(path, {name: [str(axis) for axis in data[name].dims] for name in names})
         states = np.stack([np.asarray(data[name].values) for name in names], -3)
-    return states if states.ndim == 5 else states[None]
+    return states if states.ndim == 5 else states[None], names
 
 
 def _check_axes(path: Path, axes: dict[str, list[str]]) -> None:

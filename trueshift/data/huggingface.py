@@ -9,7 +9,7 @@ import numpy as np
 
 from ..utils.checks import import_optional
 from .images import decoded
-from .source import SPLITS, Sample, check_split
+from .source import Sample, split_names
 
 HUB = "hf-hub:"
 _ENDINGS = (".parquet", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
@@ -27,19 +27,19 @@ class DatasetImages:
         where: a folder of ``.parquet`` files or WebDataset ``.tar`` shards, or ``hf-hub:OWNER/NAME``. Images are in
             the column ``image``, classes in ``label``; in shards, in ``KEY.jpg`` and ``KEY.cls`` or ``KEY.json``.
             ``classes.txt`` beside the files names the classes, one per line.
-        split: ``"test"`` or ``"train"``; validation stands in for a test that is missing or has no labels.
+        split: ``"train"``, ``"val"`` or ``"test"``; validation stands in for a test that is missing or has no labels.
     """
 
     def __init__(self, where: str | Path, split: str = "test") -> None:
-        check_split(split)
+        names = split_names(split)
         where = str(where)
         listed = _library().load_dataset_builder(where.removeprefix(HUB)).config.data_files or {}
-        files = {str(each): list(map(str, names)) for each, names in listed.items()}  # of each split
-        words = [word for word in SPLITS[split] if word in files]
+        files = {str(each): list(map(str, paths)) for each, paths in listed.items()}  # of each split
+        words = [word for word in names if word in files]
         if not words:
             raise ValueError(
                 f"{where} has no split {split!r}, only {', '.join(files)}: needs it in the names of files, "
-                f"as in {split}-00000.tar"
+                f"as in {names[0]}-00000.tar"
             )
         for word in words:
             rows = _load(where, word, files[word])

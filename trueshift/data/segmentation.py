@@ -7,14 +7,8 @@ from pathlib import Path
 
 from .images import EXTENSIONS, decoded, files_below
 from .masks import Labels, decode_mask
-from .source import IGNORED, Sample, Source
+from .source import IGNORED, Sample, Source, split_names
 
-# folder names of each split, the best first; validation stands in for a test that is not there
-_SPLITS = {
-    "train": ("train", "training"),
-    "val": ("val", "validation"),
-    "test": ("test", "testing", "val", "validation"),
-}
 CAMVID = (
     "Sky", "Building", "Pole", "Road", "Pavement", "Tree", "SignSymbol", "Fence", "Car", "Pedestrian", "Bicyclist",
 )  # fmt: skip
@@ -80,8 +74,7 @@ def open_scenes(where: str | Path, split: str = "test", classes: Sequence[str] |
             there it is the validation. Ignored if files lie in no folder of a split.
         classes: names of one's own classes, if there is no ``classes.txt``.
     """
-    if split not in _SPLITS:
-        raise ValueError(f"split {split!r}: needs one of {', '.join(_SPLITS)}")
+    split = split_names(split)[0]
     folder = Path(where)
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder: needs one; unpack archives first")
@@ -177,14 +170,14 @@ def _own(root: Path, split: str, classes: Sequence[str] | None, title: str) -> M
 def _split_folder(root: Path, inside: str, split: str) -> str:
     """The folder of a split, ``"/training"``; nothing if there are images but no folders of splits."""
     found = _folders(root / inside)
-    for word in _SPLITS[split]:
+    for word in split_names(split):
         if word in found:
             return f"/{word}" if inside else word
-    if not inside or found.intersection(word for words in _SPLITS.values() for word in words):
+    if not inside or found.intersection(split_names("train") + split_names("test")):
         place = f"in {inside}" if inside else "at its top"
         raise ValueError(
             f"{root} has {', '.join(sorted(found)) or 'nothing'} {place}: split {split!r} needs "
-            f"one of {', '.join(_SPLITS[split])}"
+            f"one of {', '.join(split_names(split))}"
         )
     return ""
 

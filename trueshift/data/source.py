@@ -1,11 +1,12 @@
 """What images are read from: numbered samples with names, and with targets and classes where these are known."""
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
-SPLITS = {"train": ("train",), "test": ("test", "val", "validation")}  # names of each split, the best first
+_SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
 IGNORED = -100  # torch's own ignore_index: a mask goes into cross_entropy as it is
 
 
@@ -39,10 +40,12 @@ class Source(Protocol):
         ...
 
 
-def check_split(split: str) -> None:
-    """Refuse a split that no source knows."""
-    if split not in SPLITS:
-        raise ValueError(f"split {split!r}: needs 'test' or 'train'")
+def split_names(split: str) -> tuple[str, ...]:
+    """What files of a split may be called, the usual name first; validation stands in for a test that is missing."""
+    for kind, names in _SPLITS.items():
+        if split in names:
+            return (*names, *_SPLITS["val"]) if kind == "test" else names
+    raise ValueError(f"split {split!r}: needs one of {', '.join(chain(*_SPLITS.values()))}")
 
 
 class WithoutTargets:

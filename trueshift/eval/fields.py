@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..data.fields import FieldPairs, FieldStatistics, open_fields
 from ..layers.tokenize import check_size
+from ..models.hub import check_path
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from ..tasks.fields import ARCHITECTURE, FieldNet
 from ..utils.provenance import circumstances
@@ -185,7 +186,8 @@ def bounded(net: Step) -> Step:
 
 
 def is_field_net(model: str) -> bool:
-    """Whether a name is a folder of ``FieldNet.save_pretrained``."""
+    """Whether a name is a folder of ``FieldNet.save_pretrained``; a path that leads nowhere is refused."""
+    check_path(model)
     try:
         config = json.loads((Path(model) / "config.json").read_text())
     except (OSError, ValueError):
@@ -331,6 +333,7 @@ def _check_fit(models: Sequence[FieldModel], pairs: FieldPairs) -> None:
             raise ValueError(
                 f"{pairs.title} has {pairs.channels} channels: needs the {model.net.in_chans} of {model.name}"
             )
+        pairs.check_variables(model.name, model.net.pretrained_cfg.get("variables", []))
         check_size(pairs.size, model.net.size_multiple, f"{pairs.title} does not fit {model.name}: ")
         apart = np.subtract([model.statistics.mean, model.statistics.std], [first.mean, first.std]) / first.std
         if np.abs(apart).max() > 1e-3:

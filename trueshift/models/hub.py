@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -201,6 +202,14 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not the configuration of a model ({error}): save the model again") from error
 
 
+def check_path(name: str) -> None:
+    """Refuse the path of a model that leads nowhere; what may be a name, such as ``owner/name`` of the Hub, is none."""
+    path = name.removeprefix("local-dir:")
+    may_be_a_name = path == name and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?|.*:.*", name)
+    if not may_be_a_name and not Path(path).exists():
+        raise FileNotFoundError(f"there is no file or folder {path}: needs one, or the name of a model")
+
+
 def fetch(source: str | Path, name: str) -> Path:
     """One file of a folder, or of a repository on the Hub."""
     if Path(source).is_dir():
@@ -214,7 +223,8 @@ def fetch(source: str | Path, name: str) -> Path:
     except HFValidationError as error:
         raise FileNotFoundError(f"{source} is neither a folder nor a repository 'user/name' on the Hub") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise FileNotFoundError(f"{name} of {repository!r} could not be had from the Hub: {error}") from error
+        hub = f"{name} of {repository!r} could not be had from the Hub: {error}"
+        raise FileNotFoundError(f"there is no folder {source}, and {hub}") from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -114,6 +114,7 @@ def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) 
         backbone: which of ours the encoder is, if the source does not name it.
         auxiliary: with a new auxiliary head, for fine-tuning; theirs have none.
     """
+    source = unwrapped(source)
     name, state = _named_state(source)
     backbone = backbone or name
     if backbone is None:
@@ -121,9 +122,10 @@ def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) 
     weights = rename_smp_keys(state)
     for key in ("decoder.fusion_block.0.weight", "segmentation_head.0.weight", "encoder.patch_embed.proj.weight"):
         if key not in weights:
-            raise ValueError(f"these are no weights of a UPerNet: {key} is missing")
+            needs = "needs all of one of segmentation_models_pytorch on timm's Swin, SwinV2 or MViTv2, by its names"
+            raise ValueError(f"these weights, {next(iter(state), 'none')!r} and so on, have no {key}: {needs}")
     model = UperNet(
-        create_model(backbone, in_chans=weights["encoder.patch_embed.proj.weight"].shape[1]),
+        create_model(backbone, in_chans=weights["encoder.patch_embed.proj.weight"].shape[1], **_windows(source)),
         weights["segmentation_head.0.weight"].shape[0],
         channels=weights["decoder.fusion_block.0.weight"].shape[0],
         auxiliary=auxiliary,
@@ -144,13 +146,35 @@ def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) 
 def _named_state(source: Any) -> tuple[str | None, Mapping[str, Tensor]]:
     """The name of the encoder, where it is known, and all weights."""
     if _is_smp(source):
+        parts = [part for part in source.segmentation_head.modules() if not list(part.children())]
+        odd = [type(part).__name__ for part in parts if not isinstance(part, nn.Conv2d | nn.Upsample | nn.Identity)]
+        scales: list[Any] = [part.scale_factor for part in parts if isinstance(part, nn.Upsample)]
+        _check_head(", ".join(odd), *scales or [1])
         return _backbone_of(source.name), source.state_dict()
     if isinstance(source, Mapping):
         return None, source
     if isinstance(source, str | Path):
         config = hub.read_json(hub.fetch(source, hub.CONFIG))
+        _check_head(str(config.get("activation") or "").replace("identity", ""), config.get("upsampling", 4))
         return _backbone_of(str(config.get("encoder_name"))), hub.read_weights(hub.fetch(source, hub.WEIGHTS))
     raise TypeError(f"a {type(source).__name__}: needs a UPerNet of segmentation_models_pytorch, its weights or folder")
+
+
+def _windows(source: Any) -> dict[str, Any]:
+    """Windows of a Swin or SwinV2 that its name does not tell, and its size where that cut them down."""
+    model = source.encoder.model if _is_smp(source) else nn.Module()
+    stages: list[Any] = [part for name, part in model.named_children() if name.startswith("layers_")]
+    windows = [max(stage.blocks[0].attn.window_size) for stage in stages]
+    if not windows:
+        return {}
+    return {"window_size": windows[0], **({"img_size": model.patch_embed.img_size} if len(set(windows)) > 1 else {})}
+
+
+def _check_head(activation: str, upsampling: float) -> None:
+    """Refuse what ours does not do behind its classifier."""
+    if activation or upsampling != 4:
+        found = f"this UPerNet has activation={activation or None} and upsampling={upsampling:g}"
+        raise ValueError(f"{found}: needs activation=None and upsampling=4, since ours gives logits for every pixel")
 
 
 def _backbone_of(encoder: str) -> str:

@@ -78,8 +78,9 @@ class Fields(Task):
 
     def save(self, model: nn.Module, folder: Path) -> Path:
         assert isinstance(model, FieldNet)
-        known = self.data.statistics
-        model.pretrained_cfg |= {"mean": list(known.mean), "std": list(known.std), "size": list(self.data.train.size)}
+        known, train = self.data.statistics, self.data.train
+        about = {"mean": list(known.mean), "std": list(known.std), "size": list(train.size)}
+        model.pretrained_cfg |= about | ({"variables": train.variables} if train.variables else {})
         return model.save_pretrained(folder)
 
 

@@ -80,10 +80,16 @@ def test_weights_that_are_unavailable_name_the_way_out(name, message):
         ("missing.onnx", "there is no file"),
         ("missing.pth", "there is no file"),
         ("", "no model is called ''"),  # and no folder
+        ("nowhere", "no model is called 'nowhere', and no folder"),
+        ("runs/nowhere", "runs/nowhere is no folder, and unavailable on the Hub"),
+        ("runs/mine/final", "there is no file or folder runs/mine/final"),
+        ("./nowhere", "there is no file or folder ./nowhere"),
+        ("runs/nowhere/", "there is no file or folder runs/nowhere/"),
+        ("local-dir:nowhere", "there is no file or folder nowhere"),
     ],
 )
 def test_names_that_mean_nothing_are_refused(name, message):
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
+    with pytest.raises((ValueError, FileNotFoundError, WeightsUnavailable), match=message):
         load_eval_model(name)
 
 

@@ -46,8 +46,9 @@ def from_transformers(model: str, options: EvalOptions) -> EvalModel:
     try:
         config = transformers.AutoConfig.from_pretrained(model)
     except Exception as error:  # missing, unreadable, or no network to ask
+        where = "cannot be read" if Path(model).is_dir() else "is no folder, and unavailable on the Hub"
         raise WeightsUnavailable(
-            f"{model} is unavailable on the Hub ({first_line(error)}): needs a network connection, or a local folder"
+            f"{model} {where} ({first_line(error)}): needs a network connection, or a local folder"
         ) from error
     dense = any(name.endswith("ForSemanticSegmentation") for name in config.architectures or ())
     kind = transformers.AutoModelForSemanticSegmentation if dense else transformers.AutoModelForImageClassification

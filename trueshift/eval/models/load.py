@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...data import Preparation
 from ...models import create_model
 from ...models.bundled_weights import DamagedWeights
-from ...models.hub import misfits
+from ...models.hub import check_path, misfits
 from ...models.registry import is_ours, list_models
 from ...ops.geometry.shift import pair
 from ...tasks import adapt, from_pretrained
@@ -54,6 +54,7 @@ def load_eval_model(model: str, options: EvalOptions | None = None) -> EvalModel
 
 def _loader(model: str) -> Callable[[str, EvalOptions], EvalModel]:
     """The function that loads models with such a name."""
+    check_path(model)
     path = Path(model)
     if path.suffix == ".onnx":
         return from_onnx
@@ -69,7 +70,7 @@ def _loader(model: str) -> Callable[[str, EvalOptions], EvalModel]:
         return from_transformers
     close = get_close_matches(model, [*list_models(), *timm.list_models()], n=3)
     meant = f"did you mean {', '.join(close)}? " if close else ""
-    raise ValueError(f"no model is called {model!r}: {meant}Needs {_WHERE}")
+    raise ValueError(f"no model is called {model!r}, and no folder: {meant}Needs {_WHERE}")
 
 
 def _is_registered(model: str) -> bool:

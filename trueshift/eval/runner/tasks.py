@@ -155,14 +155,13 @@ def open_source(where: str | Path, split: str = "test", dense: bool = False) -> 
     """Data for a model: images, or for a segmentation model images with masks if the folder has them."""
     if not dense:
         return open_data(where, split)
-    word = "test" if split == "val" else split  # images without masks do not distinguish these two
     if not Path(where).is_dir() or where in ("sample", "sample-photos"):
-        return WithoutTargets(open_data(where, word))
+        return WithoutTargets(open_data(where, split))
     try:
         return open_scenes(where, split)
     except UnknownLayout as error:
         unknown = error
     try:
-        return WithoutTargets(open_data(where, word))
+        return WithoutTargets(open_data(where, split))
     except ValueError as error:
         raise ValueError(f"{unknown}; nor are there images without masks ({error})") from error

@@ -61,6 +61,7 @@ def open_field_data(config: TrainConfig) -> FieldData:
                 f"{wanted.path} has the same fields to learn from and to measure on: needs train.npy and test.npy in a "
                 "folder, or --data.holdout 0.2 to keep a part of the trajectories for that"
             )
+    test.check_variables(train.title, train.variables)
     if (train.channels, train.size) != (test.channels, test.size):
         shapes = f"{train.states.shape[2:]} to learn from and {test.states.shape[2:]} to measure on"
         raise ValueError(f"states of {shapes}: needs the same channels and size")
