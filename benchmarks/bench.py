@@ -1,13 +1,4 @@
-"""Measure what the documents show, and write it there.
-
-    python benchmarks/bench.py list                    # tables and their commands
-    python benchmarks/bench.py run TABLE [OPTION ...]   # measure; options are added to the table's command
-    python benchmarks/bench.py render [TABLE]          # write tables, plots and numbers into README and docs
-    python benchmarks/bench.py check [TABLE]           # fail if a document is not what the result files say
-    python benchmarks/bench.py import FOLDER           # results of runs elsewhere, one JSON file each, into results/
-
-`benchmarks/README.md` has how tables and numbers stand in a document.
-"""
+"""Measure what the documents show, and write it there; `benchmarks/README.md` has the rest."""
 
 import argparse
 import json
@@ -20,7 +11,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import prose
-from benchmarks.accuracy import curves, store
+from benchmarks.accuracy import store
+from benchmarks.accuracy.rows import draw_curves
 from benchmarks.common.record import ROOT
 from benchmarks.common.table import read_tables
 
@@ -52,7 +44,7 @@ def rendered(text: str, only: str | None = None) -> str:
 def update(check: bool, only: str | None) -> int:
     stale = []
     if not check:
-        curves.draw(ROOT / "docs" / "images")
+        draw_curves(ROOT / "docs" / "images")
     for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         if re.search(r"^<!-- number", text, re.MULTILINE):  # Markdown ends a paragraph there
@@ -69,33 +61,33 @@ def update(check: bool, only: str | None) -> int:
     return int(check and bool(stale))
 
 
-def words_of(table: str) -> list[str]:
-    """The command of a table, as Python takes it: as a module, since a file would not find the others."""
-    program, *words = shlex.split(TABLES[table].command)
-    return ["-m", f"benchmarks.{program.removesuffix('.py').replace('/', '.')}", *words]
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list")
-    commands.add_parser("run").add_argument("table", choices=TABLES, metavar="TABLE")
-    for name in ("render", "check"):
-        commands.add_parser(name).add_argument("table", choices=TABLES, nargs="?", metavar="TABLE")
-    commands.add_parser("import").add_argument("folder", type=Path)
+    commands.add_parser("list", help="tables and their commands")
+    measure = commands.add_parser("run", help="measure; further options are added to the table's command")
+    measure.add_argument("table", choices=TABLES, metavar="TABLE")
+    for name, about in (
+        ("render", "write tables, the plot and numbers into README and docs"),
+        ("check", "fail if a document is not what the result files say"),
+    ):
+        commands.add_parser(name, help=about).add_argument("table", choices=TABLES, nargs="?", metavar="TABLE")
+    runs = commands.add_parser("import", help="results of runs elsewhere, one JSON file each, into results/")
+    runs.add_argument("folder", type=Path)
     given, options = parser.parse_known_args()
     if options and given.command != "run":
         parser.error(f"unknown: {' '.join(options)}")
+    commands_of = {name: ["-m", *shlex.split(f"benchmarks.{table.command}")] for name, table in TABLES.items()}
     if given.command == "run":
-        return subprocess.run([sys.executable, *words_of(given.table), *options], cwd=ROOT).returncode
+        return subprocess.run([sys.executable, *commands_of[given.table], *options], cwd=ROOT).returncode
     if given.command == "import":
         found = [json.loads(path.read_text()) for path in sorted(given.folder.rglob("*_seed*.json"))]
         store.take_in(found)
         print(f"{len(found)} files imported")
         return 0 if found else 1
     if given.command == "list":
-        for name in TABLES:
-            print(f"{name}: python {shlex.join(words_of(name))}")
+        for name, words in commands_of.items():
+            print(f"{name}: python {shlex.join(words)}")
         return 0
     return update(given.command == "check", given.table)
 

@@ -10,7 +10,7 @@ from inspect import ismodule
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.accuracy import camvid, curves, fields, motion, store
+from benchmarks.accuracy import fields, motion, store
 from benchmarks.accuracy import rows as accuracy
 from benchmarks.accuracy.store import C_CONS, S_CONS, TOP1, rates, spread
 from benchmarks.common import record
@@ -62,9 +62,9 @@ def pairs(*files: str) -> int:
     return sum(row["pairs"] for row in rows)
 
 
-def compared(family: str, setting: str) -> dict[str, Any]:
-    """What was measured of the reference and of the adaptive network, in a setting of the speed summary."""
-    return next(each for each in speed.for_each_model(setting) if each["model"] == FAMILIES[family].name)
+def compared(family: str, *setting: Any) -> dict[str, Any]:
+    """What was measured of the reference and of the adaptive network: work, precision, mode, batch and device."""
+    return next(each for each in speed.for_each_model([setting]) if each["model"] == FAMILIES[family].name)
 
 
 def moving(protocol: str, metric: str, file: str, method: str) -> float:

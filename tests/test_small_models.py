@@ -13,9 +13,8 @@ import torch
 from rich.console import Console
 
 from benchmarks.accuracy import cifar, measure, store
-from benchmarks.accuracy.runs import Run, matching, needed_by, write_result
+from benchmarks.accuracy.runs import Run, keep_weights, matching, needed_by, write_result
 from benchmarks.common import processes, record
-from benchmarks.release.weights import keep_weights
 from trueshift.eval import EvalOptions, load_eval_model
 from trueshift.models import from_pretrained
 from trueshift.train import parse_arguments, train
@@ -102,13 +101,13 @@ def test_one_module_switched_off_and_a_mean_over_grids():
     moved = images.roll((5, 3), (2, 3))
     assert torch.equal(subject.forward(images), subject.forward(moved))
     for part in SWITCHED_OFF:
-        twin = measure.PARTS[part].made(subject, EvalOptions())
+        twin = measure.made(measure.PARTS[part], subject, EvalOptions())
         assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
         assert not torch.equal(twin.forward(images), twin.forward(moved)), part
         assert all(map(torch.equal, twin.module.parameters(), subject.module.parameters()))
     ordinary = load_eval_model("swin_mini", EvalOptions())
     for network, part in ((subject, "grids_2"), (ordinary, "canonical_grids_4")):
-        mean = measure.PARTS[part].made(network, EvalOptions())
+        mean = measure.made(measure.PARTS[part], network, EvalOptions())
         assert mean.num_classes == network.num_classes
         assert torch.equal(mean.forward(images), mean.forward(moved))
         assert not torch.equal(mean.forward(images), network.forward(images))

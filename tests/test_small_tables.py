@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from paper_tables import PAPER, caption_of, rows_of
 
-from benchmarks.accuracy import curves, store
+from benchmarks.accuracy import rows, store
 from benchmarks.bench import TABLES
 from benchmarks.common import record
 
@@ -94,17 +94,17 @@ def test_a_single_changed_answer_is_counted(results):
 
 
 def test_a_plot_is_drawn_of_what_is_there_and_stays_the_same(results, tmp_path):
-    curves.draw(tmp_path / "images")
+    rows.draw_curves(tmp_path / "images")
     assert not (tmp_path / "images").exists()
     results.save("a_swin_mini", 0, circular=(0.9, 1.0))
     drawn = []
     for _ in range(2):
-        curves.draw(tmp_path / "images")
-        drawn.append((tmp_path / "images" / curves.LEARNING).read_bytes())
+        rows.draw_curves(tmp_path / "images")
+        drawn.append((tmp_path / "images" / rows.CURVES).read_bytes())
     assert drawn[0] == drawn[1]
     assert b"A-Swin-mini" in drawn[0]
     assert len(drawn[0]) < 100_000
-    assert f"images/{curves.LEARNING}" in rendered("curves")
+    assert f"images/{rows.CURVES}" in rendered("curves")
 
 
 @pytest.mark.skipif(not PAPER.is_file(), reason=f"needs the paper in {PAPER}")

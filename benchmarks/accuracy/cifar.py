@@ -23,10 +23,9 @@ import torch
 
 from benchmarks.accuracy import store
 from benchmarks.accuracy.measure import PARTS, measure_run, parts_of
-from benchmarks.accuracy.runs import Run, matching, write_result
+from benchmarks.accuracy.runs import Run, keep_weights, matching, write_result
 from benchmarks.common import record
 from benchmarks.common.processes import run_jobs, threads_for, training
-from benchmarks.release.weights import keep_weights
 from trueshift.eval.options import inference_device
 
 
@@ -83,24 +82,18 @@ def _train(given: argparse.Namespace, runs: list[Run], more: list[str]) -> int:
             jobs[f"measured_{name}"], after[f"measured_{name}"] = [*again, *words], {name}
 
     def finished(name: str) -> None:
-        if name not in waiting:
-            found = list(given.work.glob(f"{name}_*.json"))  # one, if there was something to measure
-        else:
-            found = [_trained(given, waiting[name], more)]
+        found = list(given.work.glob(f"{name}_*.json"))  # of a measurement: one, if there was something to measure
+        if run := waiting.get(name):
+            secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
+            found = [write_result(run.work / f"{name}.json", run.result(more), secrets)]
+            if given.keep_weights:
+                keep_weights(run.folder / "final", given.keep_weights / f"{name}.safetensors")
         if given.keep_weights:
             for result in found:
                 shutil.copy(result, given.keep_weights)
         store.take_in([json.loads(result.read_text()) for result in found], given.results)
 
     return run_jobs(jobs, given.work, given.jobs, given.limit_s, finished, after)
-
-
-def _trained(given: argparse.Namespace, run: Run, more: list[str]) -> Path:
-    """The result of a finished run; its weights are kept."""
-    if given.keep_weights:
-        keep_weights(run.folder / "final", given.keep_weights / f"{run.name}.safetensors")
-    secrets = (given.data, Path(given.data).resolve(), given.work.resolve())
-    return write_result(run.work / f"{run.name}.json", run.result(more), secrets)
 
 
 def _measure(given: argparse.Namespace, runs: list[Run]) -> int:

@@ -3,73 +3,49 @@
 import json
 import re
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
 from benchmarks.accuracy.runs import Run, configuration, write_result
+from benchmarks.common.record import Recorded
+from trueshift import eval as evaluation
 from trueshift.data import open_data
-from trueshift.eval import (
-    EvalModel,
-    EvalOptions,
-    adapted_twin,
-    canonical_twin,
-    find_protocols,
-    load_eval_model,
-    make_eval_model,
-    run_evaluation,
-)
+from trueshift.eval import EvalModel, EvalOptions
 from trueshift.models import create_model
 from trueshift.motion import mean_over_grids
 from trueshift.tasks import adapt
 from trueshift.utils.provenance import circumstances
 
 WRITTEN = tomllib.loads(Path(__file__).with_name("parts.toml").read_text())
-TWINS = {"canonical": canonical_twin, "adapted": adapted_twin}
+PARTS: dict[str, Recorded] = WRITTEN["parts"]
+TWINS = {"canonical": evaluation.canonical_twin, "adapted": evaluation.adapted_twin}
 
 
-@dataclass(frozen=True)
-class Part:
-    """One measurement of some networks, as ``parts.toml`` describes it."""
-
-    recipes: str
-    protocols: list[str]
-    precision: str = "float32"
-    shifts: int = 2
-    without: str = ""
-    adapt: dict[str, str] = field(default_factory=dict)
-    grids: int = 0
-    twin: str = ""
-
-    def of(self, recipe: str) -> bool:
-        return bool(re.fullmatch(self.recipes.format(**WRITTEN["patterns"]), recipe))
-
-    def made(self, subject: EvalModel, request: EvalOptions) -> EvalModel:
-        """The network that is measured."""
-        network = subject.module
-        if self.without:  # the same weights; without the anchor too, which would hide what the other modules do
-            how = {"criterion": {self.without: "fixed"}, "anchor": False}
-            network = create_model("a_swin_mini", num_classes=subject.num_classes, **how)
-            network.load_state_dict(subject.module.state_dict())
-        network = adapt(network, **self.adapt) if self.adapt else network
-        network = mean_over_grids(network, self.grids) if self.grids else network
-        subject = subject if network is subject.module else beside(subject, network, request)
-        return TWINS[self.twin](subject, request) if self.twin else subject
-
-
-PARTS = {name: Part(**keys) for name, keys in WRITTEN["parts"].items()}
+def made(part: Recorded, subject: EvalModel, request: EvalOptions) -> EvalModel:
+    """The network that is measured."""
+    network = subject.module
+    if "without" in part:  # the same weights; without the anchor too, which would hide what the other modules do
+        how = {"criterion": {part["without"]: "fixed"}, "anchor": False}
+        network = create_model("a_swin_mini", num_classes=subject.num_classes, **how)
+        network.load_state_dict(subject.module.state_dict())
+    network = adapt(network, **part["adapt"]) if "adapt" in part else network
+    network = mean_over_grids(network, part["grids"]) if "grids" in part else network
+    subject = subject if network is subject.module else beside(subject, network, request)
+    return TWINS[part["twin"]](subject, request) if "twin" in part else subject
 
 
 def beside(subject: EvalModel, network: nn.Module, request: EvalOptions | None = None) -> EvalModel:
     """Another network that takes and answers the same."""
-    made = make_eval_model(network, subject.name, subject.weights, request)
+    made = evaluation.make_eval_model(network, subject.name, subject.weights, request)
     return replace(made, **{key: getattr(subject, key) for key in ("preparation", "classes", "num_classes")})
 
 
 def parts_of(recipe: str, asked: list[str] | None = None) -> list[str]:
     """The parts that are measured of a recipe's weights."""
-    return [name for name, part in PARTS.items() if part.of(recipe) and name in (asked or PARTS)]
+    of = {name: part["recipes"].format(**WRITTEN["patterns"]) for name, part in PARTS.items()}
+    return [name for name in PARTS if re.fullmatch(of[name], recipe) and name in (asked or PARTS)]
 
 
 def measure_run(job: tuple[Run, list[str]], data: str, device: str, limit: int, batch_size: int, workers: int) -> Path:
@@ -84,12 +60,12 @@ def measure_run(job: tuple[Run, list[str]], data: str, device: str, limit: int, 
     for name in parts:
         if name in done and done[name]["settings"]["limit"] == limit:  # a call that was stopped got as far
             continue
-        part = PARTS[name]
-        request = EvalOptions(device=device, precision=part.precision)
-        subject = part.made(load_eval_model(str(folder), request), request)
-        settings = EvalOptions(part.shifts, limit, batch_size, run.seed, device, part.precision, workers)
-        subject = replace(subject, name=run.recipe, weights="trained")
-        measured = run_evaluation(subject, source, find_protocols(part.protocols), settings)
+        part = {"precision": "float32", "shifts": 2, **PARTS[name]}
+        request = EvalOptions(device=device, precision=part["precision"])
+        subject = made(part, evaluation.load_eval_model(str(folder), request), request)
+        settings = EvalOptions(part["shifts"], limit, batch_size, run.seed, device, part["precision"], workers)
+        subject, protocols = replace(subject, name=run.recipe, weights="trained"), part["protocols"]
+        measured = evaluation.run_evaluation(subject, source, evaluation.find_protocols(protocols), settings)
         kept = {key: measured[key] for key in ("settings", "protocols", "measured")}
         said = {**circumstances(run.seed), "command": f"{run.recipe}, seed {run.seed}: {name}"}
         done[name] = {**kept, "images": measured["data"]["images"], "weights": kept_as, **said}

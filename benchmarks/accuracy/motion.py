@@ -25,17 +25,10 @@ import trueshift
 from benchmarks.accuracy import store
 from benchmarks.accuracy.measure import beside
 from benchmarks.common import record
+from trueshift import eval as evaluation
 from trueshift.data import ImageFolder, Preparation
 from trueshift.data.subset import evenly_spread
-from trueshift.eval import (
-    EvalModel,
-    EvalOptions,
-    FlickerRate,
-    LongestRun,
-    find_protocols,
-    load_eval_model,
-    run_evaluation,
-)
+from trueshift.eval import EvalModel, EvalOptions, FlickerRate, LongestRun
 from trueshift.eval.metrics.aggregate import rate_of
 from trueshift.eval.runner.tasks import open_source
 from trueshift.motion import adaptive_tokenizer
@@ -61,7 +54,7 @@ def frame_by_frame(
     model: Any, source: Any, preparation: Preparation, name: str, options: EvalOptions
 ) -> dict[str, Any]:
     """The path protocol for a model with a memory: the frames of each image in their order."""
-    (protocol,) = find_protocols([name])
+    (protocol,) = evaluation.find_protocols([name])
     margin, flicker, longest = protocol.motion.margin(preparation.size), FlickerRate(), LongestRun()
     model = model.to(options.device)
 
@@ -82,7 +75,7 @@ def load_networks(words: list[str]) -> dict[str, EvalModel]:
     """Networks by name; all of one size, so that they see the same views."""
     if wrong := [word for word in words if "=" not in word]:
         raise SystemExit(f"--networks {wrong[0]}: needs NAME=MODEL, e.g. ordinary=swin_mini.cifar10")
-    found = {name: load_eval_model(model) for name, model in (word.split("=", 1) for word in words)}
+    found = {name: evaluation.load_eval_model(model) for name, model in (word.split("=", 1) for word in words)}
     if len(sizes := {network.preparation.size for network in found.values()}) > 1:
         raise SystemExit(f"--networks for images of {sorted(sizes)}: needs networks of one size")
     return found
@@ -133,7 +126,7 @@ def main() -> None:
 
     def measure(model: nn.Module, network: EvalModel, view: Preparation, protocols: list[str]) -> dict[str, Any]:
         subject = replace(beside(network, model, options), preparation=view)
-        return run_evaluation(subject, source, find_protocols(protocols), options)["measured"]
+        return evaluation.run_evaluation(subject, source, evaluation.find_protocols(protocols), options)["measured"]
 
     if given.crops:
         network, top1 = found[first], {}

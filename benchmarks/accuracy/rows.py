@@ -1,11 +1,13 @@
-"""Networks on CIFAR-10 and Tiny ImageNet beside the paper's: the rows of tables; what was not run says so."""
+"""Networks on CIFAR-10 and Tiny ImageNet beside the paper's: the rows of tables, and a plot."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from benchmarks.accuracy import store
-from benchmarks.accuracy.store import C_CONS, EXACT, S_CONS, TOP1, cell, rates
+from benchmarks.accuracy.store import C_CONS, EXACT, FAMILIES, NETWORKS, S_CONS, TOP1, cell, rates, recipe_of, title_of
 from benchmarks.common import record
 from benchmarks.common.record import Recorded
 from trueshift.models.bundled_weights import find_shipped
@@ -13,16 +15,19 @@ from trueshift.models.registry import resolve_name
 
 RATES = {"top1": TOP1, "c_cons": C_CONS, "s_cons": S_CONS}
 COLUMNS = {**RATES, "exact": EXACT, "standard_top1": ("cifar-standard", "top1")}
+CURVES = "small_learning_curves.svg"
+# text stays text and no date is written, so that files are small and reproducible
+PLOT: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "trueshift", "font.size": 9, "legend.frameon": False}
 
 
 def named(families: Iterable[str]) -> list[Recorded]:
     """For each family the titles and recipes of its ordinary and its adaptive network."""
     rows = []
     for family in families:
-        title = {"plain": store.title_of(family, False), "adaptive": store.title_of(family, True)}
-        recipe = {"ordinary": store.recipe_of(family, False), "twin": store.recipe_of(family, True)}
+        title = {"plain": title_of(family, False), "adaptive": title_of(family, True)}
+        recipe = {"ordinary": recipe_of(family, False), "twin": recipe_of(family, True)}
         standard = recipe["ordinary"].replace("_circular", "_standard")
-        rows.append({"family": family, "paper": store.FAMILIES[family].title, "standard": standard, **title, **recipe})
+        rows.append({"family": family, "paper": FAMILIES[family].title, "standard": standard, **title, **recipe})
     return rows
 
 
@@ -124,3 +129,38 @@ def exactness() -> list[Recorded]:
             names = {recipe for recipe, _ in here}
             rows.append({"place": place, "precision": precision, "networks": len(names), **counts})
     return rows
+
+
+def curves() -> str:
+    """The plot of Top-1 while learning, as Markdown shows it."""
+    title = "Top-1 on the test images while learning"
+    there = any(store.curves(recipe_of(*network)) for network in NETWORKS)
+    return f"![{title}](images/{CURVES})" if there else f"{title}: {record.NOT_YET}."
+
+
+def draw_curves(folder: Path) -> None:
+    """Top-1 over epochs, one panel for each family; dotted where trained for longer."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not any(store.curves(recipe_of(*network)) for network in NETWORKS):
+        return
+    with matplotlib.rc_context(PLOT):
+        figure = Figure((9, 2.7), layout="constrained")
+        grid = figure.subplots(1, len(FAMILIES), sharey=True)
+        for axes, family in zip(grid, FAMILIES, strict=True):
+            for adaptive, colour in ((False, "#d1495b"), (True, "#00798c")):
+                for more, style, title in (("", "-", title_of(family, adaptive)), ("_200_epochs", ":", "200 epochs")):
+                    for number, curve in enumerate(store.curves(recipe_of(family, adaptive) + more)):
+                        epochs, top1 = zip(*curve, strict=True)
+                        line = {"color": colour, "linestyle": style, "linewidth": 1.2, "alpha": 0.8}
+                        label = None if number else title
+                        axes.plot(epochs, [100 * rate for rate in top1], label=label, **line)
+            axes.set_xlabel("epoch", fontsize=8)
+            axes.grid(axis="y", linewidth=0.4)
+            axes.spines[["top", "right"]].set_visible(False)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=8, loc="best")
+        grid[0].set_ylabel("Top-1, %")
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.savefig(folder / CURVES, format="svg", facecolor="white", metadata={"Date": None})

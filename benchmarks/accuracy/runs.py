@@ -1,5 +1,6 @@
 """The runs on images: which recipes there are, where each run lies, and what is kept of a finished one."""
 
+import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,9 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from safetensors import safe_open
+from safetensors.torch import load_file, save
+
 from benchmarks.accuracy.store import COLLECTIONS, SMALL, collection_of
 from benchmarks.common.record import training_run
-from benchmarks.release.weights import restore_weights
+from trueshift.models.bundled_weights import packed, unpacked
+from trueshift.models.hub import CONFIG, WEIGHTS, write_model
 from trueshift.train import TrainConfig, list_recipes, parse_arguments
 from trueshift.utils.files import json_text, write_whole
 
@@ -111,6 +116,22 @@ class Run:
         }
         known = {key: summary[key] for key in ("commit", "date", "machine", "versions", "seed")}
         return {"command": shlex.join(command), **known, "result": kept}
+
+
+def keep_weights(folder: Path, file: Path) -> Path:
+    """Copy what ``save_pretrained`` wrote to one small file, in half precision."""
+    stored = packed(load_file(folder / WEIGHTS))
+    if too_large := [key for key, value in stored.items() if not value.isfinite().all()]:
+        raise ValueError(f"{too_large[0]} of {folder} does not fit into float16")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return write_whole(file, save(stored, metadata={"format": "pt", "config": (folder / CONFIG).read_text()}))
+
+
+def restore_weights(file: Path, folder: Path) -> Path:
+    """A folder that ``from_pretrained`` reads, in float32; the values are those of the file."""
+    with safe_open(file, "pt") as opened:
+        config = json.loads(opened.metadata()["config"])
+    return write_model(folder, unpacked(load_file(file)), config)
 
 
 def write_result(path: Path, result: dict[str, Any], secrets: Iterable[str | Path]) -> Path:

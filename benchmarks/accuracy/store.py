@@ -47,10 +47,8 @@ class Row(NamedTuple):
 
 def collection_of(recipe: str) -> tuple[str, str]:
     """Collection and name: of ``cifar10/a`` those two, of ``a`` and ``cifar10_small/a`` the small models'."""
-    for name in COLLECTIONS:
-        if recipe.startswith(f"{name}/"):
-            return name, recipe.removeprefix(f"{name}/")
-    return SMALL, recipe
+    collection, _, name = recipe.partition("/")
+    return (collection, name) if collection in COLLECTIONS else (SMALL, recipe)
 
 
 def about(recipe: str, results: Path | None = None) -> Recorded:

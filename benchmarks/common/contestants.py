@@ -33,6 +33,7 @@ KEPT = {  # networks of others that keep their class, as they are and adapted
     "torchvision_swin": Family("torchvision's swin_t", 224),
     "transformers_swin": Family("transformers' Swin-T", 224),
 }
+OF_TRANSFORMERS = {"cvt": "cvt", "transformers_swin": "swin"}  # CvT takes images of any size
 
 
 class Logits(nn.Module):
@@ -52,18 +53,14 @@ def contestant(family: str, label: str, size: int | None = None) -> nn.Module:
     size = size or own_size
     if label != REFERENCE and family in FAMILIES:
         return ts.create_model(f"{'a_' * (label == ADAPTIVE)}{name}", img_size=size)
-    made: nn.Module
-    if family == "cvt":  # it takes images of any size
-        from transformers import CvtConfig, CvtForImageClassification
+    if kind := OF_TRANSFORMERS.get(family):
+        from transformers import AutoConfig, AutoModelForImageClassification
 
-        made = CvtForImageClassification(CvtConfig(num_labels=1000))
-    elif family == "transformers_swin":
-        from transformers import SwinConfig, SwinForImageClassification
-
-        made = SwinForImageClassification(SwinConfig(num_labels=1000, image_size=size))
+        config = AutoConfig.for_model(kind, num_labels=1000, image_size=size)
+        made = AutoModelForImageClassification.from_config(config)
     elif family == "torchvision_swin":
         made = torchvision.models.swin_t()
     else:
         made = timm.create_model(name, img_size=size, num_classes=1000)
     made = ts.adapt(made) if label == ADAPTIVE else made
-    return Logits(made) if family in ("cvt", "transformers_swin") else made
+    return Logits(made) if family in OF_TRANSFORMERS else made

@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from graphlib import TopologicalSorter
 from pathlib import Path
 from types import MappingProxyType
 
@@ -41,7 +42,7 @@ def run_jobs(
     at_once: int,
     limit_s: float,
     finished: Callable[[str], None],
-    after: Mapping[str, Container[str]] = MappingProxyType({}),
+    after: Mapping[str, Set[str]] = MappingProxyType({}),
 ) -> int:
     """Run jobs, each when those it comes ``after`` are done, until ``limit_s`` (0: no limit), SIGTERM or Ctrl-C.
 
@@ -68,28 +69,28 @@ def run_jobs(
             process.kill()
             return process.wait()
 
+        order = TopologicalSorter({name: after.get(name, set()) & jobs.keys() for name in jobs})
+        order.prepare()
         running: dict[Future[int | None], str] = {}
-        left, good = list(jobs), list[str]()
+        left, good = list(jobs), 0
         while True:
-            ready = [
-                name for name in left if not any(other in after.get(name, ()) for other in jobs if other not in good)
-            ]
-            running |= {pool.submit(run, name): name for name in ready}
-            left = [name for name in left if name not in ready]
+            running |= {pool.submit(run, name): name for name in order.get_ready()}
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 name, code = running.pop(future), future.result()
+                left.remove(name)
                 how = "not begun" if code is None else f"exit code {code}, see {folder / name}.log"
                 if code == 0:
                     try:
                         finished(name)
                         how = "done"
-                        good.append(name)
+                        order.done(name)
+                        good += 1
                     except Exception as error:  # whatever it is, it must not end the others
                         how = f"done, but {type(error).__name__}: {error}"
                 print(f"{name}: {how}", flush=True)
     for name in left:
         print(f"{name}: not begun, since what it comes after is not done")
-    print(f"{len(good)} of {len(jobs)} done; the same command resumes the others")
-    return 0 if len(good) == len(jobs) else PREEMPTED
+    print(f"{good} of {len(jobs)} done; the same command resumes the others")
+    return 0 if good == len(jobs) else PREEMPTED

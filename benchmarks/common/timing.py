@@ -3,7 +3,7 @@
 import argparse
 import timeit
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,19 @@ from trueshift.utils.checks import first_line
 
 SEED = 0
 Run = Callable[[], Any]
+
+
+class Setting(NamedTuple):
+    """All that those which are compared have in common."""
+
+    device: str
+    batch: int
+    size: int
+    precision: str
+    mode: str
+    family: str = ""
+    work: str = "inference"
+    part: str = "network"
 
 
 def arguments(about: str | None, modes: tuple[str, ...], **more: Any) -> argparse.Namespace:
@@ -73,7 +86,7 @@ def set_precision(precision: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
 
 
-def autocast(setting: Any) -> torch.autocast:
+def autocast(setting: Setting) -> torch.autocast:
     """As the device and precision of a setting want it."""
     return torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "bf16")
 

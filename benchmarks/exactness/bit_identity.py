@@ -25,7 +25,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA is us
 import torch
 
 import trueshift as ts
-from benchmarks.common import record
+from benchmarks.common import record, timing
 from benchmarks.common.contestants import FAMILIES
 from trueshift.data import open_data
 from trueshift.eval import EvalOptions, find_protocols, load_eval_model, run_evaluation
@@ -58,25 +58,20 @@ def settings() -> dict[str, tuple[str, dict[str, Any]]]:
     """Places and arithmetic of this machine by a short name: in words, and as arguments of ``prepared``."""
     plain = {"device": "cpu", "tf32": False, "autocast": False, "compiled": False}
     found: dict[str, tuple[str, dict[str, Any]]] = {"cpu": (f"{processor()}, float32", plain)}
-    changes = {"float32": {}, "TF32": {"tf32": True}, "bf16 autocast": {"autocast": True}}
-    changes |= {f"{kind}, compiled": {**changes[kind], "compiled": True} for kind in ("float32", "bf16 autocast")}
-    for words, change in changes.items() if torch.cuda.is_available() else ():
+    every = ("float32", "TF32", "bf16 autocast", "float32, compiled", "bf16 autocast, compiled")
+    for words in every if torch.cuda.is_available() else ():
         short = words.lower().replace(" autocast", "").replace(", ", "-")
-        found[f"cuda-{short}"] = (f"{torch.cuda.get_device_name()}, {words}", {**plain, "device": "cuda", **change})
+        options = {"device": "cuda", **{key: key in words.lower() for key in ("tf32", "autocast", "compiled")}}
+        found[f"cuda-{short}"] = (f"{torch.cuda.get_device_name()}, {words}", options)
     return found
 
 
 def prepared(module: Any, device: str, tf32: bool, autocast: bool, compiled: bool) -> Callable[[Any], Any]:
     """The module as it is run in a setting."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    timing.set_precision("tf32" if tf32 else "float32")
     torch.compiler.reset()
     run = torch.compile(module, fullgraph=True) if compiled else module
-
-    def call(x: torch.Tensor) -> Any:
-        with torch.autocast(device, torch.bfloat16, enabled=autocast):
-            return run(x)
-
-    return call
+    return torch.autocast(device, torch.bfloat16, enabled=autocast)(run)
 
 
 def layers(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
@@ -137,9 +132,7 @@ def without_anchor(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
         torch.manual_seed(given.seed)
         model = perturb_norms(ts.create_model(name, anchor=False, img_size=side)).eval().to(device)
         call = prepared(model, **options)
-        row: dict[str, Any] = {
-            f"{kind}{what}": 0 for what in ("", "_flipped", "_change") for kind in ("clear", "close")
-        }
+        row = dict.fromkeys(("clear", "close", "clear_flipped", "close_flipped", "clear_change", "close_change"), 0)
         photos = images((side, side))
         keys = origin_keys(photos.permute(0, 2, 3, 1)).flatten(1)
         unrepeated = photos[[len(key.unique()) == len(key) for key in keys]]
@@ -167,7 +160,7 @@ def sample(given: argparse.Namespace, options: dict[str, Any]) -> Rows:
     for name in (each for adaptive in MINI for each in (adaptive.removeprefix("a_"), adaptive)):
         subject = load_eval_model(name, EvalOptions(device=options["device"]))
         how = EvalOptions(0, given.limit, given.batch, device=options["device"])
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = options["tf32"]
+        timing.set_precision("tf32" if options["tf32"] else "float32")
         yield {"model": subject.name, **run_evaluation(subject, source, protocols, how)["measured"]["circular"]}
 
 

@@ -22,9 +22,9 @@ from safetensors.torch import save
 
 import trueshift
 from benchmarks.accuracy import store
+from benchmarks.accuracy.runs import restore_weights
 from benchmarks.common import record
 from benchmarks.common.record import Recorded
-from benchmarks.release.weights import restore_weights
 from trueshift.data import EmbeddedSample, Preparation
 from trueshift.data.subset import spread
 from trueshift.models import Backbone, from_pretrained
@@ -80,27 +80,20 @@ def training_of(result: Recorded, recipe: str) -> Recorded:
 
 def card(about: Recorded) -> str:
     """The text of ``NAME.TAG.md``, written from the description and ``model_card.md.jinja`` alone."""
-    name, cfg, stored = about["architecture"], about["pretrained_cfg"], about["weights"]["stored"]
     made = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    made.filters |= {"paragraph": _paragraph, "percent": _percent, "thousands": "{:,}".format}
+    made.filters["paragraph"] = _paragraph
     return made.from_string(Path(__file__).with_name("model_card.md.jinja").read_text()).render(
         about,
-        cfg=cfg,
-        adaptive=name.startswith("a_"),
-        family=store.title_of(name.removeprefix("a_").partition("_")[0], False).removesuffix("-mini"),
-        stored=" and ".join(f"{count:,} in {kind}" for kind, count in stored.items() if kind != "int64"),
+        family=store.title_of(about["architecture"].removeprefix("a_").partition("_")[0], False).removesuffix("-mini"),
+        stored=" and ".join(
+            f"{count:,} in {kind}" for kind, count in about["weights"]["stored"].items() if kind != "int64"
+        ),
         needed=", ".join(f"`{key}={value!r}`" for key, value in about["arguments"].items()) or "nothing",
-        mean=tuple(cfg["mean"]),
-        std=tuple(cfg["std"]),
     )
 
 
 def _paragraph(text: str, bullet: str = "") -> str:
     return fill(" ".join(text.split()), 120, initial_indent=bullet, subsequent_indent=" " * len(bullet))
-
-
-def _percent(rate: float | None) -> str:
-    return "not measured" if rate is None else f"{100 * rate:.2f} %"
 
 
 def logits_of(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:

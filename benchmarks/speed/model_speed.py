@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,23 +27,11 @@ from torch import Tensor, nn
 import trueshift as ts
 from benchmarks.common import record, timing
 from benchmarks.common.contestants import ADAPTIVE, FAMILIES, KEPT, REFERENCE, contestant
+from benchmarks.common.timing import Setting
 from trueshift.ops.geometry.grid import Tokens
 from trueshift.train.compile_check import SAFE
 
 CLASSES = {"network": 1000, "decoder": 150}
-
-
-class Setting(NamedTuple):
-    """All that the two have in common."""
-
-    family: str
-    size: int
-    batch: int
-    work: str
-    precision: str
-    mode: str
-    device: str
-    part: str
 
 
 def settings(given: argparse.Namespace) -> list[Setting]:
@@ -53,7 +41,7 @@ def settings(given: argparse.Namespace) -> list[Setting]:
     for mode, work, batch, precision, size, family in itertools.product(*asked):
         own = (FAMILIES | KEPT)[family].size * (2 if given.part == "decoder" else 1)
         count = max(1, batch * own**2 // (size or own) ** 2) if given.same_area else batch
-        found.append(Setting(family, size or own, count, work, precision, mode, given.device, given.part))
+        found.append(Setting(given.device, count, size or own, precision, mode, family, work, given.part))
     return found
 
 
@@ -113,13 +101,11 @@ def prepare(label: str, setting: Setting) -> tuple[timing.Run, dict[str, Any]]:
 
     for _ in range(3 if cuda else 1):
         run()
-    known: dict[str, Any] = {"name": label}
-    if cuda and setting.mode != "graph":
-        known |= peak_memory(run, held)
+    known = peak_memory(run, held) if cuda and setting.mode != "graph" else {}
     warm = timing.graphed(run) if setting.mode == "graph" else run
     if cuda:
         torch.cuda.synchronize()
-    return warm, {**known, "warm_up_s": time.perf_counter() - begin}
+    return warm, {"name": label, **known, "warm_up_s": time.perf_counter() - begin}
 
 
 def peak_memory(run: timing.Run, held: Iterable[Tensor]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import product
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks.common import record, timing
 from benchmarks.common.contestants import ADAPTIVE, FIXED, REFERENCE, contestant
+from benchmarks.common.timing import Setting
 from trueshift.layers.pool import pool_sequences
 from trueshift.models import cvt
 from trueshift.ops.geometry.polyphase import coset_sum
@@ -30,15 +31,6 @@ from trueshift.testing import photographs
 
 BLOCK = "one block of Swin-T's stage 1"
 Case = tuple[str, dict[str, timing.Run]]  # a module's name, and what runs its versions
-
-
-class Setting(NamedTuple):
-    """What all modules have in common."""
-
-    device: str
-    batch: int
-    size: int
-    precision: str
 
 
 def calls(model: nn.Module, owners: list[Any], images: Tensor, method: str = "forward") -> list[timing.Run]:
@@ -137,7 +129,7 @@ def collect(families: list[str], setting: Setting) -> tuple[list[Case], list[dic
     return cases, errors
 
 
-def measure(cases: list[Case], setting: Setting, mode: str, rounds: int) -> list[dict[str, Any]]:
+def measure(cases: list[Case], setting: Setting, rounds: int) -> list[dict[str, Any]]:
     runs: dict[Any, timing.Run] = {}
     failed = []
     for name, found in cases:
@@ -146,7 +138,7 @@ def measure(cases: list[Case], setting: Setting, mode: str, rounds: int) -> list
                 run = torch.no_grad()(timing.autocast(setting)(call))
                 for _ in range(3):
                     run()
-                runs[name, version] = timing.graphed(run) if mode == "graph" else run
+                runs[name, version] = timing.graphed(run) if setting.mode == "graph" else run
             except Exception as problem:
                 failed.append({"name": name, "version": version, "error": timing.in_words(problem)})
     times = timing.interleaved(runs, rounds, setting.device == "cuda", 0.03)
@@ -167,16 +159,14 @@ def main() -> None:
     models = {"choices": tuple(CASES), "default": list(CASES)}
     given = timing.arguments(__doc__, ("eager", "graph"), models=models, size=224)
     found = []
-    for batch, precision in product(given.batch, given.precision):
-        setting = Setting(given.device, batch, given.size, precision)
+    for batch, precision, mode in product(given.batch, given.precision, given.mode):
+        setting = Setting(given.device, batch, given.size, precision, mode)
         timing.set_precision(precision)
         cases, errors = collect(given.models, setting)
-        for mode in given.mode:
-            rows = measure(cases, setting, mode, given.rounds) + errors
-            for row in rows:
-                print(mode, {key: value for key, value in row.items() if "seconds" not in key}, flush=True)
-            found.append({**setting._asdict(), "mode": mode, "rows": rows})
-            record.write(given.name or f"modules_speed_{given.device}", {"results": found}, timing.SEED)
+        found.append({**setting._asdict(), "rows": measure(cases, setting, given.rounds) + errors})
+        for row in found[-1]["rows"]:
+            print(mode, {key: value for key, value in row.items() if "seconds" not in key}, flush=True)
+        record.write(given.name or f"modules_speed_{given.device}", {"results": found}, timing.SEED)
 
 
 if __name__ == "__main__":

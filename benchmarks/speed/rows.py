@@ -4,7 +4,7 @@ Of a setting that was measured more than once the latest result counts.
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import itemgetter
 from statistics import linear_regression
 from typing import Any
@@ -20,16 +20,6 @@ TITLES = {family.name: family.title or family.name for family in (FAMILIES | KEP
 WORDS = {"graph": "CUDA graph", "tf32": "TF32"}
 WINOGRAD_UNTIL = "2026-11-17T02:02"  # d7ad81a
 KEYS = ("work", "precision", "mode", "batch", "device")
-SETTINGS = {
-    "bf16, compiled": ("inference", "bf16", "compiled", 128, "cuda"),
-    "bf16, eager": ("inference", "bf16", "eager", 128, "cuda"),
-    "TF32, eager": ("inference", "tf32", "eager", 128, "cuda"),
-    "training, bf16, compiled": ("training", "bf16", "compiled", 256, "cuda"),
-    "CPU, float32": ("inference", "float32", "eager", 8, "cpu"),
-    "one image": ("inference", "bf16", "graph", 1, "cuda"),
-    "memory of training": ("training", "bf16", "eager", 64, "cuda"),
-    "memory of inference": ("inference", "bf16", "eager", 64, "cuda"),
-}
 
 
 def measured(pattern: str = "model_speed_*") -> list[Recorded]:
@@ -58,13 +48,12 @@ def _named(setting: Recorded) -> Recorded:
     return {**setting, "title": TITLES.get(setting.get("model", "")), "words": words}
 
 
-def for_each_model(*settings: str) -> list[Recorded]:
+def for_each_model(settings: list[list[Any]]) -> list[Recorded]:
     """What was measured of each model in each setting, or the setting alone."""
     results, found = measured(), []
-    for setting in settings:
-        for family in FAMILIES.values():
-            wanted = {**dict(zip(KEYS, SETTINGS[setting], strict=True)), "model": family.name, "size": family.size}
-            found.append(next((each for each in results if wanted.items() <= each.items()), _named(wanted)))
+    for setting, family in product(settings, FAMILIES.values()):
+        wanted = dict(zip(KEYS, setting, strict=True)) | {"model": family.name, "size": family.size}
+        found.append(next((each for each in results if wanted.items() <= each.items()), _named(wanted)))
     return found
 
 
@@ -102,9 +91,9 @@ def modules(device: str) -> list[Recorded]:
     return rows
 
 
-def summary(*settings: str) -> list[Recorded]:
+def summary(settings: list[list[Any]]) -> list[Recorded]:
     """The adaptive network's size, and its throughput beside the reference's in some settings, for each family."""
-    found, rows = for_each_model(*settings), []
+    found, rows = for_each_model(settings), []
     for family in FAMILIES.values():
         with torch.device("meta"):
             parameters = sum(weight.numel() for weight in create_model(f"a_{family.name}").parameters())

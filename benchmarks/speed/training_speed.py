@@ -4,6 +4,7 @@ Training is `trueshift train` by the recipe for circular shifts: its own images 
 flipping, clipping and logging; the first steps, which compile, are left out. Bare is the same compiled network and
 optimizer in the same process, on one random batch that lies on the device: forward, backward, update. `--graph` is
 training by the networks' recipes (small adaptive ones with random grids), without and with `--cuda_graph true`.
+Further options are for all trainings, as `trueshift train` takes them.
 """
 
 import argparse
@@ -33,24 +34,25 @@ def trained(recipe: str, given: argparse.Namespace, **options: object) -> tuple[
     """A finished run, its summary and its log."""
     options |= {"config": recipe, "data.path": given.data, "seed": given.seed, "log.tensorboard": "false"}
     with tempfile.TemporaryDirectory() as folder, StopRequest() as stop:
-        words = [word for key, value in options.items() for word in (f"--{key}", str(value))] + ["--output", folder]
-        trainer = Trainer(parse_arguments(words).config, torch.device(inference_device("auto")), Console(), stop)
+        words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+        config = parse_arguments([*words, *given.more, "--output", folder]).config
+        trainer = Trainer(config, torch.device(inference_device("auto")), Console(), stop)
         if trainer.run():
             raise SystemExit("training did not end well")
         return trainer, *record.training_run(Path(folder))
 
 
 def beside_the_bare_network(name: str, batch: int, given: argparse.Namespace) -> None:
-    options = {"precision": given.precision, "log.every_steps": STEPS_PER_ROUND, "max_steps": given.max_steps}
-    options |= {"schedule.epochs": given.epochs, "schedule.warmup_epochs": 0.5, "schedule.cooldown_epochs": 0}
+    options = {"precision": "bf16", "log.every_steps": STEPS_PER_ROUND, "max_steps": given.max_steps}
+    options |= {"schedule.epochs": 3, "schedule.warmup_epochs": 0.5, "schedule.cooldown_epochs": 0}
     options |= {} if given.evaluate else {"evaluate.protocols": "[]", "evaluate.limit": 512}
     trainer, summary, log = trained(f"cifar10/{name}_circular", given, batch_size=batch, **options)
-    bare = bare_rounds(trainer, given.rounds)
-    row = {"model": name, "bare": [round(speed, 1) for speed in bare], "bare_median": round(median(bare), 1)}
+    bare = [round(speed, 1) for speed in bare_rounds(trainer, given.rounds)]
+    row = {"model": name, "bare": bare, "bare_median": median(bare)}
     row |= {"seconds": summary["seconds"], "evaluation": summary.get("evaluation"), "log": log}
     kept = batch / seconds_per_step(log) / median(bare)
     print(f"{name}: bare {median(bare):.0f} images/s, training keeps {100 * kept:.0f} %", flush=True)
-    settings = {"batch": batch, "epochs": given.epochs, "precision": given.precision}
+    settings = {"batch": batch, "epochs": trainer.config.schedule.epochs, "precision": trainer.config.precision}
     record.write(f"training_speed_{name}", {**settings, "rows": [row]}, given.seed)
     torch.compiler.reset()
 
@@ -82,37 +84,34 @@ def graphed(given: argparse.Namespace) -> None:
     for model, batch, graph in product(given.models, given.batch or [96, 512], (False, True)):
         small = f"cifar10_small/{model}{'_random_grids' * model.startswith('a_')}"
         recipe = small if model.endswith("_mini") else f"cifar10/{model}_circular"
-        *_, log = trained(recipe, given, batch_size=batch, cuda_graph=graph, compile=given.compile, **limits)
+        trainer, _, log = trained(recipe, given, batch_size=batch, cuda_graph=graph, compile=False, **limits)
         seconds = sum(entry["seconds"] for entry in log if entry["kind"] == "train" and entry["step"] > WARM_UP)
-        milliseconds = round(1e3 * seconds / steps, 3)
-        row = {"model": model, "batch": batch, "compiled": given.compile, "graph": graph, "milliseconds": milliseconds}
-        rows.append(row)
+        row = {"model": model, "batch": batch, "compiled": trainer.config.compile, "graph": graph}
+        rows.append({**row, "milliseconds": round(1e3 * seconds / steps, 3)})
         print(rows[-1], flush=True)
         record.write(given.name, {"rows": rows}, given.seed)
         torch.compiler.reset()
 
 
 def main() -> None:
-    given = record.options(
+    given, more = record.options(
         __doc__,
         data={"required": True, "help": "CIFAR-10"},
         models=["swin_tiny", "a_swin_tiny"],
         batch={"default": [], "type": int, "help": "256; for graphs 96 and 512"},
-        epochs=3,
         max_steps={"default": 0, "help": "of graphs 100"},
         rounds=8,
-        precision="bf16",
         seed=0,
         evaluate={"default": False, "help": "the recipe's protocols on the final weights"},
         graph={"default": False, "help": "a step with and without one"},
-        compile={"default": False, "help": "of steps with and without a graph"},
         name={"default": "graph_speed", "help": "results/NAME.json, of graphs"},
-    ).parse_args()
+    ).parse_known_args()
+    given.more = more
     if given.graph:
         graphed(given)
-        return
-    for name, batch in product(given.models, given.batch or [256]):
-        beside_the_bare_network(name, batch, given)
+    else:
+        for name, batch in product(given.models, given.batch or [256]):
+            beside_the_bare_network(name, batch, given)
 
 
 if __name__ == "__main__":

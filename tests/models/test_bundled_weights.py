@@ -328,7 +328,7 @@ RUN = {"recipe": "a/swin", "config": {"schedule": {"epochs": 200}}, "evaluation"
 
 @pytest.mark.parametrize("kept", [False, True], ids=["folder", "one file"])
 def test_a_run_is_shipped_by_one_command(kept, shipping, made, monkeypatch, tmp_path, capsys):
-    from benchmarks.release.weights import keep_weights
+    from benchmarks.accuracy.runs import keep_weights
 
     run, target = tmp_path / "a_swin_mini", tmp_path / "target"
     target.mkdir()
