@@ -162,7 +162,7 @@ def _named_state(source: Any) -> tuple[str | None, Mapping[str, Tensor]]:
 
 def _windows(source: Any) -> dict[str, Any]:
     """Windows of a Swin or SwinV2 that its name does not tell, and its size where that cut them down."""
-    model = source.encoder.model if _is_smp(source) else nn.Module()
+    model: Any = source.encoder.model if _is_smp(source) else nn.Module()
     stages: list[Any] = [part for name, part in model.named_children() if name.startswith("layers_")]
     windows = [max(stage.blocks[0].attn.window_size) for stage in stages]
     if not windows:
