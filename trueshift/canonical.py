@@ -82,7 +82,7 @@ class ImageWrapper(nn.Module):
         image = kwargs.pop("pixel_values", None) if image is None else image
         if image is None:
             raise TypeError("no image was given: needs [B, C, H, W] as the first argument, or as pixel_values")
-        check_image(image, image.shape[1] if image.dim() == 4 else 3, (1, 1))
+        check_image(image, image.shape[1] if getattr(image, "ndim", 0) == 4 else 3, (1, 1))
 
         def model(shown: Tensor, *more: Any, **words: Any) -> Any:
             return self.model(*more, pixel_values=shown, **words) if named else self.model(shown, *more, **words)

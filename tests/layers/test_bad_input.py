@@ -1,7 +1,9 @@
 """Bad input is refused, in words that name what would be right."""
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import trueshift as ts
 from trueshift.ops.geometry.shift import circular_shift
@@ -32,6 +34,13 @@ GRID = ts.TokenGrid.of_image(torch.rand(1, 1, 4, 4))
 def test_tokenize(image, error, message):
     with pytest.raises(error, match=message):
         ts.AdaptiveTokenize(3, 8, 4)(image)
+
+
+def test_what_is_no_tensor():
+    networks = ts.create_model("a_swin_mini"), ts.UperNet("a_swin_mini", 5, channels=16), ts.canonicalize(nn.Identity())
+    for network in networks:
+        with pytest.raises(TypeError, match=r"an image of the type ndarray: needs a tensor \[B, 3, H, W\]"):
+            network(np.zeros((1, 3, 32, 32), np.float32))
 
 
 def test_one_bad_pixel_is_found():

@@ -367,6 +367,8 @@ def check_image(image: Tensor | torch.fx.Proxy, channels: int, multiple: Pair) -
             "torch.fx traces without an image, and sizes and choices go by the image: needs features_only=True, "
             "forward_intermediates, forward hooks or torch.export.export"
         )
+    if not isinstance(image, Tensor):
+        raise TypeError(f"an image of the type {type(image).__name__}: needs a tensor [B, {channels}, H, W]")
     if image.dim() != 4:
         raise ValueError(f"an image batch of shape {tuple(image.shape)}: needs [B, {channels}, H, W]")
     if image.shape[0] == 0:
