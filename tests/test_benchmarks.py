@@ -11,6 +11,7 @@ from benchmarks import bench, prose
 from benchmarks.bench import TABLES
 from benchmarks.common import contestants, record, timing
 from benchmarks.common.contestants import Family
+from benchmarks.common.table import read_tables
 from benchmarks.speed import modules_speed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +44,51 @@ def test_every_module_that_is_measured_is_found_in_its_network(monkeypatch):
     monkeypatch.setattr(contestants, "FAMILIES", minis)
     cases, errors = modules_speed.collect(list(minis), timing.Setting("cpu", 1, 32, "float32", "eager"))
     assert (len(cases), errors) == (18, [])
+
+
+WRITTEN = """
+[_all]
+command = "speed.model_speed"
+rows = "[{'name': 'a', 'kind': 1, 'rate': 0.5}, {'name': 'b', 'kind': 1, 'error': 'no'}, {'name': 'c', 'kind': 2}]"
+columns = [["name", "{name}"], ["rate", "{rate:.0%}"], ["twice", "{times * rate}"], ["other", "{other}"]]
+times = 2
+note = "{len(rows)} of {name}."
+[kinds]
+like = "_all"
+by = "kind"
+[measured]
+like = "_all"
+times = 3
+rows = "[{'name': 'c', 'missing': '-'}]"
+optional = ["rate", "other"]
+"""
+
+
+def test_tables_are_rendered_as_their_keys_say(tmp_path):
+    (tmp_path / "tables.toml").write_text(WRITTEN)
+    tables = read_tables(tmp_path / "tables.toml", {})
+    assert list(tables) == ["kinds", "measured"]
+    first, second = tables["kinds"].render().split("\n\n2 of a.\n\n")
+    assert first.splitlines() == [
+        "| name | rate | twice | other |",
+        "|---|---|---|---|",
+        "| a | 50 % | 1.0 | not run yet |",
+        "| b | failed: no | failed: no | failed: no |",
+    ]
+    assert second.splitlines()[2:] == ["| c | not run yet | not run yet | not run yet |", "", "1 of c."]
+    assert tables["measured"].render() == "| name | twice |\n|---|---|\n| c | - |\n\n1 of c."
+
+
+def test_options_have_the_types_of_their_defaults(tmp_path, capsys):
+    parser = record.options(None, "trainings", "cifar", parts=["ranges"])
+    given = parser.parse_args(["--data", "x", "--runs", "a", "b", "--seeds", "1", "2", "--measure-only"])
+    assert (given.runs, given.seeds, given.limit_s) == (["a", "b"], [1, 2], 0)
+    assert (given.measure_only, given.compile) == (True, False)
+    assert (given.work, given.weights, given.parts) == (ROOT / "runs" / "tables", None, None)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--data", "x", "--runs", "a", "--parts", "range"])
+    assert "invalid choice: 'range'" in capsys.readouterr().err
+    assert record.options(None, "speed", "model_speed").parse_args(["--batch", "8", "--size", "32"]).batch == [8]
 
 
 def test_tables_of_nothing_say_so(results):

@@ -16,9 +16,7 @@ MODELS = ("swin_tiny", "a_swin_tiny", "swinv2_tiny", "a_swinv2_tiny")
 
 
 def main() -> int:
-    models = {"default": list(MODELS), "choices": MODELS}
-    work = {"default": record.ROOT / "runs" / "camvid_table", "help": "folder of all runs"}
-    given, more = record.options(__doc__, data={"required": True}, models=models, seed=0, work=work).parse_known_args()
+    given, more = record.options(__doc__, "camvid", models=MODELS).parse_known_args()
     same = ["--data.path", given.data, "--seed", str(given.seed), "--log.tensorboard", "false"]
 
     def finished(name: str) -> None:
@@ -27,8 +25,8 @@ def main() -> int:
         result = {"model": name, **{key: summary[key] for key in kept}, "log": log}
         record.write(f"camvid_{name}", result, given.seed)
 
-    each = {name: ["--config", f"camvid/{name}", "--output", str(given.work / name)] for name in given.models}
-    jobs = {name: training([*own, *same], more) for name, own in each.items()}
+    places = {name: ["--config", f"camvid/{name}", "--output", str(given.work / name)] for name in given.models}
+    jobs = {name: training([*place, *same], more) for name, place in places.items()}
     return run_jobs(jobs, given.work, 1, 0, finished)
 
 

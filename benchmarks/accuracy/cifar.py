@@ -1,7 +1,6 @@
 r"""Train and measure the networks of the tables on CIFAR-10: the small ones several at a time, the paper's one by one.
 
-    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --limit-s 520 --measure
-    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --measure-only
+    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --measure
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 \
         --batch_size 256 --evaluate.every_epochs 10 --evaluate.protocols [circular,cifar-standard]
 
@@ -30,25 +29,7 @@ from trueshift.eval.options import inference_device
 
 
 def main() -> int:
-    given, more = record.options(
-        __doc__,
-        data={"required": True, "help": "CIFAR-10, or 'sample' for the images that come with the package"},
-        runs={"nargs": "+", "required": True, "metavar": "GLOB", "help": "e.g. 'a_*' 'shipped/*'"},
-        seeds=[0],
-        jobs={"default": 8, "help": "processes at a time"},
-        limit_s={"default": 0.0, "help": "seconds, after which trainings save and stop; 0 for none"},
-        compile=False,
-        work={"default": record.ROOT / "runs" / "tables", "type": Path, "help": "folder of all runs"},
-        results={"default": record.RESULTS, "type": Path, "help": "folder of the CSV files"},
-        keep_weights={"type": Path, "help": "folder for the final weights, float16, and results"},
-        weights={"type": Path, "help": "folder of weights that were kept, to start from or measure"},
-        measure=False,
-        measure_only=False,
-        parts={"nargs": "+", "choices": list(PARTS), "help": "what to measure; all by default"},
-        device={"default": "auto", "help": "to train and to measure on"},
-        batch={"default": 0, "help": "to measure with"},
-        limit={"default": 0, "help": "test images to measure, for a trial; 0 for all"},
-    ).parse_known_args()
+    given, more = record.options(__doc__, "trainings", "cifar", parts=PARTS).parse_known_args()
     runs = [Run(recipe, seed, given.work, given.weights) for seed in given.seeds for recipe in matching(given.runs)]
     if given.measure_only and more:
         raise SystemExit(f"{' '.join(more)}: for trainings, and --measure-only trains nothing")

@@ -7,10 +7,8 @@
 
 The data are made at --data if they are not there, by `examples/navier_stokes.py` (decaying turbulence on a torus) or
 `examples/shallow_water.py` (on a sphere, which goes around along its columns alone). Each run is `trueshift train
---config fields/TASK_...` in a process of its own, with the options that are not those of this program; its final
-weights are measured on the test trajectories: relative L2 of rollouts, how far they are from moving with the state, and
-the share of the error in the pattern of the patches. One result file for each run and seed; those that are there are
-skipped.
+--config fields/TASK_...` with the options that are not those of this program; its final weights are measured on the
+test trajectories. One result file for each run and seed; those that are there are skipped.
 """
 
 import json
@@ -55,20 +53,7 @@ def options_of(task: str, run: str) -> list[str]:
 
 
 def main() -> int:
-    given, more = record.options(
-        __doc__,
-        task={"default": "navier_stokes", "choices": list(TASKS)},
-        data={"type": Path, "help": "folder; data/TASK by default"},
-        make={"default": "", "help": "words for the program that makes the data"},
-        runs={"default": list(RUNS), "choices": list(RUNS)},
-        seeds=[0],
-        jobs={"default": 4, "help": "processes at a time"},
-        limit={"default": 0, "help": "trajectories to measure, for a trial; 0 for all"},
-        limit_s={"default": 0.0, "help": "seconds, after which trainings save and stop; the same command resumes them"},
-        device="auto",
-        work={"default": record.ROOT / "runs" / "fields_table", "help": "folder of all runs"},
-        name={"default": "", "help": "what the result files begin with; fields_TASK by default"},
-    ).parse_known_args()
+    given, more = record.options(__doc__, "trainings", "fields", task=TASKS, runs=RUNS).parse_known_args()
     task, data, name = TASKS[given.task], given.data or Path("data") / given.task, given.name or f"fields_{given.task}"
     device = inference_device(given.device)
     if not (data / "about.json").exists():  # written last
@@ -88,13 +73,12 @@ def main() -> int:
         run, seed = runs[title]
         summary, log = record.training_run(given.work / title)
         kept = {key: summary[key] for key in ("config", "data", "steps", "seconds", "best_skill")}
-        curve = [[entry["step"], entry["model_relative_l2"]] for entry in log if entry["kind"] == "test"]
+        kept["curve"] = [[entry["step"], entry["model_relative_l2"]] for entry in log if entry["kind"] == "test"]
         how = EvalOptions(4, given.limit, seed=seed, device=device)
         final = run_field_evaluation([str(given.work / title / "final")], data, options=how, steps=task.lengths)
-        net = final["models"][0]
-        known = {"parameters": net["parameters"], "patches": net["patches"], **net["measured"]}
+        known = {key: final["models"][0][key] for key in ("parameters", "patches")} | final["models"][0]["measured"]
         command = shlex.join(["trueshift", "train", *words[title]])
-        record.write(title, {"run": run, "training": command, "made": about, **kept, "curve": curve, **known}, seed)
+        record.write(title, {"run": run, "training": command, "made": about, **kept, **known}, seed)
 
     return run_jobs(jobs, given.work, given.jobs, given.limit_s, finished)
 
@@ -115,7 +99,7 @@ def rows(task: str) -> list[record.Recorded]:
                 "errors": {count: cell(each) for count, each in errors.items()},
                 "apart": max(each["shift_error"][str(lengths[-1])] for each in results),
                 "share": cell([100 * each["harmonics"]["error"][str(each["patches"][-1])] for each in results]),
-                "steps": record.commas(",", sorted({each["steps"] for each in results})),
+                "steps": ", ".join(f"{count:,}" for count in sorted({each["steps"] for each in results})),
                 "seeds": len(results),
             }
         rows.append(row)

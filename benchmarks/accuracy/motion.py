@@ -104,13 +104,7 @@ def rows(where: str) -> list[record.Recorded]:
 
 
 def main() -> None:
-    given = record.options(
-        __doc__,
-        **{"family": "swin", "title": "", "data": "", "photos": "", "limit": 1000, "device": "cpu"},
-        networks={"default": [], "metavar": "NAME=MODEL", "help": "the ordinary one first; else the pair shipped"},
-        crops={"default": [], "type": int, "help": "instead: Top-1 of the mean over so many crops"},
-        view={"default": 1.5, "help": "a photograph's, as a multiple of the networks' size"},
-    ).parse_args()
+    given = record.options(__doc__, "motion").parse_args()
     source = open_source(given.data or given.photos)
     if isinstance(source, ImageFolder) and source.classes:  # sorted by class
         source = evenly_spread(source, given.limit)

@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -18,20 +19,24 @@ NOT_YET = "not run yet"
 Recorded = dict[str, Any]
 
 
-def options(about: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """A parser of ``--name`` by default values: False for a switch, a list for several words, a dict for further
-    arguments of ``add_argument``."""
-    how = argparse.RawDescriptionHelpFormatter
+def options(about: str | None, *sections: str, **choices: Iterable[str]) -> argparse.ArgumentParser:
+    """A parser of the options in some sections of ``options.toml``, and what some of them may be."""
+    how, written = argparse.RawDescriptionHelpFormatter, tomllib.loads((ROOT / "benchmarks/options.toml").read_text())
     parser = argparse.ArgumentParser(description=about, formatter_class=how, allow_abbrev=False)
-    for name, value in defaults.items():
+    for name, value in (item for section in sections for item in written[section].items()):
         more = dict(value) if isinstance(value, dict) else {"default": value}
-        default = more.get("default")
+        default, kind = more.get("default"), {"int": int, "path": Path}.get(more.pop("type", ""))
         if default is False:
             more["action"] = "store_true"
-        elif isinstance(default, list):
-            more = {"nargs": "+", "type": type(default[0]) if default else str, **more}
-        elif default is not None:
-            more = {"type": type(default), **more}
+        else:
+            values = default if isinstance(default, list) else [default]
+            more["type"] = kind or type(next((each for each in values if each is not None), ""))
+        if isinstance(default, list):
+            more["nargs"] = "+"
+        if kind is Path and default:
+            more["default"] = ROOT / default
+        if name in choices:
+            more["choices"] = list(choices[name])
         parser.add_argument(f"--{name.replace('_', '-')}", **more)
     return parser
 
@@ -84,11 +89,6 @@ def grouped(rows: Iterable[Recorded], *keys: str) -> list[Recorded]:
     groups = [list(group) for _, group in groupby(rows, itemgetter(*keys))]
     counts = ("pairs", "failures")
     return [{**group[0], **{key: sum(row[key] for row in group) for key in counts}, "group": group} for group in groups]
-
-
-def commas(form: str, values: Iterable[float]) -> str:
-    """Numbers in one format, between them commas."""
-    return ", ".join(format(value, form) for value in values)
 
 
 def measured_on(recorded: Recorded, device: str = "cuda") -> str:

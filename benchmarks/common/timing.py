@@ -2,7 +2,7 @@
 
 import argparse
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,18 +28,10 @@ class Setting(NamedTuple):
     part: str = "network"
 
 
-def arguments(about: str | None, modes: tuple[str, ...], **more: Any) -> argparse.Namespace:
+def arguments(about: str | None, section: str, **choices: Iterable[str]) -> argparse.Namespace:
     """The options of a program that measures speed: those of all of them, and its own."""
-    parser = record.options(
-        about,
-        batch={"default": [], "type": int, "help": "128 on CUDA, 8 on a CPU"},
-        precision={"choices": ("bf16", "tf32", "float32"), "default": [], "help": "bf16; on a CPU float32"},
-        mode={"choices": modes, "default": ["eager"]},
-        device={"choices": ("cuda", "cpu"), "default": "cuda" if torch.cuda.is_available() else "cpu"},
-        rounds=7,
-        name={"help": "results/NAME.json"},
-        **more,
-    )
+    parser = record.options(about, "speed", section, **choices)
+    parser.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     given.batch = given.batch or [128 if given.device == "cuda" else 8]
     given.precision = given.precision or ["bf16" if given.device == "cuda" else "float32"]

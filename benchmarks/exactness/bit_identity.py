@@ -177,18 +177,7 @@ KINDS: dict[str, tuple[Callable[[argparse.Namespace, dict[str, Any]], Rows], str
 
 @torch.no_grad()
 def main() -> None:
-    parser = record.options(
-        __doc__,
-        shifts={"default": "8", "help": "how many random ones for every image, or all"},
-        places={"default": [], "help": "some of cpu, cuda-float32, cuda-tf32, cuda-bf16, cuda-...-compiled; all"},
-        size={"default": 32, "help": "of images for layers"},
-        core={"default": False, "help": "only the layers that are also compiled"},
-        only={"default": [], "choices": [*SIZES, *MINI], "metavar": "NAME", "help": "only these of the models"},
-        limit={"default": 400, "help": "images of the sample"},
-        batch=64,
-        seed=0,
-        name={"help": "results/NAME.json"},
-    )
+    parser = record.options(__doc__, "bit_identity", only=[*SIZES, *MINI])
     parser.add_argument("what", choices=KINDS)
     given = parser.parse_args()
     places = settings()

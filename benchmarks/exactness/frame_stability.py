@@ -18,7 +18,7 @@ from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.ops.selection.content_hash import origin_keys
 from trueshift.ops.selection.quantised_image import Pixels
 from trueshift.ops.selection.seam import seam_scores
-from trueshift.testing.images import PHOTOS, square_pixels
+from trueshift.testing.images import square_pixels
 
 PATCH = 4
 
@@ -62,8 +62,7 @@ def frames(pixels: Tensor, layer: ts.AdaptiveTokenize, finder: FrameFinder) -> d
 
 @torch.no_grad()
 def main() -> None:
-    defaults = {"images": PHOTOS, "size": 224, "limit": 1000, "seed": 0, "name": "frame_stability"}
-    given = record.options(__doc__, **defaults).parse_args()
+    given = record.options(__doc__, "frame_stability").parse_args()
     torch.manual_seed(given.seed)
     taken = torch.stack([square_pixels(path, given.size) for path in ImageFolder(given.images).files[: given.limit]])
     offset = torch.randint(given.size, (len(taken), 2))

@@ -11,7 +11,6 @@ trained is what runs.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,18 +35,16 @@ OFFSETS = 8  # steps in which the offset is rounded
 class Trained(nn.Module):
     """The same network in floating point."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: dict[str, Any] | None = None) -> None:
         super().__init__()
+        self.weights = nn.ParameterDict()
         for name, size in SIZES.items():
-            setattr(self, name, nn.Parameter(SPREADS.get(name, 0.0) * torch.randn(size)))
-
-    def load(self, weights: dict[str, Any]) -> None:
-        for name in SIZES:
-            getattr(self, name).data = torch.tensor(weights[name]).float() / (OFFSETS if name == "offset" else 1)
+            start = torch.tensor(weights[name]).float() if weights else SPREADS.get(name, 0.0) * torch.randn(size)
+            self.weights[name] = start / (OFFSETS if weights and name == "offset" else 1)
 
     def rounded(self, name: str) -> Tensor:
         """Integers, with the gradient of what was rounded."""
-        value: Tensor = getattr(self, name)
+        value = self.weights[name]
         whole = value + (value.round().clamp(-LIMIT, LIMIT) - value).detach()
         return whole * OFFSETS if name == "offset" else whole
 
@@ -90,26 +87,32 @@ def draw(images: Tensor, batch: int, random: np.random.RandomState) -> tuple[Ten
 
 
 def main() -> None:
-    numbers, switches = {"steps": 5000, "rate": 0.5, "seed": 0}, {"resume": False, "measure": False}
-    given = record.options(__doc__, images=[Path()], device="cuda", **numbers, **switches).parse_args()
+    given = record.options(__doc__, "frame_finder").parse_args()
     files: dict[str, Any] = {path.stem: np.load(path) for path in given.images}
-    if given.measure:
-        measure(files, given)
-        return
+    if not given.measure:
+        train(files, given)
+    finder, result = FrameFinder().to(given.device), {}
+    for name, file in files.items():  # how often the weights there are find the first line of test images
+        parts = torch.from_numpy(file["test"]).to(given.device).split(100)
+        right = [torch.stack([each.argmax(1) == 0 for each in finder(Pixels(part.float() / 255))], 1) for part in parts]
+        result[name] = lines_found(torch.cat(right))
+    print(result)
+    record.write("frame_finder", {"found_percent": result}, given.seed)
+
+
+def train(files: dict[str, Any], given: Any) -> None:
     torch.manual_seed(given.seed)
     random = np.random.RandomState(given.seed)
-    train = [torch.from_numpy(file["train"]).to(given.device) for file in files.values()]
-    batches = [max(24, min(256, 300_000 // images[0].numel() * 3)) for images in train]
-    order = [*range(len(train) - 1), *range(len(train) - 1), len(train) - 1]
-    network, before = Trained(), json.loads(WEIGHTS.read_text())
-    if given.resume:
-        network.load(before)
-    network.to(given.device)
+    images = [torch.from_numpy(file["train"]).to(given.device) for file in files.values()]
+    batches = [max(24, min(256, 300_000 // each[0].numel() * 3)) for each in images]
+    order = [*range(len(images) - 1), *range(len(images) - 1), len(images) - 1]
+    before = json.loads(WEIGHTS.read_text())
+    network = Trained(before if given.resume else None).to(given.device)
     optimizer = torch.optim.Adam(network.parameters(), lr=given.rate)
     for step in range(given.steps):
         optimizer.param_groups[0]["lr"] = given.rate * min(1, step / 100) * (1 - step / given.steps) + 1e-4
         which = order[step % len(order)]
-        x, first = draw(train[which], batches[which], random)
+        x, first = draw(images[which], batches[which], random)
         loss = F.cross_entropy(network(x), first)
         optimizer.zero_grad()
         loss.backward()
@@ -118,19 +121,6 @@ def main() -> None:
     earlier = before.get("trained", []) if given.resume else []
     run = {"steps": given.steps, "rate": given.rate, **circumstances(given.seed)}
     WEIGHTS.write_text(json.dumps({**weights, "trained": [*earlier, run]}) + "\n")
-    measure(files, given)
-
-
-def measure(files: dict[str, Any], given: Any) -> None:
-    """How often the weights there are find the first line of test images."""
-    finder, result = FrameFinder().to(given.device), {}
-    for name, file in files.items():
-        parts = torch.from_numpy(file["test"]).to(given.device).split(100)
-        scores = [finder(Pixels(part.float() / 255)) for part in parts]
-        right = [torch.stack([each.argmax(1) == 0 for each in both], 1) for both in scores]
-        result[name] = lines_found(torch.cat(right))
-    print(result)
-    record.write("frame_finder", {"found_percent": result}, given.seed)
 
 
 if __name__ == "__main__":

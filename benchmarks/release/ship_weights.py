@@ -22,6 +22,7 @@ from safetensors.torch import save
 
 import trueshift
 from benchmarks.accuracy import store
+from benchmarks.accuracy.rows import RATES
 from benchmarks.accuracy.runs import restore_weights
 from benchmarks.common import record
 from benchmarks.common.record import Recorded
@@ -58,9 +59,8 @@ def numbers_of(result: Recorded) -> Recorded:
 def over_grids(recipe: str, seed: int | None) -> list[Recorded]:
     """The same numbers of the mean over several grids, where the tables have them."""
     found = []
-    columns = {"top1": store.TOP1, "c_cons": store.C_CONS, "s_cons": store.S_CONS}
     for grids, device in product((2, 4), ("cuda", "cpu")):
-        numbers = {key: store.numbers(recipe, f"grids_{grids}", *each, device) for key, each in columns.items()}
+        numbers = {key: store.numbers(recipe, f"grids_{grids}", *each, device) for key, each in RATES.items()}
         if seed in numbers["top1"]:
             found.append({"grids": grids, **{key: each[seed] for key, each in numbers.items()}})
     return found
@@ -199,8 +199,7 @@ def find_result(source: Path) -> Recorded:
 
 
 def main() -> int:
-    allow, folder = {"default": 2, "help": "images whose answer rounding may change"}, {"default": shipped.FOLDER}
-    parser = record.options(__doc__, allow=allow, shifts=8, folder=folder)
+    parser = record.options(__doc__, "ship_weights")
     parser.add_argument("sources", nargs="+", type=Path, metavar="RUN")
     given = parser.parse_args()
     refused = 0

@@ -21,17 +21,13 @@ from trueshift.testing.images import PHOTOS
 
 
 def main() -> None:
-    swin = "swin_tiny_patch4_window7_224"
-    settings = {"device": "cpu", "precision": "float32", "images": 1000, "shifts": 16, "batch": 128}
-    more = {"rounds": 3, "models": [swin, f"a_{swin}"], "name": ""}
-    options = record.options(__doc__, **settings, **more).parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    options = record.options(__doc__, "audit_overhead").parse_args()
+    timing.set_precision("float32")
     with tempfile.TemporaryDirectory() as folder:
         source = write_photographs(Path(folder), options.images)
         rows = [compare(name, source, options) for name in options.models]
-    result = {key: getattr(options, key) for key in settings}
-    name = options.name or f"audit_overhead_{options.device}"
-    print(record.write(name, {**result, "rows": rows}, seed=0))
+    settings = {key: getattr(options, key) for key in ("device", "precision", "images", "shifts", "batch")}
+    print(record.write(options.name or f"audit_overhead_{options.device}", {**settings, "rows": rows}, seed=0))
 
 
 def write_photographs(folder: Path, count: int) -> ImageFolder:
@@ -64,12 +60,11 @@ def compare(name: str, source: ImageFolder, options: argparse.Namespace) -> dict
 
     def most_memory(work: timing.Run) -> float:
         """In use while it runs, in MiB: of the GPU, or of the process so far."""
-        if not cuda:
-            work()
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        torch.cuda.reset_peak_memory_stats()
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
         work()
-        return torch.cuda.max_memory_allocated() / 2**20
+        process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return torch.cuda.max_memory_allocated() / 2**20 if cuda else process
 
     alone, beside = most_memory(bare), most_memory(audit)
     taken = timing.interleaved({"bare": bare, "audit": audit}, options.rounds, cuda, 0)

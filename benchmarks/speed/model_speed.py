@@ -147,16 +147,7 @@ def measure(setting: Setting, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     began = time.monotonic()
-    given = timing.arguments(
-        __doc__,
-        ("eager", "compiled", "graph"),
-        part={"choices": tuple(CLASSES), "default": "network"},
-        models={"choices": tuple(FAMILIES | KEPT), "default": list(FAMILIES)},
-        size={"default": [], "type": int, "help": "height and width; the model's own"},
-        same_area={"default": False, "help": "fewer images where they are larger"},
-        work={"choices": ("inference", "training"), "default": ["inference"]},
-        deadline={"default": float("inf"), "help": "seconds after which nothing new is begun"},
-    )
+    given = timing.arguments(__doc__, "model_speed", models=FAMILIES | KEPT)
     name = given.name or f"{'segmentation' if given.part == 'decoder' else 'model'}_speed_{given.device}"
     found: list[dict[str, Any]] = []
     for setting in settings(given):

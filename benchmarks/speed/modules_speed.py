@@ -93,17 +93,14 @@ def pooling(model: Any, images: Tensor) -> list[timing.Run]:
     with mock.patch.object(cvt, "pool_sequences", wraps=pool_sequences) as spy:
         model(images)
     given = {call.args[1][0]: call.args for call in spy.call_args_list}  # by the convolution of the keys
-    return [partial(pool_sequences, *given[attention.conv_proj_k.conv]) for attention in _attentions(model)]
+    return [partial(pool_sequences, *given[stage.blocks[0].attn.conv_proj_k.conv]) for stage in model.stages]
 
 
 def mvit_cases(images: Tensor, make: Callable[[str, str], Any]) -> Iterator[Case]:
     models = [make("mvitv2", label) for label in (FIXED, ADAPTIVE)]
-    biases = [calls(model, _attentions(model), images, "position_bias") for model in models]
+    owners = [[stage.blocks[0].attn for stage in model.stages] for model in models]
+    biases = [calls(model, each, images, "position_bias") for model, each in zip(models, owners, strict=True)]
     yield from numbered("MViTv2: relative positions", biases, 1)
-
-
-def _attentions(model: Any) -> list[Any]:
-    return [stage.blocks[0].attn for stage in model.stages]
 
 
 CASES = {"swin": swin_cases, "cvt": cvt_cases, "mvitv2": mvit_cases}
@@ -156,8 +153,7 @@ def measure(cases: list[Case], setting: Setting, rounds: int) -> list[dict[str, 
 
 
 def main() -> None:
-    models = {"choices": tuple(CASES), "default": list(CASES)}
-    given = timing.arguments(__doc__, ("eager", "graph"), models=models, size=224)
+    given = timing.arguments(__doc__, "modules_speed")
     found = []
     for batch, precision, mode in product(given.batch, given.precision, given.mode):
         setting = Setting(given.device, batch, given.size, precision, mode)

@@ -63,12 +63,6 @@ def places(rows: Iterable[Recorded]) -> str:
     return f"On {found}." if found else f"{NOT_YET.capitalize()}."
 
 
-def quartiles(ratios: tuple[float, float, float]) -> str:
-    """A median with its quartiles."""
-    middle, low, high = ratios
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
-
-
 def resolution() -> list[Recorded]:
     """The same number of pixels in larger images, after the model's own size in the same setting."""
     found, inference = [], [each for each in measured() if (each["work"], each["device"]) == ("inference", "cuda")]

@@ -94,18 +94,7 @@ def graphed(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    given, more = record.options(
-        __doc__,
-        data={"required": True, "help": "CIFAR-10"},
-        models=["swin_tiny", "a_swin_tiny"],
-        batch={"default": [], "type": int, "help": "256; for graphs 96 and 512"},
-        max_steps={"default": 0, "help": "of graphs 100"},
-        rounds=8,
-        seed=0,
-        evaluate={"default": False, "help": "the recipe's protocols on the final weights"},
-        graph={"default": False, "help": "a step with and without one"},
-        name={"default": "graph_speed", "help": "results/NAME.json, of graphs"},
-    ).parse_known_args()
+    given, more = record.options(__doc__, "training_speed").parse_known_args()
     given.more = more
     if given.graph:
         graphed(given)
