@@ -62,6 +62,12 @@ def trained_a_little(make) -> torch.nn.Module:
     return model.eval()
 
 
+def test_a_twin_of_what_has_no_storage():
+    with torch.device("meta"):
+        twin = ts.revert(ts.create_model("a_cvt_mini"))
+    assert all(weight.is_meta for weight in twin.parameters())
+
+
 def test_norms_that_are_frozen_stay_so():
     """As timm and torchvision freeze them; those in evaluation mode alone, and with an epsilon of their own, too."""
     source, images = trained_a_little(SMALL["cvt"]).model, torch.randn(2, 3, 64, 64)

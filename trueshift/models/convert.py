@@ -178,8 +178,10 @@ def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> N
 def copy_norms(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> dict[str, nn.Module]:
     """Put copies of the norms with running statistics into a twin; returns those of the source by the twin's names."""
     parts = source.modules() if isinstance(source, nn.Module) else ()
-    means = {mean.data_ptr(): part for part in parts if (mean := part._buffers.get("running_mean")) is not None}
-    norms = {  # names differ between packages, storage does not
+    # names differ between packages, storage does not; on the meta device there is none
+    found = ((part, part._buffers.get("running_mean")) for part in parts)
+    means = {mean.data_ptr(): part for part, mean in found if mean is not None and not mean.is_meta}
+    norms = {
         key.removesuffix(".running_mean"): means[value.data_ptr()]
         for key, value in state.items()
         if key.endswith(".running_mean") and value.data_ptr() in means
