@@ -1,7 +1,7 @@
 """What tests of training share."""
 
 import pytest
-from training_runs import run_here, write_flows, write_scenes
+from training_runs import learn, write_flows, write_scenes
 
 
 @pytest.fixture(scope="session")
@@ -24,15 +24,11 @@ def data(scenes, flows):
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory):
     """A run that nothing happened to."""
-    output = tmp_path_factory.mktemp("whole")
-    assert run_here(output) == 0
-    return output
+    return learn(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture(scope="session")
 def learned(tmp_path_factory, data):
     """One that learns the class of every pixel, with all that it can leave behind; others are compared with it."""
-    output = tmp_path_factory.mktemp("learned")
     more = {"evaluate__protocols": "[ade20k-circular]", "ema_decay": 0.9, "model__drop_path_rate": 0.3}
-    assert run_here(output, **data["segmentation"], **more) == 0
-    return output
+    return learn(tmp_path_factory.mktemp("learned"), **data["segmentation"], **more)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from training_runs import log, run_here, same, weights
+from training_runs import learn, log, same, weights
 
 from trueshift import create_model
 from trueshift.train import trainer as loop
@@ -51,9 +51,7 @@ class WrongLater(WrongGradients):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """What a run learns without the compiler."""
-    folder = tmp_path_factory.mktemp("plain")
-    run_here(folder, **CHANGES)
-    return weights(folder)
+    return weights(learn(tmp_path_factory.mktemp("plain"), **CHANGES))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +59,7 @@ def plain(tmp_path_factory):
 )
 def test_the_same_is_learned(tmp_path, monkeypatch, plain, kind, message):
     monkeypatch.setattr(torch, "compile", kind)
-    assert run_here(tmp_path, compile="true", **CHANGES) == 0
-    assert same(plain, weights(tmp_path))
+    assert same(plain, weights(learn(tmp_path, compile="true", **CHANGES)))
     failures = [entry["failed"] for entry in log(tmp_path, "compiler")]
     assert (message in failures[0]) if message else not failures
 
@@ -71,8 +68,7 @@ def test_what_goes_wrong_later_is_found_later(tmp_path, monkeypatch):
     assert loop.AGAIN_AT[0] == 10
     monkeypatch.setattr(loop, "AGAIN_AT", (1,))
     monkeypatch.setattr(torch, "compile", WrongLater)
-    assert run_here(tmp_path, compile="true", **CHANGES) == 0
-    (failure,) = log(tmp_path, "compiler")
+    (failure,) = log(learn(tmp_path, compile="true", **CHANGES), "compiler")
     assert failure["step"] == 1
     assert failure["failed"].endswith("continuing without it. Updates since step 0 may be wrong")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from training_runs import log, losses, run_here, same, weights
+from training_runs import learn, log, losses, same, weights
 
 from trueshift import FieldNet
 from trueshift.eval.fields import relative_l2
@@ -70,10 +70,9 @@ def test_what_cannot_be_captured_is_refused(changes, device, processes, message)
 def test_an_optimizer_that_keeps_its_steps_on_the_host_is_refused(name):
     config = TrainConfig(cuda_graph=True, optimizer=OptimizerConfig(name=name))
     if name.startswith(("adam", "nadam")):
-        optimizer = build_optimizer(config, nn.Linear(3, 2))
-        assert all(group["capturable"] for group in optimizer.param_groups)
-        plain = build_optimizer(replace(config, cuda_graph=False), nn.Linear(3, 2))
-        assert not any(group["capturable"] for group in plain.param_groups)
+        for graph in (True, False):
+            optimizer = build_optimizer(replace(config, cuda_graph=graph), nn.Linear(3, 2))
+            assert {group["capturable"] for group in optimizer.param_groups} == {graph}
     else:
         with pytest.raises(ValueError, match=r"cannot capture .*: needs an optimizer of torch's .* adamw"):
             build_optimizer(config, nn.Linear(3, 2))
@@ -114,16 +113,15 @@ def uncaptured(monkeypatch):
 
 def test_rates_on_the_device_teach_the_same_in_parts_too(tmp_path, uncaptured):
     """Between eager steps and captured ones a run may change whenever it is resumed."""
-    run_here(tmp_path / "eager", **LIVELY, **SMALL)
-    expected = losses(tmp_path / "eager")
-    for steps, graph in ((5, "true"), (7, "false"), (0, "true")):
-        assert run_here(tmp_path / "graph", max_steps=steps, cuda_graph=graph, **LIVELY, **SMALL) == 0
-    assert losses(tmp_path / "graph") == near(expected, 1e-5)
-    assert rates(tmp_path / "graph") == rates(tmp_path / "eager")  # numbers, as in the log
-    assert len(set(rates(tmp_path / "graph"))) > 6
+    eager = learn(tmp_path / "eager", **LIVELY, **SMALL)
+    expected = losses(eager)
+    for steps, captured in ((5, "true"), (7, "false"), (0, "true")):
+        graph = learn(tmp_path / "graph", max_steps=steps, cuda_graph=captured, **LIVELY, **SMALL)
+    assert losses(graph) == near(expected, 1e-5)
+    assert rates(graph) == rates(eager)  # numbers, as in the log
+    assert len(set(rates(graph))) > 6
     uncaptured(Stuck)
-    run_here(tmp_path / "stuck", max_steps=4, cuda_graph="true", **LIVELY, **SMALL)
-    stuck = losses(tmp_path / "stuck")
+    stuck = losses(learn(tmp_path / "stuck", max_steps=4, cuda_graph="true", **LIVELY, **SMALL))
     assert stuck != near({step: expected[step] for step in stuck}, 1e-3)
 
 
@@ -222,8 +220,7 @@ def gpu_run(output, graph, name="a_swin_mini", **changes):
     }
     Watched.replays = 0
     with mock.patch.object(loop, "GraphedStep", Watched):
-        assert run_here(output, cuda_graph=str(graph).lower(), **given | changes) == 0
-    return losses(output)
+        return losses(learn(output, cuda_graph=str(graph).lower(), **given | changes))
 
 
 # batch norms in a CvT; random numbers of its own in a learned criterion
@@ -262,12 +259,10 @@ def test_a_graph_learns_to_segment(tmp_path, scenes, monkeypatch):
     after its first step, and 12 steps at this rate make more than a percent of that.
     """
     given = {"task": "segmentation", "data__path": scenes, "schedule__steps": 12, "device": "cuda"}
-    run_here(tmp_path / "eager", **given)
-    run_here(tmp_path / "graph", cuda_graph="true", **given)
+    expected = losses(learn(tmp_path / "eager", **given))
+    found = losses(learn(tmp_path / "graph", cuda_graph="true", **given))
     monkeypatch.setattr(cuda_graph, "WARM_UP", 10**6)
-    run_here(tmp_path / "uncaptured", cuda_graph="true", **given)
-    found, expected = losses(tmp_path / "graph"), losses(tmp_path / "eager")
-    assert found == near(losses(tmp_path / "uncaptured"), 1e-6)
+    assert found == near(losses(learn(tmp_path / "uncaptured", cuda_graph="true", **given)), 1e-6)
     assert found[1] == expected[1] > 1.2 * expected[2]
     assert found[2] == near(expected[2], 1e-4)
 
@@ -292,11 +287,9 @@ def test_a_graph_learns_fields(tmp_path, circular):
         "schedule__epochs": 4,
         "device": "cuda",
     }
-    run_here(tmp_path / "eager", **given)
-    run_here(tmp_path / "graph", cuda_graph="true", **given)
-    expected = losses(tmp_path / "eager")
+    expected = losses(learn(tmp_path / "eager", **given))
     assert expected[16] < 0.7 * expected[1]
-    assert losses(tmp_path / "graph") == near(expected, 1e-2)
+    assert losses(learn(tmp_path / "graph", cuda_graph="true", **given)) == near(expected, 1e-2)
 
 
 @needs_gpu

@@ -11,17 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from training_runs import (
-    TRANSFORMERS,
-    log,
-    losses,
-    run_here,
-    same,
-    tiny,
-    tiny_words,
-    weights,
-    write_scenes,
-)  # fmt: skip
+from training_runs import TRANSFORMERS, learn, log, losses, run_here, same, tiny, tiny_words, weights, write_scenes
 
 import trueshift
 from trueshift.cli import main
@@ -29,6 +19,7 @@ from trueshift.data import open_fields
 from trueshift.data.transforms import ScenePreparation
 from trueshift.eval import run_field_evaluation
 from trueshift.eval.models.load import load_eval_model
+from trueshift.testing import assert_equivariant
 from trueshift.train import train
 from trueshift.train.data.fields import FieldReader
 from trueshift.train.data.loader import DirectFeed
@@ -40,7 +31,7 @@ slow = pytest.mark.slow
 
 
 def run(output, data, kind=PIXELS, **changes):
-    return run_here(output, task=kind, data__path=data, **changes)
+    return learn(output, task=kind, data__path=data, **changes)
 
 
 def measurements(output):
@@ -56,7 +47,7 @@ def network(data, **changes):
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
 def test_it_finds_shapes_that_it_has_not_seen(tmp_path, scenes, name):
     wider = {"model__name": name, "model__arguments": "{embed_dim: 16, depths: [1, 1], num_heads: [1, 2]}"}
-    assert run(tmp_path, scenes, schedule__steps=60, evaluate__every_epochs=30, **wider) == 0
+    run(tmp_path, scenes, schedule__steps=60, evaluate__every_epochs=30, **wider)
     assert measurements(tmp_path)[-1]["model_mean_iou"] > 0.6  # all ground is 0.3 at most
 
 
@@ -101,12 +92,11 @@ def test_a_pair_of_scenes_of_different_sizes_is_measured_each_as_it_is(tmp_path)
     tall = data / "images" / "val" / "val_01.png", data / "masks" / "val" / "val_01.png"
     for path in tall:
         Image.open(path).rotate(90, expand=True).save(path)
-    found = {}
-    for size in (1, 4):
-        run(tmp_path / str(size), data, evaluate__batch_size=size, schedule__steps=1)
-        (found[size],) = measurements(tmp_path / str(size))
-    assert found[1]["model_images"] == 3
-    assert found[1]["model_mean_iou"] == pytest.approx(found[4]["model_mean_iou"])
+    (one,), (four,) = (
+        measurements(run(tmp_path / str(size), data, evaluate__batch_size=size, schedule__steps=1)) for size in (1, 4)
+    )
+    assert one["model_images"] == 3
+    assert one["model_mean_iou"] == pytest.approx(four["model_mean_iou"])
 
 
 def test_scenes_that_cannot_be_read_are_named_and_others_stand_in(tmp_path):
@@ -115,15 +105,15 @@ def test_scenes_that_cannot_be_read_are_named_and_others_stand_in(tmp_path):
     unknown = data / "masks" / "train" / "train_01.png"
     Image.fromarray(np.full((48, 64), 7, np.uint8)).save(unknown)
     (data / "images" / "val" / "val_00.png").write_bytes(b"no image")
-    assert run(tmp_path / "run", data, schedule__steps=1) == 0
-    reported = {entry["instead"]: entry["images"] for entry in log(tmp_path / "run", "unreadable")}
+    output = run(tmp_path / "run", data, schedule__steps=1)
+    reported = {entry["instead"]: entry["images"] for entry in log(output, "unreadable")}
     first, second = reported["another stands in for it"]
     assert first.startswith("images/train/train_00.png: ValueError: ")
     assert "train_00.png is not an image that Pillow knows" in first
     assert "train_01.png has the value 7, which no class has: needs 0 to 2, or 255 for what is ignored" in second
     (left_out,) = reported["it is not measured on"]
     assert "val_00.png" in left_out
-    assert measurements(tmp_path / "run")[0]["model_images"] == 1
+    assert measurements(output)[0]["model_images"] == 1
 
 
 @slow
@@ -151,10 +141,7 @@ def test_an_ordinary_network_is_adapted_with_its_decoder(tmp_path, scenes):
     assert (adapted.adaptive, ordinary.adaptive) == (True, False)
     assert same(adapted.state_dict(), ordinary.state_dict())
     assert adapted.encoder.config.drop_path_rate == 0.25
-    images = torch.rand(1, 3, 32, 32)
-    adapted.eval()
-    with torch.inference_mode():
-        assert torch.equal(adapted(images.roll((3, 5), (2, 3))), adapted(images).roll((3, 5), (2, 3)))
+    assert_equivariant(adapted.eval(), torch.rand(1, 3, 32, 32), shifts=2)
 
 
 @pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
@@ -191,9 +178,9 @@ def test_scenes_without_splits_need_some_that_are_held_out(tmp_path, capsys):
     assert "has the same images to learn from and to measure on: needs folders" in " ".join(
         capsys.readouterr().err.split()
     )
-    assert run(tmp_path / "run", data, schedule__steps=1, data__holdout=0.2) == 0
-    assert measurements(tmp_path / "run")[0]["model_images"] == 2
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    output = run(tmp_path / "run", data, schedule__steps=1, data__holdout=0.2)
+    assert measurements(output)[0]["model_images"] == 2
+    summary = json.loads((output / "summary.json").read_text())
     assert (summary["data"]["images"], summary["data"]["classes"]) == (8, 3)
 
 
@@ -214,15 +201,14 @@ def test_padded_crops_and_images_are_learned_from_too(tmp_path, scenes, capsys):
 
 
 def test_a_run_learns_and_leaves_a_network_behind(tmp_path, flows):
-    assert run(tmp_path, flows, FIELDS, schedule__epochs=24, evaluate__every_epochs=12) == 0
+    run(tmp_path, flows, FIELDS, schedule__epochs=24, evaluate__every_epochs=12)
     errors = [entry["model_relative_l2"] for entry in log(tmp_path, "test")]
     assert errors[-1] < 0.25 < 2 * np.sin(0.2)  # of a network that does nothing
     net = trueshift.from_pretrained(tmp_path / "final")
     train = open_fields(flows, "train")
     assert net.pretrained_cfg["mean"] == pytest.approx(list(train.statistics().mean))
     assert net.pretrained_cfg["size"] == [32, 32]
-    x = torch.randn(2, 2, 32, 32)
-    assert torch.equal(net(x.roll((3, 5), (2, 3))), net(x).roll((3, 5), (2, 3)))
+    assert_equivariant(net, torch.randn(2, 2, 32, 32), shifts=2)
     assert main(["eval", str(tmp_path / "final"), "--data", str(flows), "--output", str(tmp_path / "eval")]) == 0
     measured = json.loads((tmp_path / "eval" / "eval.json").read_text())["measured"]
     assert measured["one_step_l2"] == pytest.approx(errors[-1], rel=1e-4)
@@ -235,29 +221,25 @@ def test_a_run_learns_and_leaves_a_network_behind(tmp_path, flows):
 
 def test_a_network_of_transformers(tmp_path, flows):
     """By name, with random grids: it learns, and what it leaves behind moves with the field."""
-    given = TRANSFORMERS
-    assert run(tmp_path / "whole", flows, FIELDS, **given) == 0
-    assert losses(tmp_path / "whole")[6] < losses(tmp_path / "whole")[1]
-    net = trueshift.from_pretrained(tmp_path / "whole" / "final")
+    whole = run(tmp_path / "whole", flows, FIELDS, **TRANSFORMERS)
+    assert losses(whole)[6] < losses(whole)[1]
+    net = trueshift.from_pretrained(whole / "final")
     assert (net.encoder.config.grid_drop_rate, net.encoder.model.config.drop_path_rate) == (0.5, 0.1)
-    x = torch.randn(2, 2, 32, 32)
-    assert torch.equal(net(x.roll((3, 5), (2, 3))), net(x).roll((3, 5), (2, 3)))
-    start = {**given, "model__start_from": tmp_path / "whole" / "final", "max_steps": 1, "optimizer__lr": 0}
-    assert run(tmp_path / "second", flows, FIELDS, **start) == 0
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "second"))
+    assert_equivariant(net, torch.randn(2, 2, 32, 32), shifts=2)
+    start = {**TRANSFORMERS, "model__start_from": whole / "final", "max_steps": 1, "optimizer__lr": 0}
+    assert same(weights(whole), weights(run(tmp_path / "second", flows, FIELDS, **start)))
 
 
 def test_states_on_the_device_or_from_files_and_rolls(tmp_path, flows):
-    for name, changes in {
-        "file": {"data__on_device": "no"},
-        "device": {"data__on_device": "yes"},
-        "rolled": {"fields__random_rolls": True},
-        "wide": {"fields__random_rolls": "width"},
-    }.items():
-        assert run(tmp_path / name, flows, FIELDS, schedule__epochs=1, **changes) == 0
-    assert same(weights(tmp_path / "file"), weights(tmp_path / "device"))
-    assert not same(weights(tmp_path / "file"), weights(tmp_path / "rolled"))
-    assert not same(weights(tmp_path / "file"), weights(tmp_path / "wide"))
+    ways = [("data__on_device", "no"), ("data__on_device", "yes")]
+    ways += [("fields__random_rolls", True), ("fields__random_rolls", "width")]
+    files, device, rolled, wide = (
+        weights(run(tmp_path / str(at), flows, FIELDS, schedule__epochs=1, **{key: value}))
+        for at, (key, value) in enumerate(ways)
+    )
+    assert same(files, device)
+    assert not same(files, rolled)
+    assert not same(files, wide)
 
 
 @pytest.mark.parametrize("on_device", [True, False])
@@ -284,16 +266,15 @@ def test_a_state_and_the_next_are_rolled_together(flows, on_device):
 
 
 def test_one_file_keeps_trajectories_for_measuring(tmp_path, flows):
-    assert run(tmp_path, flows / "train.npy", FIELDS, data__holdout=0.25, max_steps=1) == 0
+    run(tmp_path, flows / "train.npy", FIELDS, data__holdout=0.25, max_steps=1)
     assert log(tmp_path, "test")[-1]["model_images"] == 3
 
 
 def test_a_run_starts_from_the_weights_of_another(tmp_path, flows):
     """Also an adaptive network from its ordinary twin."""
-    assert run(tmp_path / "first", flows, FIELDS, max_steps=1, model__name="swinv2_mini") == 0
-    start = tmp_path / "first" / "final"
-    assert run(tmp_path / "second", flows, FIELDS, max_steps=1, model__start_from=start, optimizer__lr=0) == 0
-    assert same(weights(tmp_path / "first"), weights(tmp_path / "second"))
+    first = run(tmp_path / "first", flows, FIELDS, max_steps=1, model__name="swinv2_mini")
+    start = {"model__start_from": first / "final", "optimizer__lr": 0}
+    assert same(weights(first), weights(run(tmp_path / "second", flows, FIELDS, max_steps=1, **start)))
 
 
 def test_splits_of_other_variables_are_refused(tmp_path, flows):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from training_runs import losses, run_here, same, weights
+from training_runs import learn, losses, run_here, same, weights
 
 from trueshift.train import trainer as loop
 from trueshift.utils.provenance import has_bf16
@@ -13,11 +13,13 @@ from trueshift.utils.rng import WORKSPACE
 
 
 def test_bf16_is_float32_on_a_cpu_without_it(tmp_path, monkeypatch):
-    for folder, precision, able in (("plain", "float32", True), ("without", "bf16", False), ("with", "bf16", True)):
+    runs = []
+    for precision, able in (("float32", True), ("bf16", False), ("bf16", True)):
         monkeypatch.setattr(loop, "has_bf16", lambda able=able: able)
-        assert run_here(tmp_path / folder, precision=precision, max_steps=2) == 0
-    assert losses(tmp_path / "without") == losses(tmp_path / "plain") != losses(tmp_path / "with")
-    assert same(weights(tmp_path / "without"), weights(tmp_path / "plain"))
+        runs.append(learn(tmp_path / str(len(runs)), precision=precision, max_steps=2))
+    plain, without, rounded = map(losses, runs)
+    assert without == plain != rounded
+    assert same(*map(weights, runs[:2]))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors import SafetensorError
-from training_runs import RANDOM, TRANSFORMERS, Run, log, losses, run_here, same, tiny, tiny_words, weights
+from training_runs import RANDOM, TRANSFORMERS, Run, learn, log, losses, run_here, same, tiny, tiny_words, weights
 
 from trueshift import from_pretrained
 from trueshift.cli import DIVERGED, main
@@ -34,8 +34,6 @@ from trueshift.utils.locks import sole_writer
 
 EVERYTHING = {key.replace(".", "__"): value for key, value in RANDOM.items()}
 IMAGES, PIXELS, FIELDS = "classification", "segmentation", "fields"
-
-
 slow = pytest.mark.slow
 
 
@@ -67,14 +65,12 @@ def test_any_number_of_processes_learns_the_same(tmp_path):
     same_work = {"augment__auto_augment": "rand-m9-mstd0.5-inc1", "augment__erasing": 0.5}
     same_work |= {"model__drop_path_rate": 0, "optimizer__lr": 0.01, "schedule__epochs": 1}
     two = Run(tmp_path / "two", 2, **same_work)
-    run_here(tmp_path / "one", **same_work)
-    run_here(tmp_path / "accumulated", accumulate=2, **same_work)
+    one = losses(learn(tmp_path / "one", **same_work))
+    accumulated = learn(tmp_path / "accumulated", accumulate=2, **same_work)
     assert set(two.ended()) == {0}
-    one = losses(tmp_path / "one")
-    for other in ("two", "accumulated"):
-        assert losses(tmp_path / other) == pytest.approx(one, rel=2e-5), other
-    run_here(tmp_path / "other_seed", seed=1, **same_work)
-    assert losses(tmp_path / "other_seed") != pytest.approx(one, rel=1e-3)
+    for other in (two.output, accumulated):
+        assert losses(other) == pytest.approx(one, rel=2e-5), other
+    assert losses(learn(tmp_path / "other_seed", seed=1, **same_work)) != pytest.approx(one, rel=1e-3)
 
 
 @pytest.mark.parametrize("on_device", ["yes", "no"])
@@ -105,8 +101,8 @@ def test_what_many_processes_measure_is_what_they_write(tmp_path):
 @pytest.mark.parametrize(("every", "steps"), [(0, (4, 6)), (2, (2, 4, 6))])
 def test_an_epoch_that_is_not_measured_is_saved_only_if_its_steps_are_due(tmp_path, every, steps):
     often = {"checkpoint__every_steps": every, "checkpoint__keep": 5, "evaluate__every_epochs": 2}
-    assert run_here(tmp_path, schedule__epochs=3, data__limit=16, **often) == 0
-    assert [int(folder.name[5:]) for folder in CheckpointFolder(tmp_path / "checkpoints").all()] == list(steps)
+    saved = CheckpointFolder(learn(tmp_path, schedule__epochs=3, data__limit=16, **often) / "checkpoints").all()
+    assert [int(folder.name[5:]) for folder in saved] == list(steps)
 
 
 def test_what_a_run_leaves_behind(tmp_path):
@@ -174,11 +170,11 @@ def test_told_to_stop_while_it_measures_a_run_goes_on(tmp_path, data, whole, lea
 )
 def test_a_trial_that_goes_on_is_the_whole_run(tmp_path, data, kind, changes):
     """Stopped within the second epoch."""
-    assert run_here(tmp_path / "whole", **data[kind], **changes) == 0
+    whole = learn(tmp_path / "whole", **data[kind], **changes)
     for steps in (3 if kind == PIXELS else 4, 0):
-        assert run_here(tmp_path / "parts", max_steps=steps, **data[kind], **changes) == 0
-    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+        parts = learn(tmp_path / "parts", max_steps=steps, **data[kind], **changes)
+    assert losses(whole) == losses(parts)
+    assert same(weights(whole), weights(parts))
 
 
 def test_a_full_disk_and_a_damaged_checkpoint_cost_nothing_but_time(tmp_path, whole, monkeypatch, capsys):
@@ -388,7 +384,7 @@ def test_all_processes_of_a_run_are_refused_together(tmp_path):
     ids=["activations computed again", "pixels on the device", "two views of pixels on the device"],
 )
 def test_either_way_learns_the_same(tmp_path, common, one, other):
-    for folder, way in (("one", one), ("other", other)):
-        run_here(tmp_path / folder, **common, **way, optimizer__lr=0.01, max_steps=4)
-    assert len(losses(tmp_path / "one")) == 4
-    assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "other"), rel=1e-5)
+    usual = {**common, "optimizer__lr": 0.01, "max_steps": 4}
+    found, expected = (losses(learn(tmp_path / name, **usual, **way)) for name, way in (("one", one), ("other", other)))
+    assert len(found) == 4
+    assert found == pytest.approx(expected, rel=1e-5)

@@ -36,9 +36,10 @@ TINY = {
     "log.tensorboard": "false",
     "device": "cpu",
 }
+ANY_DATA = {key: value for key, value in TINY.items() if key not in ("data.path", "data.holdout", "data.limit")}
 # UperNet on two stages, on scenes of write_scenes
 TINY_SCENES = {
-    **{key: value for key, value in TINY.items() if key not in ("data.path", "data.holdout", "data.limit")},
+    **ANY_DATA,
     "task": "segmentation",
     "model.arguments": "{embed_dim: 8, depths: [1, 1], num_heads: [1, 1]}",
     "model.padding": "circular",
@@ -57,7 +58,7 @@ TINY_SCENES = {
 }
 # FieldNet on two stages, on fields of write_flows
 TINY_FIELDS = {
-    **{key: value for key, value in TINY.items() if key not in ("data.path", "data.holdout", "data.limit")},
+    **ANY_DATA,
     "task": "fields",
     "model.name": "a_swinv2_mini",
     "model.arguments": "{embed_dim: 8, depths: [1, 1], num_heads: [1, 1], pretrained_window_sizes: [0, 0]}",
@@ -114,6 +115,12 @@ def tiny_words(output: Path, **changes: Any) -> list[str]:
 
 def run_here(output: Path, **changes: Any) -> int:
     return train(tiny(output, **changes), Console(quiet=True))
+
+
+def learn(output: Path, **changes: Any) -> Path:
+    """A run to its end; the folder that it leaves behind."""
+    assert run_here(output, **changes) == 0
+    return output
 
 
 def network_and_batch(channels: int = 3) -> tuple[nn.Module, Batch]:

@@ -331,40 +331,34 @@ def test_models_of_two_kinds_are_refused():
         run_audit([segmenter(ByPlace()), subject(Constant(), "whole")], Scenes(noise(1)), SCENES)
 
 
-def test_regions_are_those_that_touch():
+def test_the_largest_regions_come_first():
     mask = np.array([list(row) for row in ["#..#.", ".#..#", "....#", "##...", "#..##"]]) == "#"
-    assert label_regions(mask).tolist() == [
-        [1, 0, 0, 2, 0], [0, 1, 0, 0, 2], [0, 0, 0, 0, 2], [3, 3, 0, 0, 0], [3, 0, 0, 4, 4],
-    ]  # fmt: skip
     boxes = [(region["box"], region["pixels"]) for region in largest_regions(mask, most=3)]
     assert boxes == [([0, 3, 3, 5], 3), ([3, 0, 5, 2], 3), ([0, 0, 2, 2], 2)]
     assert largest_regions(np.zeros((4, 4), bool)) == []
     assert largest_regions(np.eye(1, dtype=bool)) == []  # a single pixel is no region
 
 
-def test_regions_of_any_mask_are_those_of_a_slow_search():
-    generator = np.random.default_rng(0)
-    for share in (0.2, 0.5, 0.8):
-        mask = generator.random((30, 41)) < share
-        numbers, seen, count = label_regions(mask), np.zeros(mask.shape, int), 0
-        for start in zip(*np.nonzero(mask), strict=True):
-            if seen[start]:
-                continue
-            count += 1
-            waiting = [start]
-            while waiting:
-                row, column = waiting.pop()
-                if 0 <= row < 30 and 0 <= column < 41 and mask[row, column] and not seen[row, column]:
-                    seen[row, column] = count
-                    waiting += [(row + down, column + right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
-        assert (seen == numbers).all()
+WINDING = np.zeros((101, 101), bool)  # one long region
+WINDING[::2] = True
+WINDING[1::4, -1] = WINDING[3::4, 0] = True
+NOISE = np.random.default_rng(0).random((30, 41))
 
 
-def test_a_long_winding_region_is_one():
-    mask = np.zeros((101, 101), bool)
-    mask[::2] = True
-    mask[1::4, -1] = mask[3::4, 0] = True
-    assert label_regions(mask).max() == 1
+@pytest.mark.parametrize("mask", [WINDING, *(share > NOISE for share in (0.2, 0.5, 0.8))])
+def test_regions_of_any_mask_are_those_of_a_slow_search(mask):
+    numbers, seen, count = label_regions(mask), np.zeros(mask.shape, int), 0
+    for start in zip(*np.nonzero(mask), strict=True):
+        if seen[start]:
+            continue
+        count += 1
+        waiting = [start]
+        while waiting:
+            row, column = waiting.pop()
+            if 0 <= row < len(mask) and 0 <= column < len(mask[0]) and mask[row, column] and not seen[row, column]:
+                seen[row, column] = count
+                waiting += [(row + down, column + right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
+    assert (seen == numbers).all()
 
 
 @pytest.mark.parametrize("most", [3, 255, 1000, 65534])

@@ -10,16 +10,7 @@ from PIL import Image
 
 from trueshift.data import Preparation, read_ahead
 from trueshift.data.arrays import EmbeddedSample
-from trueshift.eval import (
-    PROTOCOLS,
-    CropsApart,
-    FlickerRate,
-    Jitter,
-    Path,
-    SubPixel,
-    find_protocols,
-    measure,
-)
+from trueshift.eval import PROTOCOLS, CropsApart, FlickerRate, Jitter, Path, SubPixel, find_protocols, measure
 from trueshift.eval.metrics.aggregate import LabelTally
 from trueshift.eval.protocols.shifts import DIRECTIONS, fourier_enlarge
 
