@@ -91,6 +91,23 @@ class ByPlace(nn.Module):
         return logits
 
 
+class HalfSize(nn.Module):
+    """Gives logits for every second pixel, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(3, 5, 3, 2, 1)
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {"out": self.mix(images)}
+
+
+def half_size_that_says_how() -> nn.Module:
+    model = HalfSize()
+    model.num_classes, model.size_multiple, model.pretrained_cfg = 5, 8, {"scene": {"scale": [96, 48]}}
+    return model
+
+
 class Reversed(EmbeddedSample):
     """The sample, as if in folders whose names sort the other way around."""
 

@@ -60,36 +60,29 @@ def test_options_win():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "error", "message"),
     [
-        *((name, "--random-weights") for name in ("a_swin_mini.nowhere", "a_swin_tiny", "resnet10t")),
-        ("someone/some-model", "local folder"),
+        *(
+            (name, WeightsUnavailable, "--random-weights")
+            for name in ("a_swin_mini.nowhere", "a_swin_tiny", "resnet10t")
+        ),
+        ("someone/some-model", WeightsUnavailable, "local folder"),
+        ("swin_tinny", ValueError, "did you mean swin_tiny"),
+        ("nothing.like:it", ValueError, "cannot be imported"),
+        ("math:nothing", ValueError, "has no nothing"),
+        ("missing.onnx", FileNotFoundError, "there is no file"),
+        ("missing.pth", FileNotFoundError, "there is no file"),
+        ("", ValueError, "no model is called ''"),  # and no folder
+        ("nowhere", ValueError, "no model is called 'nowhere', and no folder"),
+        ("runs/nowhere", WeightsUnavailable, "runs/nowhere is no folder, and unavailable on the Hub"),
+        ("runs/mine/final", FileNotFoundError, "there is no file or folder runs/mine/final"),
+        ("./nowhere", FileNotFoundError, "there is no file or folder ./nowhere"),
+        ("runs/nowhere/", FileNotFoundError, "there is no file or folder runs/nowhere/"),
+        ("local-dir:nowhere", FileNotFoundError, "there is no file or folder nowhere"),
     ],
 )
-def test_weights_that_are_unavailable_name_the_way_out(name, message):
-    with pytest.raises(WeightsUnavailable, match=message):
-        load_eval_model(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("swin_tinny", "did you mean swin_tiny"),
-        ("nothing.like:it", "cannot be imported"),
-        ("math:nothing", "has no nothing"),
-        ("missing.onnx", "there is no file"),
-        ("missing.pth", "there is no file"),
-        ("", "no model is called ''"),  # and no folder
-        ("nowhere", "no model is called 'nowhere', and no folder"),
-        ("runs/nowhere", "runs/nowhere is no folder, and unavailable on the Hub"),
-        ("runs/mine/final", "there is no file or folder runs/mine/final"),
-        ("./nowhere", "there is no file or folder ./nowhere"),
-        ("runs/nowhere/", "there is no file or folder runs/nowhere/"),
-        ("local-dir:nowhere", "there is no file or folder nowhere"),
-    ],
-)
-def test_names_that_mean_nothing_are_refused(name, message):
-    with pytest.raises((ValueError, FileNotFoundError, WeightsUnavailable), match=message):
+def test_what_cannot_be_loaded_names_the_way_out(name, error, message):
+    with pytest.raises(error, match=message):
         load_eval_model(name)
 
 
@@ -237,13 +230,11 @@ def test_twins_do_not_change_their_answer_and_keep_the_rest():
     assert max(error.largest for error in token_errors(ordinary.maps, IMAGES[0])) > 0
 
 
-def test_a_model_that_does_not_say_how_it_wants_its_images_is_reported_apart(tmp_path, monkeypatch):
-    (tmp_path / "silent_models.py").write_text("import torch\nmake = torch.nn.Flatten\n")
-    monkeypatch.chdir(tmp_path)
-    silent = load_eval_model("silent_models:make")
+def test_a_model_that_does_not_say_how_it_wants_its_images_is_reported_apart():
+    silent = load_eval_model("torch.nn:Flatten")
     assert silent.assumed
     assert canonical_twin(silent).assumed
-    assert not load_eval_model("silent_models:make", EvalOptions(mean=(0, 0, 0), std=(1, 1, 1))).assumed
+    assert not load_eval_model("torch.nn:Flatten", EvalOptions(mean=(0, 0, 0), std=(1, 1, 1))).assumed
     ordinary = load_eval_model("swin_mini", RANDOM)
     assert not ordinary.assumed
     assert not canonical_twin(ordinary).assumed
@@ -270,30 +261,6 @@ def test_the_steady_twin_sees_what_the_crop_would_cut_away():
 # segmentation models
 
 MOVED = torch.roll(IMAGES, (5, -9), (2, 3))
-OWN = """
-import torch
-class Half(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.mix = torch.nn.Conv2d(3, 5, 3, 2, 1)
-    def forward(self, images):
-        return {"out": self.mix(images)}
-def labelled():
-    made = Half()
-    made.num_classes, made.size_multiple, made.pretrained_cfg = 5, 8, {"scene": {"scale": [96, 48]}}
-    return made
-def whole():
-    return torch.nn.Conv2d(3, 5, 1)
-def classifier():
-    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
-"""
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    (tmp_path / "own_segmenters.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    return "own_segmenters"
 
 
 def test_a_folder_of_ours_and_its_twins(tmp_path):
@@ -317,27 +284,29 @@ def test_a_folder_of_ours_and_its_twins(tmp_path):
         load_eval_model(str(tmp_path), EvalOptions(random_weights=True))
 
 
-def test_a_network_of_ones_own_is_known_by_its_answer(own):
-    subject = load_eval_model(f"{own}:Half")
+def test_a_network_of_ones_own_is_known_by_its_answer():
+    subject = load_eval_model("known_models:HalfSize")
     assert (subject.dense, subject.assumed, subject.num_classes) == (True, True, 5)
     assert subject.forward(IMAGES).shape == (2, 5, 32, 32)
-    assert not load_eval_model(f"{own}:classifier").dense
+    assert not load_eval_model("torch.nn:Flatten").dense
     with pytest.raises(ValueError, match="adapt"):
         adapted_twin(subject)
     twin = canonical_twin(subject)
     assert torch.equal(torch.roll(twin.forward(IMAGES), (5, -9), (2, 3)), twin.forward(MOVED))
 
 
-def test_what_it_says_of_itself_counts_and_what_the_request_says_wins(own):
-    subject = load_eval_model(f"{own}:labelled")
+def test_what_it_says_of_itself_counts_and_what_the_request_says_wins():
+    name = "known_models:half_size_that_says_how"
+    subject = load_eval_model(name)
     assert not subject.assumed
     assert subject.preparation == ScenePreparation((96, 48), (8, 8))
-    asked = load_eval_model(f"{own}:labelled", EvalOptions(img_size=40, mean=(0, 0, 0), std=(1, 1, 1))).preparation
+    asked = load_eval_model(name, EvalOptions(img_size=40, mean=(0, 0, 0), std=(1, 1, 1))).preparation
     assert asked == ScenePreparation((160, 40), (8, 8), mean=(0, 0, 0), std=(1, 1, 1))
 
 
-def test_bf16_is_what_it_says(own):
-    whole, exact = (load_eval_model(f"{own}:whole", EvalOptions(precision=kind)) for kind in ("bf16", "float32"))
+def test_bf16_is_what_it_says():
+    name = "known_models:ByPixel"
+    whole, exact = (load_eval_model(name, EvalOptions(precision=kind)) for kind in ("bf16", "float32"))
     assert (whole.forward(IMAGES).dtype, exact.forward(IMAGES).dtype) == (torch.bfloat16, torch.float32)
 
 
