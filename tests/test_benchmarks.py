@@ -114,6 +114,15 @@ def test_what_failed_is_shown(results):
     assert "| cvt | failed: Oops: no |" in TABLES["speed_modules"].render()
 
 
+def test_every_column_of_the_documents_has_a_number():
+    """A name that is misspelled in a cell reads as what was not measured, in every row."""
+    for name, table in TABLES.items():
+        for part in re.findall(r"(?:^\|.*\n?)+", table.render(), re.MULTILINE):
+            heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines())
+            for head, *cells in zip(heads, *rows, strict=True):
+                assert set(cells) - {record.NOT_YET}, f"{name}: {head}"
+
+
 def test_every_table_of_the_documents_is_in_the_manifest_and_the_reverse():
     named = [name for document in bench.DOCUMENTS for name in re.findall(r"<!-- table (\w+) -->", read(document))]
     assert set(named) == set(TABLES)
