@@ -12,7 +12,6 @@ import trueshift
 from trueshift.data import Preparation
 from trueshift.eval.models.load import load_eval_model
 from trueshift.eval.options import EvalOptions
-from trueshift.models.backbone import Backbone
 from trueshift.models.foreign import is_adapted
 from trueshift.models.registry import resolve_name
 from trueshift.train.config import DataConfig, ModelConfig, TrainConfig
@@ -43,18 +42,6 @@ def ordinary(tmp_path):
         for parameter in model.parameters():
             parameter.normal_()
     return model, str(model.save_pretrained(tmp_path / "ordinary"))
-
-
-@pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini_patch2_window4_32", "resnet18"])
-def test_by_name(name):
-    model = build_network(configured(name), 5)
-    if name == "resnet18":
-        assert type(model).__module__.startswith("timm")
-    else:
-        assert isinstance(model, Backbone)
-        assert model.architecture == resolve_name(name)
-    assert model.training
-    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)
 
 
 def test_ours_win_where_timm_has_the_name_too():

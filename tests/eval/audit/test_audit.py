@@ -182,26 +182,12 @@ def test_an_interrupt_leaves_what_is_known(model, source):
     assert next(iter(found["models"][0]["measured"].values()))["consistency"]["images"] == 5
 
 
-INTERRUPTED = """
-import signal, torch
-class Interrupted(torch.nn.Module):
-    num_classes, calls = 10, 0
-    def forward(self, images):
-        self.calls += 1
-        if self.calls == 60:
-            signal.raise_signal(signal.SIGINT)
-        return images.mean((2, 3)).repeat(1, 4)[:, :10]
-"""
-
-
 def test_ctrl_c_leaves_a_valid_partial_report(tmp_path, monkeypatch, capsys):
-    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    words = ["--img-size", "32", "--crop-pct", "1", "--limit", "0", "--batch-size", "13", "--output", "report"]
+    words = ["--img-size=32", "--crop-pct=1", "--limit=0", "--batch-size=13", f"--output={tmp_path / 'report'}"]
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests run in the background may ignore it
     try:
-        assert main(["audit", "interrupted:Interrupted", *words]) == 130
+        assert main(["audit", "known_models:Interrupted", *words]) == 130
     finally:
         signal.signal(signal.SIGINT, heard)
     message = " ".join(capsys.readouterr().out.split())
