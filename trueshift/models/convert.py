@@ -18,7 +18,7 @@ from .backbone import Backbone
 from .config import PLACES
 from .cvt import Cvt, CvtConfig, is_microsoft, is_transformers, rename_cvt_keys
 from .foreign import ADAPTS, KEPT, adapt_foreign, is_adapted, library_of, revert_foreign
-from .hub import HubModel
+from .hub import HubModel, misfits
 from .mvit_v2 import MvitV2, MvitV2Config
 from .swin import Swin, SwinConfig, SwinV2, SwinV2Config
 
@@ -146,7 +146,7 @@ def fitting_criteria(state: Mapping[str, Tensor], config: Any, wanted: Any) -> d
     return {key: value for key, value in state.items() if same or "criterion." not in key}
 
 
-def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> None:
+def copy_weights(source: Any, state: Mapping[str, Tensor], twin: HubModel) -> None:
     """Copy the weights, with device and type, and the training mode and frozen parameters of a source that is a module.
 
     Norms with running statistics are copied as they are, so that frozen ones stay frozen.
@@ -155,15 +155,15 @@ def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> N
         source: the module that ``state`` was taken from, or anything else.
         state: all weights under the twin's names; those of its criteria may be missing, and then stay as they are.
     """
-    norms = copy_norms(source, state, twin)
+    norms = _copy_norms(source, state, twin)
     weight = next(value for value in state.values() if value.is_floating_point())
     twin.to(weight.device, weight.dtype)  # tables that are no weights, and criteria of its own
-    criteria = {key: value for key, value in twin.state_dict().items() if "criterion." in key}
-    copies = {key: value.detach().clone() for key, value in state.items()}
-    try:
-        twin.load_state_dict({**criteria, **copies}, strict=True, assign=True)
-    except RuntimeError as error:
-        raise ValueError(f"the weights do not fit a {type(twin).__name__}: {error}") from error
+    wanted = twin.state_dict()
+    criteria = {key: value for key, value in wanted.items() if "criterion." in key}
+    copies = {**criteria, **{key: value.detach().clone() for key, value in state.items()}}
+    if problems := misfits(wanted, copies):
+        raise ValueError(f"these weights do not fit {twin.title}: {'; '.join(problems)}")
+    twin.load_state_dict(copies, assign=True)
     if isinstance(source, nn.Module):
         twin.train(source.training)
         for name, norm in norms.items():
@@ -175,7 +175,7 @@ def copy_weights(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> N
                 parameter.requires_grad_(False)
 
 
-def copy_norms(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> dict[str, nn.Module]:
+def _copy_norms(source: Any, state: Mapping[str, Tensor], twin: nn.Module) -> dict[str, nn.Module]:
     """Put copies of the norms with running statistics into a twin; returns those of the source by the twin's names."""
     parts = source.modules() if isinstance(source, nn.Module) else ()
     # names differ between packages, storage does not; on the meta device there is none
