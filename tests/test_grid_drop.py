@@ -86,11 +86,13 @@ def test_a_learned_score_learns_from_images_that_keep_their_grid_only():
 
 
 def test_an_ordinary_network_has_no_grids_to_drop():
-    plain = ts.create_model("swin_mini", drop_path_rate=0.0).train()
-    dropping = ts.create_model("swin_mini", drop_path_rate=0.0, grid_drop_rate=1.0).train()
-    dropping.load_state_dict(plain.state_dict())
-    x = images()
-    assert torch.equal(plain(x), dropping(x))
+    refused = pytest.raises(ValueError, match="grid_drop_rate with a fixed grid: needs a criterion that chooses")
+    with refused:
+        ts.create_model("swin_mini", anchor=True, grid_drop_rate=0.5)
+    one_left = ts.create_model("a_swin_mini", criterion={"tokenize": "fixed", "align": "fixed"}, grid_drop_rate=0.5)
+    assert ts.revert(one_left).config.grid_drop_rate == 0
+    with refused:
+        ts.adapt(one_left, criterion="fixed")
 
 
 def test_adapt_takes_the_rate_and_a_saved_network_keeps_it(tmp_path):

@@ -331,6 +331,7 @@ def test_fields_that_do_not_fit_are_refused(tmp_path, flows):
         (IMAGES, {"sync_batchnorm": "true"}, "works on GPUs only"),
         (IMAGES, {"precision": "fp16"}, "needs bf16 or float32 on a CPU"),
         (IMAGES, {"data__on_device": "yes", "augment__color_jitter": 0.4}, "color_jitter works on single images"),
+        (IMAGES, {"augment__auto_augment": "rand-n2-x9"}, "^augment.auto_augment 'rand-n2-x9': timm cannot read it"),
         (IMAGES, {"optimizer__name": "adamv"}, "optimizer 'adamv' cannot be made"),
         (IMAGES, {"data__img_size": 33}, r"height 33: needs a multiple of \d+"),
         (IMAGES, {"resume": "somewhere"}, "somewhere is not a whole checkpoint.*: needs auto, never or the folder"),

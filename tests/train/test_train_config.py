@@ -255,6 +255,10 @@ TOO_LOW = [
         ({"distill.temperature": 0.0}, "distill.temperature is 0.0: needs more than 0"),
         ({"distill.weight": 1.5}, "distill.weight is 1.5: needs a part of 1"),
         ({"task": "fields", "distill.teacher": "swin_mini.cifar10"}, "distill.teacher is for classification"),
+        ({"model.arguments": {"grid_drop_rate": 0.5}}, "model.arguments.grid_drop_rate: needs model.grid_drop_rate"),
+        ({"model.arguments": {"img_size": 64}}, "model.arguments.img_size: needs data.img_size instead"),
+        ({"model.arguments": {"num_classes": 3}}, "model.arguments.num_classes follows from the task and its data"),
+        ({"model.arguments": {"features_only": True}}, "model.arguments.features_only follows from the task"),
         # epochs
         ({"schedule.epochs": 5, "schedule.warmup_epochs": 6.0}, "do not fit into 5 epochs"),
         ({"schedule.epochs": 5, "schedule.warmup_epochs": 3.0, "schedule.cooldown_epochs": 3}, "do not fit"),

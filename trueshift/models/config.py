@@ -80,6 +80,9 @@ class SelectionConfig:
         for name, allowed in (("border", BORDERS), ("padding", PADDINGS), ("positions", tuple(POSITIONS))):
             if getattr(self, name) not in (None, *allowed):
                 raise ValueError(f"{name} {getattr(self, name)!r}: needs one of {allowed}")
+        if self.grid_drop_rate and not self.adaptive(*PLACES):
+            wanted = "needs a criterion that chooses, e.g. criterion='max_norm'"
+            raise ValueError(f"grid_drop_rate with a fixed grid: {wanted}")
         if self.adaptive(*PLACES) and (self.border == "closed" or self.fixed_rows) and not self.anchored:
             what = "circular 'width'" if self.fixed_rows else "border 'closed'"
             raise ValueError(f"{what} without an anchor: needs anchor=True, or the border would not move along")

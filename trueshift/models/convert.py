@@ -91,7 +91,7 @@ def twin_config(config: Any, adaptive: bool, **changes: Any) -> Any:
     kept = adaptive and config.adaptive(*PLACES)
     if not kept:
         usual = {"criterion": "max_norm" if adaptive else "fixed", "anchor": None, "border": None, "padding": None}
-        changes = {**usual, "grids": 1, **changes}
+        changes = {**usual, "grids": 1, "grid_drop_rate": 0.0, **changes}
     twin = replace(config, **changes)
     if isinstance(config, MvitV2Config) and "positions" not in changes and not (kept and twin.closed == config.closed):
         of_linear_tables = "shortest" if adaptive and twin.border != "closed" else "linear"

@@ -57,8 +57,6 @@ def adapt_foreign(
         circular: ``"width"``: columns alone choose; rows stay as they are.
     """
     choices = SelectionConfig(criterion=criterion, grid_drop_rate=grid_drop_rate)
-    if grid_drop_rate and not choices.adaptive("tokenize"):
-        raise ValueError("grid_drop_rate with a fixed grid: needs a criterion that chooses, e.g. criterion='max_norm'")
     copy = deepcopy(model)
     convs = ((name, part) for name, part in copy.named_modules() if isinstance(part, nn.Conv2d | nn.Conv3d))
     name, conv = next(convs, ("", None))

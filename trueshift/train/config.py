@@ -321,6 +321,11 @@ class TrainConfig:
         yield consistency > 0 and not cropped, f"augment.consistency is {consistency}: {wanted}"
         temperature = self.distill.temperature
         yield temperature <= 0, f"distill.temperature is {temperature}: needs more than 0, e.g. 4"
+        for name in self.model.arguments:
+            own = "data" if name == "img_size" else "model"
+            twice = name in vars(self.model) or (name == "img_size" and self.task != "fields")
+            yield twice, f"model.arguments.{name}: needs {own}.{name} instead"
+            yield name in _OF_THE_TASK, f"model.arguments.{name} follows from the task and its data: leave it out"
         change = self.segmentation.augment
         (least, most), share, name = change.scale_range, change.max_class_share, "segmentation.augment"
         yield not 0 < least <= most, f"{name}.scale_range is {[least, most]}: needs the least factor first, above 0"
@@ -378,6 +383,7 @@ class TrainConfig:
         return json.loads(json.dumps(asdict(self)))
 
 
+_OF_THE_TASK = ("num_classes", "in_chans", "features_only", "out_indices")
 _AT_LEAST = {
     1: "batch_size accumulate schedule.epochs evaluate.every_epochs evaluate.batch_size checkpoint.keep "
     "log.every_steps data.img_size segmentation.multiple",

@@ -121,8 +121,9 @@ def test_an_image_is_changed_by_its_epoch_and_number_alone(way):
         changed = [finished(change, SAMPLE[12].image, epoch, number) for epoch in range(6) for number in numbers]
         return changed[:: len(numbers)]
 
+    change = transform(**way)
     state = generators()
-    transform(**way)(SAMPLE[12], 0, 12)  # in a worker
+    change(SAMPLE[12], 0, 12)  # in a worker
     assert generators() == state
     before = epochs(transform(**way))
     assert {tuple(pixels.shape) for pixels in before} == {(3, 24, 24)}

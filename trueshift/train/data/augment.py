@@ -49,6 +49,9 @@ class ClassificationTransform:
     augment: AugmentConfig
     seed: int
 
+    def __post_init__(self) -> None:
+        _ = self._colors  # an unknown name is refused before the first image
+
     @cached_property
     def views(self) -> tuple["ClassificationTransform", ...]:
         """How each view is drawn: the first as without a second one, the second from a seed of its own."""
@@ -68,8 +71,7 @@ class ClassificationTransform:
         if self.augment.auto_augment == TRIVIAL:
             return None
         if self.augment.auto_augment:
-            with seeded(0):  # built at the first image, whose random numbers must not depend on that
-                return auto_augment(self.augment.auto_augment, self.preparation)
+            return auto_augment(self.augment.auto_augment, self.preparation)
         return v2.ColorJitter(*(self.augment.color_jitter,) * 3) if self.augment.color_jitter else None
 
     def __call__(self, sample: Sample, epoch: int, index: int) -> tuple[UInt8[Tensor, "C H W"], Int[Tensor, ""]]:
