@@ -48,7 +48,7 @@ def audit(
             pixels, and 'sample-photos', six photographs, above. For a FieldNet, fields as for training.
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, 'steady' for a moving camera, or
             another model.
-        protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
+        protocols: names of protocols or suites; by default circular and standard shifts, magnitudes, crops and a path.
         steps: lengths of rollouts of a FieldNet; by default 1, 10 and 50, as far as the trajectories go.
         output: folder for audit.json, images.csv, figures and report.html.
         split: train, val or test, where the data has several.
