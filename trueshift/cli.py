@@ -112,8 +112,8 @@ def evaluate(
         data: a folder of images with a folder for each class, CIFAR files, tar shards, parquet files, an
             .npz, or 'sample'; for a segmentation model images with masks, as for audit; for a FieldNet a file or
             folder of fields, as for training.
-        protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips, motion; ade20k for
-            segmentation. Needed for images; a FieldNet has none.
+        protocols: names of protocols or suites: cifar, imagenet, ranges, magnitude, erased, flips, motion; ade20k and
+            pixel-motion for segmentation. Needed for images; a FieldNet has none.
         steps: as for audit.
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
         split: train, val or test, where the data has several.
