@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "README.md",
     "benchmarks/README.md",
     "trueshift/data/sample_images/README.md",
     "trueshift/weights/README.md",

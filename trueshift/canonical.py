@@ -152,7 +152,7 @@ def canonicalize(model: nn.Module, dense: bool | str | Back = False, circular: s
     """Wrap any image model so that its answer does not change under circular shifts, weights untouched.
 
     Each image is rolled to its canonical frame, the model runs on that, and dense output is rolled back. The frame is
-    found exactly, so the model sees literally the same tensor whatever the shift: outputs are bit-identical.
+    found exactly, so the model sees the same tensor whatever the shift: outputs are bit-identical.
 
     What it does not give: robustness to ordinary shifts, where content leaves the frame. There the frame itself may
     jump (``docs/exactness.md`` has numbers), and the model is as sensitive as it was. Nor is the frame always the
@@ -250,7 +250,7 @@ def move_boxes(
     """Boxes (x1, y1, x2, y2) found in the frame at ``origin``, in the image's own.
 
     The first corner lies in the image and every box keeps its size. One that crosses the border of the image ends
-    beyond it, and goes on at the other side.
+    beyond it, and continues on the other side.
 
     Shift law and arguments as :func:`move_points`.
 

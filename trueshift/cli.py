@@ -48,7 +48,7 @@ def audit(
             pixels, and 'sample-photos', six photographs, above. For a FieldNet, fields as for training.
         against: 'adapted' or 'canonical' for the model's own shift-invariant twin, 'steady' for a moving camera, or
             another model.
-        protocols: names of protocols or suites; by default circular and standard shifts and magnitudes.
+        protocols: names of protocols or suites; by default circular and standard shifts, magnitudes, crops and a path.
         steps: lengths of rollouts of a FieldNet; by default 1, 10 and 50, as far as the trajectories go.
         output: folder for audit.json, images.csv, figures and report.html.
         split: train, val or test, where the data has several.
@@ -112,8 +112,8 @@ def evaluate(
         data: a folder of images with a folder for each class, CIFAR files, tar shards, parquet files, an
             .npz, or 'sample'; for a segmentation model images with masks, as for audit; for a FieldNet a file or
             folder of fields, as for training.
-        protocols: names of protocols or suites: cifar, imagenet, magnitude, erased, flips, motion; ade20k for
-            segmentation. Needed for images; a FieldNet has none.
+        protocols: names of protocols or suites: cifar, imagenet, ranges, magnitude, erased, flips, motion; ade20k and
+            pixel-motion for segmentation. Needed for images; a FieldNet has none.
         steps: as for audit.
         output: folder for eval.json, and for the answers so far, from which it resumes when started again.
         split: train, val or test, where the data has several.

@@ -252,11 +252,11 @@ class Spot(Criterion):
     """The grids that start on the strongest spot of the image: steady while a camera moves, and not the paper's.
 
     The first layer looks for a small spot that stands out from its surroundings, within the border of the photograph;
-    in all layers behind, a patch or a window starts there, and nothing is scored. What enters or leaves the image
+    in all later layers a patch or a window starts there, and nothing is scored. What enters or leaves the image
     changes the grids only if it is a stronger spot, or the spot itself (``docs/motion.md``). A random grid is that of a
     random pixel, which all layers follow.
 
-    Shift law: the spot is the same place of the content, whatever the shift, up to a period of the content itself.
+    Shift law: the spot is at the same point of the content, whatever the shift, up to a period of the content itself.
 
     >>> trueshift.create_model("a_swin_mini", criterion="spot").layers[1].downsample.criterion
     Spot()

@@ -35,7 +35,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All choices of one forward pass, in order, and where the tokens and attention windows of each stage stand."""
+    """All choices of one forward pass, in order, and where the tokens and attention windows of each stage lie."""
 
     image: Float[Tensor, "B C H W"] = field(repr=False)
     decisions: tuple[Decision, ...]
@@ -168,7 +168,7 @@ def _displayable(image: Float[Tensor, "C H W"]) -> Any:
 def first_pixels(cells: TokenGrid, tokens: TokenGrid, index: int, axis: int) -> list[int]:
     """The rows or columns of an image at which cells of so many tokens start: the tokens themselves, or windows.
 
-    Windows that do not divide the grid are cut off at its border, behind which the next one starts.
+    Windows that do not divide the grid are cut off at its border, after which the next one starts.
     """
     count, step, size = tokens.shape[axis], tokens.stride[axis], tokens.image_size[axis]
     first, side = int(tokens.origin[index, axis]), cells.stride[axis] // step

@@ -21,8 +21,8 @@ def fit(
 ) -> Float[Tensor, "B C h w"]:
     """The image at the nearest size whose sides are multiples of what the model needs.
 
-    Shift law: none. Whatever leaves or enters the frame is gone or new, so the guarantee for circular shifts begins
-    behind this function, with its output.
+    Shift law: none. Whatever leaves or enters the frame is gone or new, so the guarantee for circular shifts holds
+    for the output of this function.
 
     Args:
         to: a model, or the multiple itself.

@@ -151,7 +151,7 @@ def steady(model: nn.Module, size: int | Pair, crops: int = 1) -> Steady:
     """Wrap any image model so that its answer stays while the camera moves, weights untouched.
 
     The image is larger than the model's input; the model sees one crop of it, chosen by the content. As long as that
-    crop stays in view and no better one comes in, the model sees literally the same tensor, whatever else enters or
+    crop stays in view and no better one comes in, the model sees the same tensor, whatever else enters or
     leaves: outputs are bit-identical. ``docs/motion.md`` has what that is worth and what it costs.
 
     A crop chosen by its content is in the middle of the image no more often than any other, where objects are. The mean
@@ -229,7 +229,7 @@ class Video(ImageWrapper):
         return offset
 
     def respond(self, model: Callable[..., Any], frame: Float[Tensor, "B C H W"], *args: Any, **kwargs: Any) -> Any:
-        """The model's output on the crop that goes with the content."""
+        """The model's output on the crop that follows the content."""
         return model(crop_at(frame, self.follow(frame), self.steady.size), *args, **kwargs)
 
 
@@ -261,12 +261,12 @@ def image_motion(before: Float[Tensor, "B C H W"], after: Float[Tensor, "B C H W
 
 
 def video(model: nn.Module, size: int | Pair, lead: float = 1.0) -> Video:
-    """Wrap any image model for a video: one crop, chosen as by :func:`steady`, that goes with the content.
+    """Wrap any image model for a video: one crop, chosen as by :func:`steady`, that follows the content.
 
     From frame to frame the motion is found by phase correlation, and the crop moves along. It jumps to another only
     when it leaves the frame, or the other is better by ``lead``, and then to one that stays in view for long. It has a
-    memory: show it the frames of a clip in their
-    order, and call ``reset()`` before the next. The clips of a batch go in step.
+    memory: show it the frames of a clip in order, and call ``reset()`` before the next clip. Each row of a batch is a
+    clip of its own.
 
     Shift law: where content only moves, by whole pixels, and the crop stays in view and none is better by ``lead``, the
     output is bit-identical from frame to frame. The motion must be found: of a smooth gradient, of few points, or of

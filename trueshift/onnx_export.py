@@ -49,8 +49,8 @@ def export_onnx(
             and ``steady``, whose images are larger than the model's.
         batch: fixes the number of images, for runtimes that prepare for one; any number if not given.
         opset: version of ONNX's operators, at least 18.
-        origins: also give out ``origins`` ``[1 + stages, batch, 2]``: the pixel at which the first token stands, behind
-            the tokenizer and behind every stage.
+        origins: also output ``origins`` ``[1 + stages, batch, 2]``: the pixel at which the first token lies, after the
+            tokenizer and after every stage.
 
     Returns:
         the path.

@@ -81,7 +81,7 @@ class AlignWindows(nn.Module):
     Shift law: ``place(layer(S t)) == S place(layer(t))``, bit for bit: values are only moved. Windows hold the same
     tokens whatever the shift, in the same order.
 
-    Tokens behind a norm are scored as they were before it: a norm makes their energies equal.
+    Tokens after a norm are scored as they were before it: a norm makes their energies equal.
 
     Behind an anchor windows need not divide the grid: they are then masked at its border, and the last are cut off.
 
@@ -162,13 +162,13 @@ class AlignWindows(nn.Module):
 class WindowAttention(nn.Module):
     """WSA: attention within windows, with Swin's linear position bias, which never crosses a window's edge.
 
-    Shift law: equivariant for shifts by multiples of the window; behind :class:`AlignWindows`, for all, unless windows
+    Shift law: equivariant for shifts by multiples of the window; after :class:`AlignWindows`, for all, unless windows
     stop at the border.
 
     Args:
         shifted: start the windows half a window later, along axes that hold more than one (SW-MSA).
         border: shifted windows stop at the border of the image (the ordinary network) instead of wrapping around it.
-        cut_off: windows need not divide the grid: they stop at its border and the last are cut off. For tokens behind
+        cut_off: windows need not divide the grid: they stop at its border and the last are cut off. For tokens after
             an anchor, whose frame moves with the content.
         circular: ``"width"``: windows stop above and below in any case.
 
@@ -335,7 +335,7 @@ class CircularRelativePosition(nn.Module):
 
     .. math:: E[i, j] = B\big[(p^{(Q)}_i - p^{(K)}_j) \bmod M\big]
 
-    in rows and in columns. Queries and keys may stand on different grids of the same image.
+    in rows and in columns. Queries and keys may lie on different grids of the same image.
 
     Shift law: the bias between two tokens does not change when the image moves.
 
@@ -370,7 +370,7 @@ class CircularAttention(nn.Module):
     """Attention over all tokens, with circular relative positions.
 
     Shift law: ``place(layer(S t)) == S place(layer(t))`` to rounding: a softmax sums the tokens in the order in which
-    they stand. Bit-identical behind an :class:`~trueshift.layers.tokenize.Anchor`.
+    they come. Bit-identical after an :class:`~trueshift.layers.tokenize.Anchor`.
 
     >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
     >>> trueshift.CircularAttention(16, num_heads=2, table_size=8)(tokens).values.shape

@@ -48,7 +48,7 @@ class AdaptiveMerge(PatchLayer):
         norm: ``"before"`` the projection (Swin), ``"after"`` it (SwinV2) or ``"none"``. The choice is made on the
             projection itself: after a norm all tokens have the same energy.
         criterion: :class:`~trueshift.criteria.MaxNorm` of p = 2 by default.
-        anchor: also choose which token is the first. Not needed behind an anchored layer.
+        anchor: also choose which token is the first. Not needed after an anchored layer.
 
     >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
     >>> trueshift.AdaptiveMerge(16)(tokens).values.shape

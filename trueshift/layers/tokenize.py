@@ -34,10 +34,10 @@ from .frame import FrameFinder
 class Anchor(nn.Module):
     """Roll the tokens so that the one with the largest norm is the first.
 
-    Shift law: the values are bit-identical for every shift of the input; where they stand is in the grid. Of fixed rows
+    Shift law: the values are bit-identical for every shift of the input; their position is in the grid. Of fixed rows
     only the columns are rolled, to the one that holds this token.
 
-    Tokens behind a norm are compared as they were before it.
+    Tokens after a norm are compared as they were before it.
 
     >>> tokens = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
     >>> trueshift.Anchor()(tokens).grid.anchored
@@ -236,7 +236,7 @@ class AdaptiveTokenize(PatchLayer):
         anchor: also choose which token is the first, on the wrap seam of the image.
         closed: what follows sees the border of the frame.
         padding_mode: ``"circular"``; ``"zeros"`` is for the ordinary network and breaks the shift law.
-        circular: ``"width"``: columns alone choose, go around and are anchored, here and in the layers behind, and the
+        circular: ``"width"``: columns alone choose, go around and are anchored, here and in later layers, and the
             shift law is for shifts of columns; rows are those of the ordinary network.
 
     >>> tokenize, image = trueshift.AdaptiveTokenize(3, 16, 4), torch.rand(1, 3, 32, 32)

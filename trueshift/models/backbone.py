@@ -56,7 +56,7 @@ class Backbone(HubModel):
 
     Shift law: logits do not change, bit for bit with the anchor; features move with the image.
 
-    ``features(x)`` gives the tokens of every stage and where they stand. The rest is timm's interface:
+    ``features(x)`` gives the tokens of every stage and where they lie. The rest is timm's interface:
     ``forward_features`` stays in the network's own frame, in which a shift of the image changes nothing;
     ``forward_intermediates`` and ``features_only`` bring maps back to the frame of the image. Behind another library's
     decoder the law ends; :func:`~trueshift.canonicalize` around the whole network restores it.
@@ -131,7 +131,7 @@ class Backbone(HubModel):
         return self.patch_embed(image, start)
 
     def features(self, x: Float[Tensor, "B C H W"]) -> tuple[Tokens, ...]:
-        """The tokens of every stage, and where they stand.
+        """The tokens of every stage, and where they lie.
 
         Shift law: ``place(features(S x)[i]) == S place(features(x)[i])``; with the anchor even the values are the
         same, and only the grids move.

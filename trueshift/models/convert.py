@@ -38,7 +38,7 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Any:
     The network given is not touched; DataParallel, DistributedDataParallel and ``torch.compile`` are taken off.
 
     **Swin, SwinV2 and MViTv2 of timm, CvT**: one of our networks, all of whose layers choose their grids. Outputs
-    differ from the network's own, also on images that did not move: windows, patches and keys stand elsewhere now.
+    differ from the network's own, also on images that did not move: windows, patches and keys begin elsewhere now.
     Accuracy follows with some fine-tuning, as the paper reports. Position tables stay as they are: Swin's are only
     read within windows, MViTv2's linear ones are read at the shortest signed distance. One of ours that adapts already
     stays as it is but for the changes.

@@ -95,11 +95,11 @@ def revert_foreign(model: nn.Module) -> nn.Module:
 def features(
     model: nn.Module, image: Float[Tensor, "B C H W"], indices: int | Sequence[int] | None = None
 ) -> tuple[Tokens, ...]:
-    """The tokens of a network's stages or blocks, and where they stand in the image.
+    """The tokens of a network's stages or blocks, and where they lie in the image.
 
     For our models what their ``features`` gives, for adapted ones of other libraries the intermediate features or
     hidden states, as the library counts them. :func:`~trueshift.place` and :func:`~trueshift.resample` bring them to
-    pixels. For any other output :func:`~trueshift.origin` says where the first token stands.
+    pixels. For any other output :func:`~trueshift.origin` gives the pixel of the first token.
 
     Shift law: ``place(features(S x)[i]) == S place(features(x)[i])``; the values themselves are the same.
 

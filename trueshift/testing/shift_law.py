@@ -29,7 +29,7 @@ class Options(TypedDict, total=False):
 def assert_equivariant(module: Module, x: Tensor | Tokens | None = None, **options: Unpack[Options]) -> None:
     """Assert that the output moves with the input: ``f(S x) == S f(x)``, bit for bit unless a tolerance is given.
 
-    Tokens are compared by the pixels at which they stand, so a layer that chooses its grid by content passes, and
+    Tokens are compared by the pixels at which they lie, so a layer that chooses its grid by content passes, and
     aligned ones (:class:`~trueshift.AlignWindows`) by those at which their windows start; their prefix (a class token)
     stays as it is. An input that repeats has several grids with the same content; any of them is accepted.
 

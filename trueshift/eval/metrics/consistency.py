@@ -134,7 +134,7 @@ class WorstCaseAccuracy(_Rate):
 
 
 class BitExactFraction(_Rate):
-    """How many shifted images give the very same bits as the first view of their image.
+    """How many shifted images give the same bits as the first view of their image.
 
     Takes logits ``[N, K, classes]``, the first view first, or what :func:`bit_identical` made of them, ``[N, K - 1]``.
     """

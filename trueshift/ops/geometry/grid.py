@@ -81,10 +81,10 @@ class TokenGrid:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Values ``[B, h, w, C]`` and the grid they stand on.
+    """Values ``[B, h, w, C]`` and the grid they lie on.
 
     Attributes:
-        prefix: tokens that stand nowhere (a class token).
+        prefix: tokens without a position, such as a class token.
         before_norm: the values before the norm they just passed, where there was one. Behind it all tokens have about
             the same energy, so a choice by energy looks at these.
 

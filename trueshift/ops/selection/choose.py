@@ -25,7 +25,7 @@ class Choice:
         scores: by which it was chosen, the later ones for where the earlier ones tie; none where it was given.
         weights: how much each of the s x s grids counts, while a criterion is being learned; None when one was chosen.
         hard: with weights: the value is that of the chosen grid and only the gradient is that of the mixture.
-        spot: the pixel on which the layers behind this one are to start their grids too; None where each chooses.
+        spot: the pixel on which later layers start their grids too; None where each chooses.
 
     >>> choice = trueshift.AdaptiveTokenize(3, 16, 4, anchor=False).choose(torch.zeros(1, 3, 8, 8))
     >>> choice.tied  # all grids of a flat image are alike
