@@ -81,6 +81,17 @@ def test_a_network_from_a_folder_is_adapted_if_asked_for_and_has_what_is_asked_f
     assert torch.equal(again(images), again(images.roll((3, 5), (2, 3)))) == (name == "a_swin_mini")
 
 
+@pytest.mark.parametrize("arguments", [{}, {"criterion": "max_norm"}])
+def test_one_of_timms_starts_from_a_folder_by_its_name(tmp_path, arguments):
+    model = built("test_vit", arguments=arguments)
+    folder = save_network(model, tmp_path, Preparation((160, 160)), list("abcde"))
+    with pytest.raises(ValueError, match=f"needs --model.name local-dir:{folder} --model.pretrained true"):
+        built("test_vit", start_from=str(folder), arguments=arguments)
+    again = built(f"local-dir:{folder}", pretrained=True, arguments=arguments)
+    assert type(again) is type(model)
+    assert same(again, model)
+
+
 @both
 def test_another_number_of_classes_has_a_new_head(ordinary, name):
     model, folder = ordinary

@@ -227,6 +227,8 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, flows):
         run_here(tmp_path, data__limit=40)
     with pytest.raises(ValueError, match="another --output, or --resume auto"):
         run_here(tmp_path, resume="never")
+    with pytest.raises(ValueError, match="is at step 2: needs max_steps of that at least"):
+        run_here(tmp_path, max_steps=1)
     # nothing that is learned depends on these
     assert run_here(tmp_path, data__workers=1, evaluate__batch_size=4, max_steps=3) == 0
 

@@ -205,6 +205,9 @@ def find_snapshot(
                 f"no checkpoint in {checkpoints.path} is whole ({damaged[0]}): move them away to start anew"
             )
         return None, []
+    if config.max_steps and snapshot.step > config.max_steps:
+        at_least = "needs max_steps of that at least, or another --output"
+        raise ValueError(f"{config.output} is at step {snapshot.step}: {at_least}")
     changes = differences(snapshot.config, config.to_dict())
     sizes = {what: (before, data[what]) for what, before in snapshot.data.items() if what in data}  # of this task
     changes += [f"data: {before} {what} before, now {now}" for what, (before, now) in sizes.items() if before != now]

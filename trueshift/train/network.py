@@ -28,13 +28,16 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
     asked, given = config.model, backbone_arguments(config)
     model: Any
     if asked.start_from:
+        if _is_timms(asked.name):
+            instead = f"--model.name local-dir:{asked.start_from} --model.pretrained true"
+            raise ValueError(f"{asked.name} of timm's: model.start_from is for networks of ours; needs {instead}")
         model = _started(asked.name, Path(asked.start_from), given)
         if model.num_classes != num_classes:
             model.reset_classifier(num_classes)
     elif is_ours(asked.name):
         model = create_model(asked.name, asked.pretrained, num_classes=num_classes, **given)
     else:
-        if ":" not in asked.name and not _is_timms(asked.name):
+        if not _is_timms(asked.name):
             resolve_name(asked.name)  # raises with a suggestion
         if given.pop("padding", None) == "circular":
             raise ValueError(f"{asked.name} of timm's cannot be padded circularly: needs --model.padding null")
@@ -51,7 +54,7 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
 
 
 def _is_timms(name: str) -> bool:
-    return timm.is_model(name.partition(".")[0])
+    return not is_ours(name) and (":" in name or timm.is_model(name.partition(".")[0]))
 
 
 def backbone_arguments(config: TrainConfig) -> dict[str, Any]:
@@ -74,9 +77,9 @@ def decoder_arguments(config: TrainConfig, kind: type) -> dict[str, Any]:
 def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
     """UperNet on the network of a configuration; either may start from a folder."""
     asked, decoder = config.model, decoder_arguments(config, UperNetConfig)
+    if _is_timms(asked.name):
+        raise ValueError(f"{asked.name} is timm's own: UperNet needs a network of ours, e.g. a_swin_tiny")
     if not is_ours(asked.name):
-        if _is_timms(asked.name):
-            raise ValueError(f"{asked.name} is timm's own: UperNet needs a network of ours, e.g. a_swin_tiny")
         resolve_name(asked.name)  # raises with a suggestion
     folder = Path(asked.start_from or "")
     if asked.start_from and saving.read_config(saving.fetch(folder, saving.CONFIG))["architecture"] == ARCHITECTURE:
