@@ -1,6 +1,7 @@
 """Random grids while training: as often as set, uniform, reproducible, and nothing of them in evaluation."""
 
 import pytest
+import timm
 import torch
 from model_checks import narrow
 from unchecked import in_own_process
@@ -93,6 +94,8 @@ def test_an_ordinary_network_has_no_grids_to_drop():
     assert ts.revert(one_left).config.grid_drop_rate == 0
     with refused:
         ts.adapt(one_left, criterion="fixed")
+    with refused:  # a ViT has no other place that could choose
+        ts.adapt(timm.create_model("test_vit"), criterion={"tokenize": "fixed"}, grid_drop_rate=0.5)
 
 
 def test_adapt_takes_the_rate_and_a_saved_network_keeps_it(tmp_path):

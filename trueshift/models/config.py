@@ -29,6 +29,7 @@ NAMED: dict[str, Callable[..., Criterion]] = {
 PLACES = ("tokenize", "align", "merge", "pool")
 BORDERS = ("circular", "closed")
 FRAMES = ("stride", "pixel")
+NOTHING_CHOOSES = "grid_drop_rate with a fixed grid: needs a criterion that chooses, e.g. criterion='max_norm'"
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ class SelectionConfig:
             if getattr(self, name) not in (None, *allowed):
                 raise ValueError(f"{name} {getattr(self, name)!r}: needs one of {allowed}")
         if self.grid_drop_rate and not self.adaptive(*PLACES):
-            wanted = "needs a criterion that chooses, e.g. criterion='max_norm'"
-            raise ValueError(f"grid_drop_rate with a fixed grid: {wanted}")
+            raise ValueError(NOTHING_CHOOSES)
         if self.adaptive(*PLACES) and (self.border == "closed" or self.fixed_rows) and not self.anchored:
             what = "circular 'width'" if self.fixed_rows else "border 'closed'"
             raise ValueError(f"{what} without an anchor: needs anchor=True, or the border would not move along")

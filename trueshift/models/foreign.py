@@ -18,7 +18,7 @@ from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.shift import Pair
 from ..utils.wrappers import unwrapped
 from .backbone import Backbone
-from .config import CriterionSpec, SelectionConfig, describe
+from .config import NOTHING_CHOOSES, CriterionSpec, SelectionConfig, describe
 
 # by library; in all of them the image goes to one convolution, the first of the network, and nowhere else
 KEPT = {
@@ -57,6 +57,8 @@ def adapt_foreign(
         circular: ``"width"``: columns alone choose; rows stay as they are.
     """
     choices = SelectionConfig(criterion=criterion, grid_drop_rate=grid_drop_rate)
+    if grid_drop_rate and not choices.adaptive("tokenize"):
+        raise ValueError(NOTHING_CHOOSES)
     copy = deepcopy(model)
     convs = ((name, part) for name, part in copy.named_modules() if isinstance(part, nn.Conv2d | nn.Conv3d))
     name, conv = next(convs, ("", None))
