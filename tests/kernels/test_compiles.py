@@ -1,4 +1,4 @@
-"""Every kernel compiles for an NVIDIA GPU. None is needed: the interpreter accepts what the compiler refuses."""
+"""Every kernel compiles for a GPU, and networks with kernels are one graph. Neither needs a GPU or the interpreter."""
 
 import ast
 import json
@@ -81,17 +81,56 @@ with torch.no_grad():
 print(json.dumps(messages))
 """
 
+# A GPU's kernels in a network on the CPU, as far as the graph that a compiler is given; it is not run.
+TRACE = """
+import sys
+import torch, torch.utils._triton
+torch.utils._triton.has_triton = lambda *_: True
+import trueshift as ts
+from trueshift.ops import kernels
+
+kernels.opaque = lambda: torch.compiler.is_compiling() and torch.is_grad_enabled()  # as without the interpreter
+kernels.INTERPRETED = True  # kernels are usable on the CPU
+
+class Traced(Exception):
+    pass
+
+def look(graph, inputs):
+    targets = [str(node.target) for part in graph.modules() if hasattr(part, "graph") for node in part.graph.nodes]
+    print(sum("triton_kernel_wrapper" in target for target in targets))
+    raise Traced
+
+model = ts.create_model(sys.argv[1]).train()
+try:
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.compile(model, backend=look, fullgraph=True)(torch.rand(2, 3, 32, 32))
+except Exception as error:
+    if "Traced" not in f"{type(error)} {error}":
+        raise
+"""
+
+
+def printed(program, *words):
+    """By a process in which Triton does not interpret."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, cwd=FOLDER.parents[2], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
 
 @pytest.fixture(scope="module")
 def messages():
-    """What the compiler says about each kernel, in a process in which Triton does not interpret."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", COMPILE_ALL, *KERNELS]
-    done = subprocess.run(command, cwd=FOLDER.parents[2], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-6000:]
-    return json.loads(done.stdout)
+    """What the compiler says about each kernel."""
+    return json.loads(printed(COMPILE_ALL, *KERNELS))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernel_compiles(kernel, messages):
     assert messages.get(kernel, "was not launched") == []
+
+
+@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
+def test_training_is_one_graph(name):
+    """A break in it, even in a kernel's gradient, leaves the rest of the network to eager code."""
+    assert int(printed(TRACE, name)) > 30

@@ -310,7 +310,7 @@ def launch_forward(
         None if offset is None else offset.contiguous(), prefix, winner, *x.stride(), *lead, eps,
         *x.shape[1:], width, *outputs, *stride, *padding, *kernel,
         circular, offset is not None, count, kind, 0 if prefix is None else prefix.shape[1],
-        not weights, winner is not None, extent, power_of_two(extent), *tile, num_warps=WARPS,
+        len(weights) == 0, winner is not None, extent, power_of_two(extent), *tile, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -327,6 +327,6 @@ def launch_back_to_input(
         *three([grad.contiguous() for grad in grads]), *three([weight.contiguous() for weight in weights]), *three(out),
         None if offset is None else offset.contiguous(), winner,
         *shape[1:], width, *pooled_shape(shape, stride), *stride, *padding, *kernel,
-        circular, offset is not None, count, count // len(out), not weights,
+        circular, offset is not None, count, count // len(out), len(weights) == 0,
         extent, power_of_two(extent), *tile, num_warps=WARPS,
     )  # fmt: skip
