@@ -23,13 +23,9 @@ MODELS = [prefix + family for family in FAMILIES for prefix in PREFIXES]
 SETTINGS = list(product(("cifar10", "cifar100", "imagenet"), SHIFTS))
 MATRIX = [f"{data}/{model}_{shifts}" for data, shifts in SETTINGS for model in MODELS]
 ABLATIONS = {"a_token": "tokenize", "a_wsa": "align", "a_pmerge": "merge"}
-BASE_RATE = "cifar10/a_swin_tiny_mixed_96_base_rate"
-SWIN_S_OWN_RATES = {"optimizer.lr": 5e-4, "optimizer.lr_batch_size": 0}
-SWIN_S_OWN_RATES |= {"schedule.warmup_lr": 5e-7, "schedule.min_lr": 5e-6}
 READINGS = [f"cifar10/{name}{how}" for name in ("swin_tiny", "a_swin_tiny") for how in ("_mixed", "_mixed_96", "_96")]
 OTHERS = [
     *READINGS,
-    BASE_RATE,
     "cifar10/a_swin_tiny_mixed_random_grids",
     "cifar10/swin_tiny_da_circular",
     *(f"cifar10/cvt_13_adapted_{epochs}_epochs" for epochs in (10, 20)),
@@ -92,7 +88,6 @@ DIFFERENT = [  # a recipe, the one that it is like, and the values that differ
         for name in READINGS
         for mixed in [{"augment.mixup": 0.8, "augment.cutmix": 1.0} if "_mixed" in name else {}]
     ),
-    (BASE_RATE, "cifar10/a_swin_tiny_mixed_96", SWIN_S_OWN_RATES),
     *(
         (f"{SHIP}{model}_distilled", f"{SHIP}{like}", {"distill.teacher": f"runs/{SHIP}{teacher}/final"})
         for model, teacher in DISTILLED.items()
