@@ -23,7 +23,10 @@ MODELS = [prefix + family for family in FAMILIES for prefix in PREFIXES]
 SETTINGS = list(product(("cifar10", "cifar100", "imagenet"), SHIFTS))
 MATRIX = [f"{data}/{model}_{shifts}" for data, shifts in SETTINGS for model in MODELS]
 ABLATIONS = {"a_token": "tokenize", "a_wsa": "align", "a_pmerge": "merge"}
-READINGS = [f"cifar10/{name}{how}" for name in ("swin_tiny", "a_swin_tiny") for how in ("_mixed", "_mixed_96", "_96")]
+MIXED = {"augment.mixup": 0.8, "augment.cutmix": 1.0}
+AUGMENTED = MIXED | {"augment.auto_augment": "rand-m9-mstd0.5-inc1", "augment.erasing": 0.25}
+HOW = {"_mixed": MIXED, "_mixed_96": MIXED, "_96": {}, "_augmented": AUGMENTED}  # the paper's recipe may be read
+READINGS = {f"cifar10/{name}{how}": changes for name in ("swin_tiny", "a_swin_tiny") for how, changes in HOW.items()}
 OTHERS = [
     *READINGS,
     "cifar10/a_swin_tiny_mixed_random_grids",
@@ -84,9 +87,8 @@ def plain(name):
 
 DIFFERENT = [  # a recipe, the one that it is like, and the values that differ
     *(
-        (name, re.sub("_tiny.*", "_tiny_circular", name), {"batch_size": 96 if name.endswith("_96") else 256} | mixed)
-        for name in READINGS
-        for mixed in [{"augment.mixup": 0.8, "augment.cutmix": 1.0} if "_mixed" in name else {}]
+        (name, re.sub("_tiny.*", "_tiny_circular", name), {"batch_size": 96 if name.endswith("_96") else 256} | changes)
+        for name, changes in READINGS.items()
     ),
     *(
         (f"{SHIP}{model}_distilled", f"{SHIP}{like}", {"distill.teacher": f"runs/{SHIP}{teacher}/final"})
