@@ -259,6 +259,7 @@ TOO_LOW = [
         ({"model.arguments": {"img_size": 64}}, "model.arguments.img_size: needs data.img_size instead"),
         ({"model.arguments": {"num_classes": 3}}, "model.arguments.num_classes follows from the task and its data"),
         ({"model.arguments": {"features_only": True}}, "model.arguments.features_only follows from the task"),
+        ({"model.arguments": {"global_pool": ""}}, "model.arguments.global_pool '': needs e.g. avg"),
         # epochs
         ({"schedule.epochs": 5, "schedule.warmup_epochs": 6.0}, "do not fit into 5 epochs"),
         ({"schedule.epochs": 5, "schedule.warmup_epochs": 3.0, "schedule.cooldown_epochs": 3}, "do not fit"),

@@ -357,6 +357,7 @@ class TrainConfig:
         yield self.task != "segmentation" and self.segmentation != SegmentationConfig(), f"segmentation {masks}"
         if self.task == "classification":
             yield kind in WITH_MASKS, f"data.kind {kind} {masks}"
+            yield self.model.arguments.get("global_pool") == "", "model.arguments.global_pool '': needs e.g. avg"
             return
         here = {"segmentation": "--segmentation.augment", "fields": "--fields.random_rolls"}[self.task]
         yield self.augment != AugmentConfig(), f"augment is for classification: needs {here} here"
