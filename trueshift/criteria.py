@@ -36,7 +36,7 @@ class Candidates(ABC):
     Args:
         content: the values as given, ``[B, H, W, C]``: what a grid is a grid of, and what breaks ties.
         stride: s, for rows and for columns.
-        grid: on which the content stands. If it is anchored, the content is the same whatever the shift, so scores need
+        grid: on which the content lies. If it is anchored, the content is the same whatever the shift, so scores need
             not be exact, and the first of those that tie is always the same. If it has fixed rows, only grids that
             start in the first row are to choose from.
 
@@ -99,7 +99,7 @@ class Candidates(ABC):
         return ()
 
     def first(self) -> Int64[Tensor, "B 2"]:
-        """Where the content starts: the first pixel behind the border of a photograph, in a frame the first of all."""
+        """Where the content starts: the first pixel after the border of a photograph, in a frame the first of all."""
         if self._first is None:
             self._first = torch.zeros_like(self.grid.origin) if self.anchored else self.find_first((1, 1))
         return self._first
@@ -286,7 +286,7 @@ class Spot(Criterion):
 
     @staticmethod
     def start_at(candidates: Candidates, spot: Int64[Tensor, "B 2"]) -> Choice:
-        """The grid on which a patch starts at this place, from its first one behind the border on."""
+        """The grid on which a patch starts at this place, from its first one after the border on."""
         first, grid = candidates.first(), candidates.grid
         offset = first + modulo(spot - first, candidates.phases)
         return Choice(offset, spot=grid.advance(spot).origin)

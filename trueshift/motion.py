@@ -1,4 +1,4 @@
-r"""Any image model behind a crop that its content chooses: the answer stays while the camera moves.
+r"""Any image model on a crop that the content chooses: the answer stays while the camera moves.
 
 A camera that moves loses content on one side and gains some on the other. What both views share is still there, so let
 the content of a crop, and nothing else, say how good that crop is, and show the model the best one.

@@ -61,7 +61,7 @@ def _split_folder(path: Path, train: Path, wanted: Path) -> ImageFolder:
     source = ImageFolder(wanted)
     source.title = f"{path.resolve().name} {source.title}"
     if wanted != train and source.classes:
-        # classes are numbered by folder: without one of them, those behind it would have other numbers
+        # classes are numbered by folder: without one of them, those after it would have other numbers
         inside = (folder for folder in train.iterdir() if folder.is_dir() and not folder.name.startswith("."))
         trained = sorted(folder.name for folder in inside if _holds_images(folder))
         if trained and trained != source.classes:

@@ -17,7 +17,7 @@ from .subset import spread
 
 AXES = "[trajectory, time, channel, row, column]"
 _BY_XARRAY = (".zarr", ".nc", ".nc4", ".netcdf")
-_NAMED = {-3: "time|date|step|^t$", -2: "^[nr]?lat", -1: "^[nr]?lon"}  # what stands there, where names say so
+_NAMED = {-3: "time|date|step|^t$", -2: "^[nr]?lat", -1: "^[nr]?lon"}  # what each axis is, where names say so
 _TIMES = 64  # that are in memory together for statistics: a climate is one long trajectory
 ENDINGS = (".npy", ".npz", *_BY_XARRAY)
 _DAMAGES = (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile)

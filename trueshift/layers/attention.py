@@ -83,7 +83,7 @@ class AlignWindows(nn.Module):
 
     Tokens after a norm are scored as they were before it: a norm makes their energies equal.
 
-    Behind an anchor windows need not divide the grid: they are then masked at its border, and the last are cut off.
+    After an anchor, windows need not divide the grid: they are then masked at its border, and the last are cut off.
 
     Args:
         window_size: W, of the attention that follows.

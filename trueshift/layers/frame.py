@@ -7,7 +7,7 @@ around the seam before that line, four lines and three columns in all colours, t
 
 sums :math:`g` over the line, takes the sums as multiples of their mean over all lines, and mixes those of five lines in
 one hidden layer. Pixels (8 bits), weights and all that is added up are integers, so every line gets the same score
-wherever it stands, bit for bit.
+wherever it is, bit for bit.
 
 It was trained on photographs of 32 to 256 pixels (``docs/exactness.md`` has how often it is right).
 """

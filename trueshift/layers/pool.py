@@ -41,7 +41,7 @@ class PoolCandidates(Candidates):
         return torch.cat(self._pooled_everywhere(), 3)
 
     def position_energy(self) -> Float[Tensor, "parts B H W"]:
-        """Squares of the features at each position, behind an anchor of each map."""
+        """Squares of the features at each position, of each map after an anchor."""
         energy = self.fused_energy() if self.anchored else super().position_energy()
         if energy is not None:
             return energy
@@ -99,7 +99,7 @@ def pool_sequences(
 
     Args:
         convs: depthwise ones without bias, one for each map.
-        grid: on which the maps stand.
+        grid: on which the maps lie.
         norms: what each pooled map passes, after the choice: a BatchNorm of channels or a LayerNorm of each head's.
         prefix: tokens to put in front of each sequence.
 

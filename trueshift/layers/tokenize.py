@@ -88,7 +88,7 @@ class PatchLayer(nn.Module):
 
     def scored_as_merged(self) -> bool:
         """Whether patches projected at every position are what the layer makes of them, wherever patches start."""
-        return self.pad_mode == "circular"  # zeros stand around the chosen frame
+        return self.pad_mode == "circular"  # zeros surround the chosen frame
 
     def choose(self, tokens: Any) -> Choice:
         """Where the new grid starts, in tokens."""
@@ -304,10 +304,10 @@ class AdaptiveTokenize(PatchLayer):
         return mean_of_each(network(image.repeat_interleave(grids, 0), *args, start=start, **kwargs), grids)
 
     def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
-        """The first token of the chosen grid behind the image's wrap seam, usually the photograph's own corner.
+        """The first token of the chosen grid after the image's wrap seam, usually the photograph's own corner.
 
         Where the border is closed the frame matters, so the seam is looked for with more care; in training it is the
-        image's own. A grid that nothing chooses starts at the very seam.
+        image's own. A grid that nothing chooses starts at the seam itself.
         """
         stride = candidates.phases if self.criterion.adaptive else (1, 1)
         return candidates.find_first(stride, offset)

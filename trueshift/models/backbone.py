@@ -1,4 +1,4 @@
-"""What the four backbones share: timm's interface, and features that know where they stand."""
+"""What the four backbones share: timm's interface, and features that know where they lie."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -58,8 +58,8 @@ class Backbone(HubModel):
 
     ``features(x)`` gives the tokens of every stage and where they lie. The rest is timm's interface:
     ``forward_features`` stays in the network's own frame, in which a shift of the image changes nothing;
-    ``forward_intermediates`` and ``features_only`` bring maps back to the frame of the image. Behind another library's
-    decoder the law ends; :func:`~trueshift.canonicalize` around the whole network restores it.
+    ``forward_intermediates`` and ``features_only`` bring maps back to the frame of the image. The law ends at another
+    library's decoder; :func:`~trueshift.canonicalize` around the whole network restores it.
     """
 
     Config: ClassVar[type[BackboneConfig]]
@@ -92,7 +92,7 @@ class Backbone(HubModel):
     def _make_head(
         self, dims: Sequence[int], strides: Sequence[int], pool: str, has_prefix: bool = False, norm_eps: float = 1e-5
     ) -> None:
-        """The last norm and the classifier behind stages of these channels and pixels between tokens; all weights."""
+        """The last norm and the classifier after stages of these channels and pixels between tokens; all weights."""
         self.num_features = self.head_hidden_size = dims[-1]
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps)
         self.head = Head(dims[-1], self.num_classes, pool, self.drop_rate, has_prefix)
@@ -279,7 +279,7 @@ class Backbone(HubModel):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Remove the stages behind the last requested one."""
+        """Remove the stages after the last requested one."""
         take, last = feature_take_indices(len(self.stage_list), indices)  # type: ignore[arg-type]
         setattr(self, self.stages_name, self.stage_list[: last + 1])
         if prune_norm:
@@ -343,5 +343,5 @@ def in_image_frame(tokens: Tokens) -> Tokens:
 
 
 def on_fixed_grid(tokens: Tokens) -> Tokens:
-    """Interpolate to where the tokens of an ordinary network stand."""
+    """Interpolate to where the tokens of an ordinary network lie."""
     return resample(tokens, replace(tokens.grid, origin=torch.zeros_like(tokens.grid.origin), anchored=False))

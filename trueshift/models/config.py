@@ -201,7 +201,7 @@ class BackboneConfig(SelectionConfig):
         img_size: for which the network is made; other sizes that fit are accepted too.
         global_pool: ``"avg"``, ``"token"`` where there is a class token, or ``""`` for none.
         feature_frame: of the maps from ``forward_intermediates`` and ``features_only``: rolled back by whole tokens
-            (``"stride"``), or resampled to where an ordinary network's tokens stand (``"pixel"``).
+            (``"stride"``), or resampled to where an ordinary network's tokens lie (``"pixel"``).
         grids: over how many grids of patches logits are averaged in evaluation: the chosen one and others at fixed
             distances from it, in one batch of as many passes. Needs a tokenizer that chooses.
     """

@@ -91,8 +91,8 @@ class ConvProjection(nn.Module):
 class CvtAttention(nn.Module):
     """Attention over all tokens, with queries, keys and values made by convolutions.
 
-    Keys and values stand on one coarser grid, chosen by content. There are no positions, so where they stand is of no
-    further interest, and a class token stays out of convolutions and of the choice.
+    Keys and values lie on one coarser grid, chosen by content. There are no positions, so where they lie no longer
+    matters, and a class token takes no part in convolutions or the choice.
 
     Shift law: the output moves with the tokens.
     """

@@ -147,7 +147,7 @@ def from_pretrained(source: str | Path, **changes: Any) -> HubModel:
 
 
 def saved_cfg(config: Mapping[str, Any], num_classes: int) -> dict[str, Any]:
-    """The ``pretrained_cfg`` of a configuration, with the class names that stand beside it, as timm reads it."""
+    """The ``pretrained_cfg`` of a configuration, with the class names beside it, as timm reads it."""
     names = {key: config[key] for key in ("label_names", "label_descriptions") if config.get(key)}
     return {**config.get("pretrained_cfg", {}), **names, "num_classes": num_classes}
 

@@ -34,7 +34,7 @@ class PoolingAttention(nn.Module):
     """Attention over all tokens, with pooled queries, keys and values, and relative positions.
 
     Keys and values take one phase, queries their own; distances are between absolute positions, so that both phases
-    are in them. Choices are made before the norms, behind which all tokens have the same energy.
+    are in them. Choices are made before the norms, after which all tokens have the same energy.
 
     Shift law: the output moves with the tokens, on the grid of the queries.
     """
@@ -131,7 +131,7 @@ def _advance(grid: TokenGrid, choice: Choice | None, stride: Pair) -> TokenGrid:
 
 
 class MvitV2Block(nn.Module):
-    """Attention and a perceptron, each behind a norm and around a skip; the skip is pooled where the queries are."""
+    """Attention and a perceptron, each after a norm and with a skip; the skip is pooled where the queries are."""
 
     def __init__(self, shape: BlockShape, config: MvitV2Config, drop_path: float) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class MvitV2Block(nn.Module):
     def forward(self, tokens: Tokens) -> Tokens:
         """Mix tokens, then channels."""
         normed = _each(self.norm1, tokens)
-        # a skip that is projected starts behind the norm, any other before it, as in the original
+        # a skip that is projected starts after the norm, any other before it, as in the original
         skip = tokens if self.shortcut_proj_attn is None else _each(self.shortcut_proj_attn, normed)
         mixed, choice = self.attn(normed)
         skipped = skip.values if choice is None else max_pool(skip.values, choice, self.stride_q, self.pad_mode)

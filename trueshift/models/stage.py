@@ -17,7 +17,7 @@ from ..ops.geometry.grid import Tokens
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a nonlinearity between and dropout behind both, on each token, under timm's names.
+    """Two linear layers with a nonlinearity between and dropout after both, on each token, under timm's names.
 
     Shift law: the output moves with the tokens.
     """
@@ -46,7 +46,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a norm and around a skip."""
+    """Attention and a perceptron, each after a norm and with a skip."""
 
     def __init__(self, dim: int, attn: nn.Module, mlp: Mlp, drop_path: float) -> None:
         super().__init__()

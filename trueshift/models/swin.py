@@ -92,7 +92,7 @@ class SwinConfig(BackboneConfig):
     def check_windows(self) -> None:
         """Refuse a size of images on which windows would be cut through, and name the nearest on which none is.
 
-        Behind an anchor windows may be cut off at the border.
+        After an anchor, windows may be cut off at the border.
         """
         coarsest = self.steps()[-1]
         if self.anchored:
@@ -107,7 +107,7 @@ class SwinConfig(BackboneConfig):
             near = [next((at for at in sizes if self._has_whole_windows(axis, at)), None) for sizes in (below, above)]
             raise ValueError(
                 f"{name} {length}: needs whole windows of {self._windows_along(axis, length)} tokens, stage by stage, "
-                f"e.g. {' or '.join(str(at) for at in near if at)}; or anchor=True, behind which windows may be cut off"
+                f"e.g. {' or '.join(str(at) for at in near if at)}; or anchor=True, after which windows may be cut off"
             )
 
     def _has_whole_windows(self, axis: int, length: int) -> bool:
@@ -274,7 +274,7 @@ class SwinV2Config(SwinConfig):
 
 
 class SwinV2Block(Block):
-    """With the norms behind attention and perceptron, inside the skip."""
+    """With the norms after attention and perceptron, inside the skip."""
 
     def __init__(self, dim: int, attn: nn.Module, mlp: Mlp, drop_path: float) -> None:
         super().__init__(dim, attn, mlp, drop_path)

@@ -75,7 +75,7 @@ def _print_table(console: Console, title: str, heads: list[str], rows: list[Any]
 
 
 def _above(value: str, small: str) -> str:
-    """A cell of a table, with what stands below in small print."""
+    """A cell of a table, with a second line in small print."""
     return f"{value}\n[dim]{small}[/]" if small else value
 
 

@@ -27,7 +27,7 @@ class AdaptedEncoder(nn.Module):
     Args:
         model: an adapted ``SwinModel`` or ``Swinv2Model``, which becomes part of this and loses its last norm.
         in_chans: that the dense network is to have.
-        padding: of convolutions behind it.
+        padding: of convolutions after it.
     """
 
     def __init__(self, model: nn.Module, in_chans: int, padding: str | None = None) -> None:
@@ -98,7 +98,7 @@ class AdaptedEncoder(nn.Module):
         return pair(self.feature_info[-1]["reduction"])
 
     def features(self, x: Float[Tensor, "B C H W"]) -> tuple[Tokens, ...]:
-        """The tokens of every stage before they are merged, and where they stand.
+        """The tokens of every stage before they are merged, and where they lie.
 
         Shift law: in evaluation the values do not change when the image moves, bit for bit; the grids move along.
         """

@@ -166,7 +166,7 @@ def _windows(source: Any) -> dict[str, Any]:
 
 
 def _check_head(activation: str, upsampling: float) -> None:
-    """Refuse what ours does not do behind its classifier."""
+    """Refuse what ours does not do after its classifier."""
     if activation or upsampling != 4:
         found = f"this UPerNet has activation={activation or None} and upsampling={upsampling:g}"
         raise ValueError(f"{found}: needs activation=None and upsampling=4, since ours gives logits for every pixel")

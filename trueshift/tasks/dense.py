@@ -16,13 +16,13 @@ from ..utils.async_copy import AsyncCopy
 
 
 class DenseModel(HubModel):
-    """A backbone, ``encoder``, and parts behind it that know nothing of its layers."""
+    """A backbone, ``encoder``, and parts after it that do not depend on its layers."""
 
     architecture_name: ClassVar[str]  # in config.json
     count: ClassVar[str]  # its argument that must be given beside the backbone
-    config: Any  # of the parts behind the backbone
+    config: Any  # of the parts after the backbone
     encoder: Any  # a Backbone, or what gives features as one does
-    framed: bool  # its maps stand in a frame that the content chooses
+    framed: bool  # its maps lie in a frame that the content chooses
 
     @property
     def size_multiple(self) -> Pair:
@@ -56,11 +56,11 @@ class DenseModel(HubModel):
         return self.encoder.config.shift_law.replace("stay the same", "move along")
 
     def own_arguments(self) -> dict[str, Any]:
-        """How the parts behind the backbone were made, to make the same again."""
+        """How the parts after the backbone were made, to make the same again."""
         return {key: value for key, value in asdict(self.config).items() if key != self.count}
 
     def hub_config(self) -> dict[str, Any]:
-        """Arguments of the backbone and of what is behind it."""
+        """Arguments of the backbone and of what follows it."""
         arguments, of_classifier = self.encoder.changed_arguments(), ("num_classes", "global_pool", "drop_rate")
         return {
             "architecture": self.architecture_name,
@@ -92,7 +92,7 @@ class DenseModel(HubModel):
 
 
 def own_config(kind: type, count: int, arguments: dict[str, Any]) -> Any:
-    """The configuration of the parts behind a backbone, with its fields taken out of all arguments."""
+    """The configuration of the parts after a backbone, with its fields taken out of all arguments."""
     own = {field.name for field in fields(kind)} & arguments.keys()
     return kind(count, **{key: arguments.pop(key) for key in own})
 

@@ -88,17 +88,17 @@ class ConvBlock(nn.Module):
 class FieldDecoder(nn.Module):
     """From the tokens of all stages to a value for each pixel, from coarse to fine with skip connections.
 
-    On each grid tokens are split into those they were merged from, which the recorded grids tell, and fused with the
+    On each grid tokens are split into those they were merged from, as the recorded grids say, and fused with the
     encoder's.
 
-    Shift law, on circles: the values do not change when the field moves, bit for bit behind an anchored backbone; they
+    Shift law, on circles: the values do not change when the field moves, bit for bit after an anchored backbone; they
     start at the origin of the coarsest grid, which moves with it.
 
     Args:
         dims: channels of the stages, from fine to coarse.
         strides: pixels from one token to the next, by stage.
         padding_mode: of convolutions, ``"circular"`` or ``"zeros"``.
-        moving: whether grids stand elsewhere than at the first pixel.
+        moving: whether grids may start elsewhere than at the first pixel.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class PyramidPooling(nn.Module):
 class UperNetDecoder(nn.Module):
     """From the tokens of all stages to tokens on the finest of their grids.
 
-    Shift law, with ``adaptive``: the values do not change when the image moves, bit for bit behind an anchored
+    Shift law, with ``adaptive``: the values do not change when the image moves, bit for bit after an anchored
     backbone; the grid moves with it.
 
     Args:

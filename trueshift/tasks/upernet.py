@@ -151,7 +151,7 @@ class UperNet(DenseModel):
         return enlarge(maps.contiguous(), grid.image_size, self.decoder.circular, dims=IMAGE_DIMS)
 
     def _in_image_frame(self, maps: Float[Tensor, "B D h w"], grid: TokenGrid) -> Float[Tensor, "B D H W"]:
-        """The same, rolled once, at full resolution, to where the pixels stand."""
+        """The same, rolled once, at full resolution, to where the pixels lie."""
         if not self.framed:
             return self._on_pixels(maps, grid)
         if maps.is_cuda and maps.dtype in _HALF:

@@ -46,14 +46,14 @@ def assert_invariant(module: Module, x: Tensor | Tokens | None = None, **options
     """Assert that the output does not change when the input moves: ``f(S x) == f(x)``.
 
     Arguments as :func:`assert_equivariant`; the output is a tensor with the batch first, or several. The values of
-    Tokens count, wherever they stand.
+    Tokens count, wherever they lie.
     """
     _assert_law(False, module, x, **options)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One tensor of an output, the batch first, whether it moves, and the grid it stands on if it is tokens."""
+    """One tensor of an output, the batch first, whether it moves, and the grid it lies on if it is tokens."""
 
     values: Tensor
     moves: bool
@@ -122,7 +122,7 @@ def _parts(output: Any, extent: Pair | None) -> Iterator[_Part]:
             yield from _parts(part, extent)
     elif isinstance(output, Tokens):
         yield _Part(output.values, False) if extent is None else _Part(place(output), True, output.grid)
-        if extent is not None and output.grid.window is not None:  # place shows where tokens stand, not their windows
+        if extent is not None and output.grid.window is not None:  # place shows where tokens lie, not their windows
             first = torch.zeros_like(output.values[..., :1])
             first[:, :: output.grid.window[0], :: output.grid.window[1]] = 1
             yield _Part(place(Tokens(first, output.grid)), True, output.grid)
@@ -138,7 +138,7 @@ def _dense(output: Tensor, extent: Pair) -> _Part:
     if output.dim() != 4 or tuple(output.shape[2:]) != extent:
         raise AssertionError(
             f"a dense output of shape {tuple(output.shape)} does not lie on the {extent[0]} x {extent[1]} pixels "
-            "of the input, so its shift is not defined; return Tokens, which say where they stand"
+            "of the input, so its shift is not defined; return Tokens, which say where they lie"
         )
     return _Part(output.permute(0, 2, 3, 1), True)
 

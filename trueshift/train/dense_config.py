@@ -48,7 +48,7 @@ class FieldsConfig:
     """Settings of fields alone.
 
     Args:
-        random_rolls: roll each state and the next one by a random offset: how a network whose windows stand at fixed
+        random_rolls: roll each state and the next one by a random offset: how a network whose windows lie at fixed
             places learns that the world is round; width rolls columns alone, for maps of the globe.
         decoder: arguments of FieldNet, such as residual or decoder_depth.
     """

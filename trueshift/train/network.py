@@ -66,7 +66,7 @@ def backbone_arguments(config: TrainConfig) -> dict[str, Any]:
 
 
 def decoder_arguments(config: TrainConfig, kind: type) -> dict[str, Any]:
-    """Arguments of what is behind the backbone of a dense network; its first is not the user's."""
+    """Arguments of what follows the backbone of a dense network; the first is not the user's."""
     given: dict[str, Any] = getattr(config, config.task).decoder
     _, *known = (field.name for field in fields(kind))
     if unknown := sorted(given.keys() - set(known)):

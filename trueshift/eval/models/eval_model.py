@@ -198,7 +198,7 @@ def canonical_twin(model: EvalModel, options: EvalOptions | None = None) -> Eval
 
 
 def steady_twin(model: EvalModel, options: EvalOptions | None = None) -> EvalModel:
-    """The same network behind a crop that its content chooses, of all that ``crop_pct`` would cut away.
+    """The same network on a crop that its content chooses, of all that ``crop_pct`` would cut away.
 
     Where it cuts nothing away, images are enlarged by a quarter.
     """

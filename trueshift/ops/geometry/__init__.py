@@ -1,1 +1,1 @@
-"""Where tokens stand: shifts, grids, windows, resampling, relative positions."""
+"""Where tokens lie: shifts, grids, windows, resampling, relative positions."""

@@ -49,7 +49,7 @@ def _moved(*arguments: Any) -> Tensor:
 def move_blocks(
     x: Shaped[Tensor, "N C"], start: Int[Tensor, "B 2"], size: Pair, block: Pair, column_first: bool, join: bool
 ) -> Shaped[Tensor, "N C"]:
-    """The tokens of all images into blocks, or back to where they stood."""
+    """Move the tokens of all images into blocks, or back."""
     order = _places_in_blocks if join else _places_in_image
     return x.index_select(0, order(size, block, start, column_first).flatten())
 
@@ -60,7 +60,7 @@ def _numbers(start: Tensor, size: Pair) -> Int64[Tensor, "B 1 1"]:
 
 
 def _places_in_image(size: Pair, block: Pair, start: Tensor, column_first: bool) -> Int64[Tensor, "B *blocks"]:
-    """Where each token of each block stands in its image."""
+    """Where each token of each block is in its image."""
     row, column = (
         (start[:, axis, None] + torch.arange(length, device=start.device)) % length for axis, length in enumerate(size)
     )
@@ -70,7 +70,7 @@ def _places_in_image(size: Pair, block: Pair, start: Tensor, column_first: bool)
 
 
 def _places_in_blocks(size: Pair, block: Pair, start: Tensor, column_first: bool) -> Int64[Tensor, "B H W"]:
-    """Where each token of an image stands in the blocks: the inverse."""
+    """Where each token of an image is in the blocks: the inverse."""
     row, column = (
         (torch.arange(length, device=start.device) - start[:, axis, None]) % length for axis, length in enumerate(size)
     )

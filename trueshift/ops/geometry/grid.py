@@ -1,4 +1,4 @@
-"""Where tokens stand: a feature map together with its place in the image.
+"""Where tokens lie: a feature map together with its place in the image.
 
     token (i, j) of a feature map sits at input pixel  (origin + stride * (i, j)) mod (H, W)
 
@@ -85,7 +85,7 @@ class Tokens:
 
     Attributes:
         prefix: tokens without a position, such as a class token.
-        before_norm: the values before the norm they just passed, where there was one. Behind it all tokens have about
+        before_norm: the values before the norm they just passed, where there was one. After it, all tokens have about
             the same energy, so a choice by energy looks at these.
 
     >>> tokens = trueshift.create_model("a_swin_mini").eval().features(torch.rand(1, 3, 32, 32))[0]
@@ -112,7 +112,7 @@ class Tokens:
 
     @classmethod
     def of_image(cls, x: Float[Tensor, "B C H W"], fixed_rows: bool = False) -> "Tokens":
-        """Every pixel a token, standing where it stands."""
+        """One token for each pixel, in its place."""
         return cls(x.permute(0, 2, 3, 1), TokenGrid.of_image(x, fixed_rows))
 
 
@@ -145,9 +145,9 @@ def displacements(grids: int, stride: Pair, device: torch.device | None = None) 
 
 
 def mean_of_each(output: Any, count: int) -> Any:
-    """The mean of so many outputs for each image, which stand side by side in a batch.
+    """The mean of ``count`` outputs for each image, side by side in a batch.
 
-    What is no tensor, or a number that stands for the whole batch, such as a loss, stays as it is.
+    What is not a tensor, or one number for the whole batch, such as a loss, stays as it is.
     """
 
     def mean(part: Any) -> Any:

@@ -3,7 +3,7 @@ r"""Distances on the circle between the tokens of two grids, for relative positi
 .. math:: E^{(\text{adapt})}[i, j] = B^{(\text{adapt})}\big[(p^{(Q)}_i - p^{(K)}_j) \bmod M\big]
 
 The positions are absolute, so the phases of both grids are in the distance: keys that were pooled at another phase than
-the queries stand elsewhere.
+the queries lie elsewhere.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def positions(grid: TokenGrid, axis: int) -> Int64[Tensor, "B n"]:
 
 
 def circular_distance(query: TokenGrid, key: TokenGrid, axis: int, unit: int = 1) -> Int64[Tensor, "B q k"]:
-    """How far, going around, each query stands after each key: ``0 .. size / unit - 1``.
+    """How far, going around, each query is after each key: ``0 .. size / unit - 1``.
 
     Shift law: unchanged if both grids move with the image.
 
@@ -114,7 +114,7 @@ def resize_circular_table(table: Float[Tensor, "rows C"], rows: int) -> Float[Te
 def circular_from_linear(table: Float[Tensor, "rows C"], key_step: int) -> Float[Tensor, "steps C"]:
     """The table of the circle that says at every distance what :func:`shortest_rows` reads of a linear one.
 
-    Keys stand ``key_step`` steps of the table apart.
+    Keys are ``key_step`` steps of the table apart.
     """
     steps = (table.shape[0] + 1) // 2
     distance = torch.arange(steps, device=table.device)
@@ -143,7 +143,7 @@ def position_bias(
     Args:
         tables: what is asked, for each distance in rows and in columns.
         rows: :func:`circular_rows`, :func:`shortest_rows` or :func:`linear_rows`.
-        together: both grids stand to each other as they do in the first image, in every image.
+        together: in every image, both grids have the same relative position as in the first.
     """
     # of every distance: one large product, instead of a small one for each row and column of queries
     return gather_bias(F.linear(queries, torch.cat(tables)), tables[0].shape[0], grid, key_grid, rows, together)

@@ -50,7 +50,7 @@ def resample(tokens: Tokens, onto: TokenGrid, mode: str = "bilinear") -> Tokens:
 
 
 def start_at(tokens: Tokens, origin: Int[Tensor, "B 2"]) -> Tokens:
-    """The same tokens on the same grid, rolled so that the first one stands at ``origin``, one of the grid's own.
+    """The same tokens on the same grid, rolled so that the first one is at ``origin``, one of the grid's own.
 
     Shift law: if the origin moves with the image, the values are the same whatever the shift.
     """

@@ -2,7 +2,7 @@ r"""Circular shifts of a batch, each image by its own offset. This file alone kn
 
 .. math:: (S^m x)[n] = x[(n + m) \bmod N]
 
-A positive offset moves the *frame* down and right, and so the content up and left: what stood at ``offset`` is
+A positive offset moves the *frame* down and right, and so the content up and left: what was at ``offset`` is
 found at 0 afterwards. A token grid whose origin is ``m`` reads :math:`S^m x` from its first pixel on.
 """
 
@@ -237,7 +237,7 @@ def pad_by_index(x: Tensor, rows: Pair, columns: Pair, start: Tensor | None) -> 
 
 
 class _CircularFold(Moved):
-    """The transpose of padding: what stands in the border is added to where it came from."""
+    """The transpose of padding: what is in the border is added to where it came from."""
 
     @staticmethod
     def forward(padded: Tensor, start: None, rows: Pair, columns: Pair) -> Tensor:

@@ -41,12 +41,12 @@ def pad_to_windows(x: Shaped[Tensor, "B H W C"], window: Pair) -> Shaped[Tensor,
 def border_mask(size: Pair, window: Pair, begin: Int64[Tensor, "B 2"]) -> Bool[Tensor, "B windows length length"]:
     """Pairs of tokens in one window that met only across the border, where windows are cut from ``begin`` on.
 
-    Swin forbids these to see each other. The border is a fixed place, so this is for the ordinary network, or behind an
+    Swin forbids these to see each other. The border is a fixed place, so this is for the ordinary network, or after an
     anchor. Where windows do not divide the grid, it is padded below and to the right, and nothing sees the padding.
     """
 
     def part(axis: int, whole: int) -> Int64[Tensor, "B whole"]:
-        """0 before the border, 1 behind it, 2 in the padding."""
+        """0 before the border, 1 after it, 2 in the padding."""
         at = begin[:, axis, None] + torch.arange(whole, device=begin.device)
         return torch.where(at % whole < size[axis], (at >= whole).to(torch.int64), 2)
 

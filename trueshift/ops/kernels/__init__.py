@@ -1,4 +1,4 @@
-"""Fused Triton kernels, each behind the op that it speeds up, with that op's plain code as its reference.
+"""Fused Triton kernels, each for the op that it speeds up, with that op's plain code as its reference.
 
 An op declares its kernel by :func:`kernel_for`; it has the op's name and arguments, in the file of the op's name.
 Kernels run on a GPU with Triton. ``TRUESHIFT_KERNELS=0`` in the environment, or :func:`switched`, turns them off. With

@@ -16,7 +16,7 @@ def _move(
     DOWN: tl.constexpr, RIGHT: tl.constexpr, COLUMN_FIRST: tl.constexpr, JOIN: tl.constexpr,
     R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Rows are numbered as they stand in blocks; ``JOIN`` puts them back to where they stood in the image."""
+    """Rows are numbered in the order of blocks; ``JOIN`` puts them back to their places in the image."""
     row, c = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1) * C + tl.arange(0, C)
     exists = row < rows
     image = row // (height * width)
@@ -36,7 +36,7 @@ def _move(
 
 @operation("move_blocks", lambda x, start, size, block, column_first, join: torch.empty_like(x))
 def move_blocks(x: Tensor, start: Tensor, size: list[int], block: list[int], column_first: bool, join: bool) -> Tensor:
-    """Rows ``[N, C]`` of all images: from where they stand into blocks that begin at ``start``, or back."""
+    """Move rows ``[N, C]`` of all images into blocks that begin at ``start``, or back."""
     x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
     rows, channels = x.shape
     wide = min(power_of_two(channels), 512)

@@ -1,6 +1,6 @@
 """Choose a grid: which of a few has the largest scores, whether several have, and which of those the content prefers.
 
-For images without a tie, the last question costs one look at a flag. Behind an anchor, scores of positions are added up
+For images without a tie, the last question costs one look at a flag. After an anchor, scores of positions are added up
 and compared in one launch, a program for each image; few and large images are shared by several programs, and another
 launch chooses.
 """

@@ -66,7 +66,7 @@ def cut_patches(
     image: Tensor, start: Tensor | None, kernel: list[int], stride: list[int], padding: list[int], circular: bool,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The pixels of each patch in a row ``[B, h, w, K]``, ordered as a convolution's weights, zeros behind them."""
+    """The pixels of each patch in a row ``[B, h, w, K]``, ordered as a convolution's weights, zeros after them."""
     images, channels, height, width = image.shape
     out = _patches(image, start, kernel, stride, padding, circular, dtype)
     tokens, wide = out.shape[1] * out.shape[2], out.shape[3]

@@ -96,7 +96,7 @@ def depthwise_forward(
     maps: list[Tensor], weights: list[Tensor], norms: list[Tensor], prefix: Tensor | None, offset: Tensor | None,
     stride: list[int], padding: list[int], circular: bool, eps: float, dtype: torch.dtype,
 ) -> list[Tensor]:  # fmt: skip
-    """Sequences of the outputs of all maps, behind those of ``prefix`` if there is one.
+    """Sequences of the outputs of all maps, after those of ``prefix`` if there is one.
 
     Args:
         weights: of each map, ``[D, 1, kh, kw]``; D is the width of a head.

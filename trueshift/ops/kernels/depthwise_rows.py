@@ -2,7 +2,7 @@
 
 A program goes down some rows of a strip of columns. Each row of tokens is read once, its neighbours to both sides from
 the cache, and is added to the three rows of results that it belongs to. Every result is the sum of its nine products in
-the same order, wherever it stands.
+the same order, wherever it is.
 """
 
 from collections.abc import Sequence

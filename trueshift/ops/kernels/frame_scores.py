@@ -104,7 +104,7 @@ def _write_bytes(
 
 @triton.jit
 def _store_around(places, packed, at, tile, length, inside, BEFORE: tl.constexpr, TILE: tl.constexpr):
-    """The first pixels behind the last too, and the last before the first."""
+    """The first pixels after the last too, and the last before the first."""
     tl.store(places, packed, inside)
     if tile == 0:
         tl.store(places + length, packed, inside & (at < BEFORE))
@@ -116,7 +116,7 @@ def _store_around(places, packed, at, tile, length, inside, BEFORE: tl.constexpr
 def _first_layer(
     filters, skipped, DEPTH: tl.constexpr, PADDED: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Its weights for three of the four columns that are seen: those behind the ones that are skipped."""
+    """Its weights for three of the four columns that are seen: those after the skipped ones."""
     depth, tap = tl.arange(0, PADDED), tl.arange(0, 64)
     column, row, channel = tap // 16 - skipped, tap // 4 % 4, tap % 4
     known = (depth < DEPTH)[None, :] & ((column >= 0) & (column < COLUMNS) & (channel < 3))[:, None]

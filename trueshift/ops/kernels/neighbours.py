@@ -66,7 +66,7 @@ def tile_of(tile, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TH: tl.constexpr, T
 
 @triton.jit
 def wrapped(at, SIZE: tl.constexpr, FURTHER: tl.constexpr):
-    """A row or column around the circle, from up to ``FURTHER`` before the first or behind the last of two rounds.
+    """A row or column around the circle, from up to ``FURTHER`` before the first or after the last of two rounds.
 
     By comparisons: of a remainder the compiler knows how small it is, computes with 8 or 16 bits, two at a time, and
     has been seen to lose one of the two.

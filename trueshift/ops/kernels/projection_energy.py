@@ -1,6 +1,6 @@
 """Energy of the patch that starts at every token, after its norm and projection: one product of matrices, not stored.
 
-What a merge compares are sums of these energies. Only behind an anchor, where every shift shows the same tensor: the
+What a merge compares are sums of these energies. Only after an anchor, where every shift shows the same tensor: the
 products are taken in the precision of the network.
 """
 
@@ -202,7 +202,7 @@ def _weights(
 def projection(
     weight: Tensor, bias: Tensor | None, gain: Tensor | None, shift: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The matrix of a projection behind a norm, what it makes of ones, and what it adds.
+    """The matrix of a projection after a norm, what it makes of ones, and what it adds.
 
     Args:
         weight: ``[outputs, rows, columns, channels]``, any view.

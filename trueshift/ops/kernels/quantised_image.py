@@ -6,7 +6,7 @@ plane are dealt to eight lanes, :math:`i = \text{lane} \cdot n + a`, and the lan
 
 .. math:: \text{plane}[a, j, \text{lane}]
 
-so that a neighbour one block to the right stands 8 bytes further on, and one block below a whole row of ``a``: always
+so that a neighbour one block to the right is 8 bytes further on, and one block below a whole row of ``a``: always
 aligned, unlike one byte further. Both directions continue around the image by as many blocks as a kernel reaches.
 
 The same pass adds up the differences between neighbouring rows and columns, for the seam.
@@ -25,7 +25,7 @@ from .launching import blocks_in, launched, power_of_two
 
 LANES = 8
 SPLITS = 2 if INTERPRETED else 16  # parts of an image whose bounds are found by one program each
-SLACK = 1024  # bytes behind the last plane that a kernel may read, and does not use
+SLACK = 1024  # bytes after the last plane that a kernel may read but does not use
 
 
 class Layout:
@@ -41,7 +41,7 @@ class Layout:
 
 
 def ones_at(images: int, channels: int, stride: Sequence[int], layout: Layout) -> int:
-    """Where the planes of the number 1 begin, behind all others."""
+    """Where the planes of the number 1 begin, after all others."""
     return images * channels * stride[0] * stride[1] * 2 * layout.plane
 
 

@@ -22,7 +22,7 @@ ALIGNED = 8  # fused attention reads a bias whose rows start at multiples of thi
 
 @triton.jit
 def _apart(query_origin, key_origin, image, axis: tl.constexpr, SIZE: tl.constexpr, MOVED: tl.constexpr):
-    """How far the first query stands after the first key: 0 .. SIZE - 1 pixels."""
+    """How far the first query is after the first key: 0 .. SIZE - 1 pixels."""
     apart = 0
     if MOVED:
         apart = tl.load(query_origin + image * 2 + axis) - tl.load(key_origin + image * 2 + axis)
@@ -89,7 +89,7 @@ def _backward(
     UH: tl.constexpr, UW: tl.constexpr, HEADS: tl.constexpr, RH: tl.constexpr, R: tl.constexpr,
     MOVED: tl.constexpr, MODE: tl.constexpr, QUERIES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """To each row that a query asked, the gradients of all keys that stand so far from it; no row is met twice."""
+    """Sum gradients over all keys at each distance from a query; no row is written twice."""
     across: tl.constexpr = W // QW
     total: tl.constexpr = (H // QH) * across
     columns: tl.constexpr = W // KW

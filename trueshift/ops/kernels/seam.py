@@ -1,4 +1,4 @@
-"""Kernels: how much each row and column looks like the first of a photograph, and which token stands nearest."""
+"""Kernels: how much each row and column looks like the first of a photograph, and which token is nearest."""
 
 from collections.abc import Sequence
 
@@ -93,7 +93,7 @@ def seam_start(rows: Tensor, columns: Tensor, offset: Tensor, stride: list[int])
 
 @triton.jit
 def _near(scores, start, size, STRIDE: tl.constexpr, TOKENS: tl.constexpr):
-    """For each token, the largest score of its first line and those before; minus infinity behind the last."""
+    """For each token, the largest score of its first line and those before; minus infinity after the last."""
     token = tl.arange(0, TOKENS)
     inside = token < size // STRIDE
     best = tl.full([TOKENS], float("-inf"), tl.float64)

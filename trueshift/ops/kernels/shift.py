@@ -34,7 +34,7 @@ def _pad(
 
 
 def pad_by_index(x: Tensor, rows: Sequence[int], columns: Sequence[int], start: Tensor) -> Tensor:
-    """``x [B, H, W, C]`` from ``start`` on, with so many rows and columns more before and behind."""
+    """``x [B, H, W, C]`` from ``start`` on, with extra rows and columns before and after."""
     images, height, width, channels = x.shape
     out = x.new_empty((images, height + sum(rows), width + sum(columns), channels))
     positions = images * out.shape[1] * out.shape[2]

@@ -1,4 +1,4 @@
-"""Attention within windows in one kernel: tokens are read where they stand, so nothing is rolled or cut.
+"""Attention within windows in one kernel: tokens are read in place, so nothing is rolled or cut.
 
 One program serves one head, a run of windows and a part of their queries. It keeps the position bias; the weights
 between tokens never leave the chip. The gradient computes them again.

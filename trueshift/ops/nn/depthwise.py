@@ -87,7 +87,7 @@ def plain_depthwise(
     offset: Int[Tensor, "B 2"] | None = None,
     mode: str = "circular",
 ) -> list[Float[Tensor, "B h w C"]]:
-    """:func:`depthwise` of each map by torch's own operations; one map for all is shifted and padded once."""
+    """:func:`depthwise` of each map with torch's own operations; one map for all is shifted and padded once."""
     frames = [_framed(x, weights[0], padding, offset, mode) for x in (maps[:1] if same(maps) else maps)]
     if len(frames) < len(maps):
         frames *= len(maps)

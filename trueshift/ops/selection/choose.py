@@ -103,7 +103,7 @@ def choose_by_sum(scores: Float[Tensor, "parts B H W"], stride: Pair) -> Choice:
 
 @kernel_for(lambda norms, window: usable(norms))
 def choose_by_windows(norms: Float[Tensor, "B H W"], window: Pair) -> Choice:
-    """The offset at which windows have the largest sum of squared mean norms: A-WSA's G, behind an anchor.
+    """The offset at which windows have the largest sum of squared mean norms: A-WSA's G, after an anchor.
 
     Along an axis that one window spans all offsets tie; there the tokens' own energy chooses.
     """

@@ -1,9 +1,9 @@
-r"""Arithmetic whose result does not depend on where in the image its terms stand.
+r"""Arithmetic whose result does not depend on where in the image its terms are.
 
 A floating-point sum taken in another order rounds differently, and kernels choose their order by position. A choice
-between nearly equal scores then flips when the image moves. Two facts mend this:
+between nearly equal scores then flips when the image moves. Two facts prevent this:
 
-- An operation on single elements (add, multiply, divide, square root) is rounded correctly wherever the element stands.
+- An operation on single elements (add, multiply, divide, square root) is rounded correctly wherever the element is.
   Only these are used: ``pow`` or ``exp`` may differ between a vector loop and its tail.
 - A sum of integers held in float64 is exact, in any order, while it stays below 2**53. So whatever has to be summed is
   first rounded to integers, in units of a power of two taken from the image's largest value, which does not move.

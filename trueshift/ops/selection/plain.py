@@ -1,6 +1,6 @@
 """The two arithmetics of scores: exact (:mod:`trueshift.ops.selection.exact`), and plain float32.
 
-The plain one is for tensors that are the same whatever the shift, as everything is behind an anchor: there, any
+The plain one is for tensors that are the same whatever the shift, as everything is after an anchor: there, any
 computation that gives the same result for the same input gives the same choice.
 """
 

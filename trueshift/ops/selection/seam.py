@@ -63,7 +63,7 @@ def start_on_seam(
     stride: Pair,
     keys: Keys,
 ) -> Int64[Tensor, "B 2"]:
-    """Where the first token after the seam stands, of the grid that starts at ``offset``.
+    """Where the first token after the seam is, on the grid that starts at ``offset``.
 
     Shift law: the same token of the content, whatever the shift, up to a period of the content itself.
 
