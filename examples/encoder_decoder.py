@@ -1,6 +1,6 @@
 """An encoder-decoder that puts features back where they came from (the paper's second program).
 
-Tokens know where they stand, so unpooling is one function and nothing has to be remembered on the way.
+Tokens know where they are, so unpooling is one function and nothing has to be remembered on the way.
 """
 
 import torch

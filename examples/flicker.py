@@ -1,4 +1,4 @@
-"""A camera pans over a photograph, one pixel a frame: an ordinary network beside the same one behind `steady`.
+"""A camera pans over a photograph, one pixel a frame: an ordinary network beside the same one in `steady`.
 
 Writes an animation and a plot of the answers, and prints how often the answer changes from frame to frame.
 """

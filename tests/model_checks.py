@@ -86,7 +86,7 @@ def column_shifts(images: Tensor, step: int = 1) -> Iterator[Tensor]:
 def broken_pairs(forward: Forward, images: Tensor, shifts: Iterator[Tensor]) -> tuple[list[Broken], int]:
     """Where logits or features change with a shift, or tokens do not move with the image; and how many were checked.
 
-    Behind an anchored tokenizer the values themselves are the same for every shift, and the origins move by it, which
+    After an anchored tokenizer the values themselves are the same for every shift, and the origins move by it, which
     implies ``place(features(S x)) == S place(features(x))``. An image that repeats may be anchored at any period.
     """
     logits, values, origins = forward(images)

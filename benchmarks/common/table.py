@@ -5,7 +5,7 @@ and a cell; and a ``note`` below. Cells and notes are written as f-strings are, 
 the first row and ``rows``. All can use the modules that ``prose.py`` imports, and the table's other keys. Further keys:
 
 - ``like``: a table above it whose keys it takes over; one whose name begins with an underscore is not shown itself;
-- ``by``: rows that differ in this value stand in tables of their own;
+- ``by``: rows that differ in this value are in tables of their own;
 - ``optional``: headings of columns that are left out where nothing was measured.
 """
 

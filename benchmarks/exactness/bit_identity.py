@@ -4,7 +4,7 @@
     python -m benchmarks.exactness.bit_identity mini --shifts all
 
 Hostile images and photographs, the images of a batch moved independently. `layers`: all layers of the tests. `models`
-(the paper's) and `mini` (the small ones): logits, the tokens of every stage and where they stand, with fresh weights
+(the paper's) and `mini` (the small ones): logits, the tokens of every stage and where they are, with fresh weights
 and with all norms perturbed as training does. `segmentation`: whether UperNet's logits move with the image. `sample`:
 trained small models, ordinary and adaptive, under every shift of the 400 real images that come with the package.
 

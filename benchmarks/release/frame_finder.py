@@ -6,7 +6,7 @@
 
 Each file holds ``train`` and ``test``, uint8 images ``[N, H, W, 3]`` of one size, the largest last: it has one step in
 five. Images are cropped and made smaller at random, a third of them get a black or grey band at one end, which belongs
-behind the photograph, and the network is asked for its first line. Weights are rounded while training, so what is
+after the photograph, and the network is asked for its first line. Weights are rounded while training, so what is
 trained is what runs.
 """
 

@@ -7,7 +7,7 @@ The reference and the adaptive network side by side in one process, round by rou
 forward, cross entropy, backward and SGD. `bf16` is autocast. `graph` replays one CUDA graph of the eager network. What
 fails is recorded with its error, and the rest goes on; every result is saved as soon as it is there.
 
-`decoder` is UperNet on features that were computed before: all that comes behind the backbone. The reference is ours on
+`decoder` is UperNet on features that were computed before: all that comes after the backbone. The reference is ours on
 an ordinary backbone. A training step ends at the features; memory counts the weights that it updates.
 """
 

@@ -61,7 +61,7 @@ def test_scores_of_any_size():
 
 @torch.no_grad()
 def test_views_and_rows_of_a_batch():
-    """Operands may be views; an image gets the same bits wherever it stands in the batch."""
+    """Operands may be views; an image gets the same bits wherever it is in the batch."""
     query, key, value = operands(3, 33, 20, 32)
     whole = torch.cat([key, value], 2)
     key, value = whole.chunk(2, 2)

@@ -1,4 +1,4 @@
-"""Attention in windows and the choice behind an anchor: kernels against the plain code they stand for."""
+"""Attention in windows and the choice after an anchor: kernels against the plain code they stand for."""
 
 from dataclasses import replace
 

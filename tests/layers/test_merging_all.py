@@ -1,4 +1,4 @@
-"""Without gradient, merges behind an anchor are scored and taken from one pass: the choice and the values stay."""
+"""Without gradient, merges after an anchor are scored and taken from one pass: the choice and the values stay."""
 
 import pytest
 import torch

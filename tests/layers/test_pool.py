@@ -18,7 +18,7 @@ def depthwise_conv(channels: int) -> nn.Conv2d:
 
 
 class Pooled(nn.Module):
-    """Keys, values and a skip, all on one chosen grid; behind an anchor, as in a network."""
+    """Keys, values and a skip, all on one chosen grid; after an anchor, as in a network."""
 
     def __init__(self, criterion: ts.Criterion, anchor: bool) -> None:
         super().__init__()

@@ -105,7 +105,7 @@ def test_made_otherwise(name, arguments):
 
 @pytest.mark.parametrize("name", MINI)
 def test_training_mode_and_gradients(name):
-    """The loss and the gradient of every weight are the same wherever the images of a batch stand."""
+    """The loss and the gradient of every weight are the same wherever the images of a batch are."""
     model, images = small(name), some_images((32, 32), every=9)
     before = loss_and_gradients(model, images)
     moved = ts.circular_shift(images, next(random_shifts(images, 1)), (2, 3))

@@ -51,7 +51,7 @@ def test_levels_are_the_stages_before_they_merge():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("circular", ["both", "width"])
 def test_random_grids_while_training(kind, circular):
-    """Tokens are those of the ordinary network on the field rolled to where they say they stand."""
+    """Tokens are those of the ordinary network on the field rolled to where they say they are."""
     how = {"criterion": "max_norm", "grid_drop_rate": 1.0, "circular": circular}
     positions = kind == "swin"  # of transformers' Swinv2 one too many
     adapted = ts.adapt(swin(kind, use_absolute_embeddings=positions), **how)

@@ -177,7 +177,7 @@ def held_at_the_border(x, size, circular=True, margin=0):
 )
 @torch.no_grad()
 def test_each_part_of_the_decoder_moves_with_the_image(make, broken, monkeypatch):
-    """Behind an anchor any decoder would be exact: here there is none, and no window that spans the last grid.
+    """After an anchor any decoder would be exact: here there is none, and no window that spans the last grid.
 
     Then all but the bins of the pooling moves with the image, as long as it goes by the grids and around the circle.
     """
@@ -243,7 +243,7 @@ def test_means_are_spread_around_the_circle_as_interpolation_does_inside(size, c
 
 
 def test_a_token_is_split_into_those_it_was_merged_from():
-    """Where the skip connection's tokens stand: on the same patch of the field."""
+    """Where the skip connection's tokens are: on the same patch of the field."""
     fine = TokenGrid.of_image(torch.zeros(3, 1, 16, 24)).advance(torch.tensor([[1, 0], [0, 1], [1, 1]]), 2)
     coarse = fine.advance(torch.tensor([[1, 1], [0, 1], [1, 0]]), (2, 2))
     tokens = Tokens(torch.rand(3, *coarse.shape, 5), coarse)

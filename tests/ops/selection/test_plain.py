@@ -43,7 +43,7 @@ def test_energies_agree_up_to_their_unit():
 
 @torch.no_grad()
 def test_behind_an_anchor_tokens_are_still_scored_as_they_were_before_a_norm():
-    """Behind a norm all tokens have the same norm, and rounding would choose."""
+    """After a norm all tokens have the same norm, and rounding would choose."""
     image = torch.rand(4, 3, 32, 32)
     tokens = ts.AdaptiveTokenize(3, 16, 4, norm_layer=nn.LayerNorm, anchor=False)(image)
     assert ts.Anchor().choose(tokens).margin.min() > 1e-5
