@@ -21,6 +21,11 @@ def bad_pixel(value):
     return image
 
 
+class Forgot(ts.Criterion):
+    def position_scores(self, features):
+        return features.abs()  # of each channel
+
+
 GRID = ts.TokenGrid.of_image(torch.rand(1, 1, 4, 4))
 FIXED = ts.TokenGrid.of_image(torch.rand(1, 1, 4, 4), fixed_rows=True)
 
@@ -72,6 +77,8 @@ def test_tokenize(image, error, message):
             lambda: ts.CircularRelativePosition(4, 2)(GRID, ts.Tokens.of_image(torch.rand(1, 3, 4, 4), True).grid),
             "both",
         ),
+        (lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=Forgot())(bad_pixel(0)), r"needs \(2, 32, 32\), one for each"),
+        (lambda: ts.AlignWindows(8, criterion=Forgot())(tokens(1, 3, 8, 8)), r"needs \(1, 8, 8\), one for each"),
         (lambda: ts.Tokens(torch.rand(1, 4, 4), GRID), r"needs \[B, h, w, C\]"),
         (lambda: ts.Tokens(torch.rand(1, 4, 5, 2), GRID), "tokens on a grid of"),
         (lambda: circular_shift(torch.rand(2, 4, 4, 1), torch.zeros(3, 2, dtype=torch.int64)), r"needs \[2, 2\]"),
@@ -82,6 +89,11 @@ def test_tokenize(image, error, message):
 def test_the_error_names_what_would_be_right(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_criterion_without_scores():
+    with pytest.raises(NotImplementedError, match="Criterion needs position_scores"):
+        ts.AlignWindows(4, criterion=ts.Criterion())(tokens(1, 3, 8, 8))
 
 
 @pytest.mark.parametrize("make", [lambda: ts.AdaptiveTokenize(3, 8, 4), lambda: ts.canonicalize(nn.Identity())])

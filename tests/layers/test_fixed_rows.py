@@ -75,51 +75,44 @@ def pooled(values: Tensor, mode: str) -> Tensor:
     return torch.cat([pooled.unflatten(1, largest.shape[1:3]), largest], 3)
 
 
-def convolved(values: Tensor, mode: str) -> Tensor:
-    merge = ts.AdaptiveConvMerge(4, 5, criterion=ts.FixedOffset(), padding_mode=mode)
-    return merge(ts.Tokens.of_image(values.permute(0, 3, 1, 2), True)).values
-
-
-def tokenized(values: Tensor, mode: str) -> Tensor:
-    arguments = {"criterion": ts.FixedOffset(), "anchor": False, "circular": "width", "padding_mode": mode}
-    return ts.AdaptiveTokenize(4, 5, 4, 7, 2, **arguments)(values.permute(0, 3, 1, 2)).values
-
-
-def attended(values: Tensor, mode: str) -> Tensor:
-    attention = ts.WindowAttention(4, (4, 8), 2, shifted=True, border=mode == "zeros", circular="width")
-    nn.init.normal_(attention.relative_position_bias_table)
-    return attention(values, torch.zeros(len(values), 2, dtype=torch.int64))
-
-
-def cut_off(values: Tensor, mode: str) -> Tensor:
-    """Windows that do not divide the rows."""
-    around = {"border": mode == "zeros", "circular": "width"}
-    return ts.WindowAttention(4, (5, 8), 2, shifted=True, cut_off=True, **around)(values)
-
-
-def enlarged(values: Tensor, mode: str) -> Tensor:
-    return enlarge(values, (16, 2 * values.shape[2]), (False, mode != "zeros"))
-
-
-def enlarged_by_parts(values: Tensor, mode: str) -> Tensor:
-    return enlarge(values, (12, 3 * values.shape[2] // 2), (False, mode != "zeros"))
-
-
 def resampled(values: Tensor, mode: str) -> Tensor:
     size, origin = (16, 2 * values.shape[2]), torch.zeros(len(values), 2, dtype=torch.int64)
     tokens = ts.Tokens(values, ts.TokenGrid((2, 2), origin, size, fixed_rows=True))
     return ts.resample(tokens, ts.TokenGrid((1, 1), origin.clone(), size)).values
 
 
-@pytest.mark.parametrize(
-    "operation", [pooled, convolved, tokenized, attended, cut_off, enlarged, enlarged_by_parts, resampled]
-)
+def windows(mode: str, window: tuple[int, int], **more: bool) -> nn.Module:
+    attention = ts.WindowAttention(4, window, 2, shifted=True, border=mode == "zeros", circular="width", **more)
+    nn.init.normal_(attention.relative_position_bias_table)
+    return attention
+
+
+ORDINARY = {"criterion": ts.FixedOffset(), "anchor": False}
+OPERATIONS = {
+    "pool": pooled,
+    "merge": lambda x, mode: (
+        OnPixels(ts.AdaptiveConvMerge(4, 5, padding_mode=mode, **ORDINARY), True)(x.permute(0, 3, 1, 2)).values
+    ),
+    "tokenize": lambda x, mode: (
+        ts.AdaptiveTokenize(4, 5, 4, 7, 2, padding_mode=mode, circular="width", **ORDINARY)(
+            x.permute(0, 3, 1, 2)
+        ).values
+    ),
+    "windows": lambda x, mode: windows(mode, (4, 8))(x, torch.zeros(len(x), 2, dtype=torch.int64)),
+    "windows that do not divide the rows": lambda x, mode: windows(mode, (5, 8), cut_off=True)(x),
+    "enlarge": lambda x, mode: enlarge(x, (16, 2 * x.shape[2]), (False, mode != "zeros")),
+    "enlarge by parts": lambda x, mode: enlarge(x, (12, 3 * x.shape[2] // 2), (False, mode != "zeros")),
+    "resample": resampled,
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
 @torch.no_grad()
-def test_rows_are_those_of_the_ordinary_layer(operation):
+def test_rows_are_those_of_the_ordinary_layer(name):
     values, found = torch.randn(2, *SIZE, 4), []
     for x, mode in ((values, "circular_width"), (torch.cat([values] * 3, 2), "zeros")):
         torch.manual_seed(0)
-        found.append(operation(x, mode))
+        found.append(OPERATIONS[name](x, mode))
     torch.testing.assert_close(found[0], found[1].chunk(3, 2)[1])
 
 

@@ -85,20 +85,6 @@ def test_windows_are_summed_in_full_precision():
     torch.testing.assert_close(found, images)
 
 
-def test_the_law_holds_for_sizes_as_they_are_and_is_lost_by_padding_and_by_windows():
-    """A circular network keeps its law only where nothing is added and no window stands."""
-    network = Network((8, 8), nn.Conv2d(3, 4, 5, padding=2, padding_mode="circular").double())
-
-    def moved(way, images, *windows):
-        there = way(network, torch.roll(images, (3, 5), (2, 3)), *windows)
-        return (torch.roll(there, (-3, -5), (2, 3)) - way(network, images, *windows)).abs().max()
-
-    fitting, odd = torch.randn(1, 3, 16, 24).double(), torch.randn(1, 3, 15, 22).double()
-    assert moved(segment_whole, fitting) < 1e-12
-    assert moved(segment_whole, odd) > 1e-2
-    assert moved(segment_sliding, fitting, (8, 8), (8, 8)) > 1e-2
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
