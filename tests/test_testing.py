@@ -52,7 +52,8 @@ def not_a_number(image):
         (None, nearly, ONE_PIXEL, {"shifts": "all"},
          r"1 of 64 shifts.*\n.*image 0 shifted by \(5, 3\), output 0.*expected .*, got "),
         (None, not_a_number, torch.rand(1, 1, 4, 4), {"shifts": "all"}, "nan"),
-        *((ts.AlignWindows(window), ts.AlignWindows(window, criterion=ts.FixedOffset(1)), TOKENS, {}, "does not hold")
+        *((ts.AlignWindows(window), ts.AlignWindows(window, criterion=ts.FixedOffset(1)), TOKENS, {"shifts": 16},
+           "does not hold")
           for window in (4, 8, (4, 8))),
         (ts.AdaptiveMerge(6), ts.AdaptiveMerge(6, criterion=FIXED), TOKENS, {"shifts": "all"}, "does not hold"),
         (*(nn.Conv2d(3, 8, 3, padding=1, padding_mode=mode) for mode in ("circular", "zeros")), SMALL,
@@ -86,23 +87,23 @@ def test_accepts_lists_numbers_and_modules_that_write_into_their_input():
 
 @pytest.mark.parametrize("criterion", [ts.MaxNorm(), ts.Spot()])
 def test_anchored_tokens_may_move_and_their_spot_moves_along(criterion):
-    images = torch.stack(list(hostile_images(32).values()))
+    images = torch.stack(list(hostile_images(32).values())[::3])
     tokens = ts.AdaptiveTokenize(3, 16, 2, criterion=criterion)(images)
     assert tokens.grid.anchored
-    assert_equivariant(ts.AdaptiveMerge(16, criterion=criterion), tokens, shifts=24, tolerance=1e-5)
+    assert_equivariant(ts.AdaptiveMerge(16, criterion=criterion), tokens, shifts=12, tolerance=1e-5)
     with rejects(match="does not hold"):
-        assert_equivariant(ts.AdaptiveMerge(16, criterion=FIXED), tokens, tolerance=1e-5)
+        assert_equivariant(ts.AdaptiveMerge(16, criterion=FIXED), tokens, shifts=4, tolerance=1e-5)
 
 
 def test_class_tokens_and_tokens_before_a_norm_are_given_and_compared():
     tokens = ts.Tokens(torch.ones(2, 8, 8, 6), GRID, torch.rand(2, 1, 6), torch.rand(2, 8, 8, 6))
     align = ts.AlignWindows(4)
-    assert_equivariant(lambda x: align(replace(x, values=x.values.mul_(2) + x.before_norm)), tokens, shifts=16)
+    assert_equivariant(lambda x: align(replace(x, values=x.values.mul_(2) + x.before_norm)), tokens, shifts=8)
     assert (tokens.values == 1).all()
     for assert_law in (assert_equivariant, assert_invariant):
-        assert_law(lambda x: replace(x, prefix=2 * x.prefix), tokens, shifts=16)
+        assert_law(lambda x: replace(x, prefix=2 * x.prefix), tokens, shifts=4)
         with rejects(match="output 1 at"):
-            assert_law(lambda x: replace(x, prefix=x.before_norm[:, 0]), tokens, shifts=16)
+            assert_law(lambda x: replace(x, prefix=x.before_norm[:, 0]), tokens, shifts=4)
 
 
 @pytest.mark.parametrize(
