@@ -60,6 +60,8 @@ def test_random_grids_while_training(kind, circular):
         seen |= {tuple(each) for each in start.tolist()}
     assert seen == {(row, column) for row in range(2 if circular == "both" else 1) for column in range(2)}
     net.eval()
+    last = net.encoder.model(x, output_hidden_states=True).reshaped_hidden_states[-1]
+    assert torch.equal(net.encoder.features(x)[-1].values, last.permute(0, 2, 3, 1))
     offset = (0, 5) if circular == "width" else (3, 5)
     assert torch.equal(net(x.roll(offset, (2, 3))), net(x).roll(offset, (2, 3)))
 

@@ -1,6 +1,6 @@
 """Segment images of any size: whole, or by windows that slide over them."""
 
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,19 @@ from torch import Tensor
 from ..ops.geometry.shift import Pair
 
 
-def segment_whole(model: Any, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes H W"]:
+@runtime_checkable
+class Segmenter(Protocol):
+    """What gives logits for each pixel of images whose sides are multiples of its own."""
+
+    @property
+    def size_multiple(self) -> Pair:
+        """Of rows and of columns."""
+
+    def __call__(self, images: Tensor, /) -> Tensor:
+        """Logits ``[B, classes, H, W]`` of images ``[B, 3, H, W]``."""
+
+
+def segment_whole(model: Segmenter, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B classes H W"]:
     """Logits of each pixel of images of any size.
 
     Where the network needs a larger size, the image is padded with zeros, the mean colour of normalised images, at
@@ -18,9 +30,6 @@ def segment_whole(model: Any, images: Float[Tensor, "B C H W"]) -> Float[Tensor,
 
     Shift law: the network's own for sizes that it takes as they are. Padding loses the guarantee for circular shifts:
     the zeros are part of the circle that the network sees, and stay in place when the image moves.
-
-    Args:
-        model: gives logits for each pixel of images whose sides are multiples of its ``size_multiple``.
     """
     height, width = images.shape[2:]
     rows, columns = model.size_multiple
@@ -34,7 +43,7 @@ def segment_whole(model: Any, images: Float[Tensor, "B C H W"]) -> Float[Tensor,
 
 
 def segment_sliding(
-    model: Any,
+    model: Segmenter,
     images: Float[Tensor, "B C H W"],
     window: Pair,
     stride: Pair,
