@@ -37,17 +37,6 @@ class InWindows(nn.Module):
         return ts.Tokens(tokens.values + self.block(tokens.values), tokens.grid)
 
 
-class Convolved(nn.Module):
-    """A convolution of images on tokens."""
-
-    def __init__(self, conv: nn.Module) -> None:
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, tokens):
-        return ts.Tokens(self.conv(tokens.values.permute(0, 3, 1, 2)).permute(0, 2, 3, 1), tokens.grid)
-
-
 def make_layers(size: int) -> dict[str, Callable[[], nn.Module]]:
     """Layers whose output is bit-identical under every circular shift of an image of ``size`` (a multiple of 8)."""
     return {
@@ -55,23 +44,18 @@ def make_layers(size: int) -> dict[str, Callable[[], nn.Module]]:
         "tokenize, no anchor": lambda: ts.AdaptiveTokenize(3, 24, 4, anchor=False),
         "tokenize, overlapping": lambda: ts.AdaptiveTokenize(3, 24, 4, kernel_size=7, padding=2),
         "tokenize, oblong": lambda: ts.AdaptiveTokenize(3, 8, (2, 8), anchor=False),
-        "tokenize, p = 1": lambda: ts.AdaptiveTokenize(3, 8, 2, criterion=ts.MaxNorm(1)),
         "tokenize, p = 2.5": lambda: ts.AdaptiveTokenize(3, 8, 2, criterion=ts.MaxNorm(2.5), anchor=False),
         "tokenize, p = inf": lambda: ts.AdaptiveTokenize(3, 8, 2, criterion=ts.MaxNorm(float("inf"))),
         "tokenize, learned": lambda: ts.AdaptiveTokenize(3, 8, 2, criterion=ts.LearnedScore(8)),
         "align": lambda: OnPixels(ts.AlignWindows(8)),
         "align, one window": lambda: OnPixels(ts.AlignWindows(size)),
-        "align, one window high": lambda: OnPixels(ts.AlignWindows((size, 8))),
-        "align, p = 1": lambda: OnPixels(ts.AlignWindows(8, p=1)),
+        "align, one window high": lambda: OnPixels(ts.AlignWindows((size, 8), p=1)),
         "align, learned": lambda: OnPixels(ts.AlignWindows(8, criterion=ts.LearnedScore(3))),
         "merge, norm before": lambda: OnPixels(ts.AdaptiveMerge(3)),
         "merge, norm after": lambda: OnPixels(ts.AdaptiveMerge(3, norm="after", anchor=True)),
         "merge, convolution": lambda: OnPixels(ts.AdaptiveConvMerge(3, 8)),
         "merge, depthwise": lambda: OnPixels(ts.AdaptiveConvMerge(3, 3, groups=3, anchor=True)),
         "anchor": lambda: OnPixels(ts.Anchor()),
-        "anchored convolution": lambda: OnPixels(
-            nn.Sequential(ts.Anchor(), Convolved(ts.CircularConv2d(3, 3, 3, groups=3)))
-        ),
         "anchored attention": lambda: nn.Sequential(
             ts.AdaptiveTokenize(3, 16, 8), ts.CircularAttention(16, 2, size // 8)
         ),
@@ -82,11 +66,6 @@ def make_layers(size: int) -> dict[str, Callable[[], nn.Module]]:
             ts.AdaptiveMerge(16),
             ts.AlignWindows(size // 4),
             InWindows(ts.WindowAttention(32, size // 4, 2)),
-        ),
-        "stages, convolutional": lambda: nn.Sequential(
-            ts.AdaptiveTokenize(3, 16, 4, kernel_size=7, padding=2, norm_layer=nn.LayerNorm),
-            ts.CircularAttention(16, 2, size // 4),
-            ts.AdaptiveConvMerge(16, 24),
         ),
     }
 

@@ -20,20 +20,6 @@ def photos():
     return 4 * torch.stack(list(photographs(32).values())) - 2
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        lambda c: ts.AdaptiveTokenize(3, 8, 4, criterion=c),
-        lambda c: nn.Sequential(
-            ts.AdaptiveTokenize(3, 8, 2), ts.AdaptiveMerge(8, criterion=c), ts.AlignWindows(4, criterion=c)
-        ),
-    ],
-)
-@pytest.mark.parametrize("criterion", [Busiest, ts.InputNorm, ts.Spot])
-def test_other_criteria_are_exact_too(layer, criterion):
-    assert_equivariant(layer(criterion()), size=32, shifts=12)
-
-
 class LeastNorm(ts.MaxNorm):
     """Overrides the scores alone."""
 
@@ -44,6 +30,17 @@ class LeastNorm(ts.MaxNorm):
 class LeastInput(ts.InputNorm):
     def scores(self, candidates):
         return -super().scores(candidates)
+
+
+class Quietest(ts.MaxNorm):
+    """Overrides the scores of positions alone."""
+
+    def position_scores(self, features):
+        return -exact_sum(features.abs(), (3,))
+
+
+class QuietestInput(ts.InputNorm):
+    position_scores = Quietest.position_scores
 
 
 class Layers(nn.Module):
@@ -57,23 +54,32 @@ class Layers(nn.Module):
         return self.merge.choose(tokens).offset, self.align.choose(self.merge(tokens)).offset
 
 
-@pytest.mark.parametrize(("usual", "own"), [(ts.MaxNorm, LeastNorm), (ts.InputNorm, LeastInput)])
+@pytest.mark.parametrize("criterion", [Busiest, ts.InputNorm, ts.Spot, Quietest, QuietestInput])
+def test_other_criteria_are_exact_too(criterion):
+    assert_equivariant(ts.AdaptiveTokenize(3, 8, 4, criterion=criterion()), size=32, shifts=8)
+    layers = ts.AdaptiveMerge(8, criterion=criterion()), ts.AlignWindows(4, criterion=criterion())
+    assert_equivariant(nn.Sequential(ts.AdaptiveTokenize(3, 8, 2), *layers), size=32, shifts=8)
+
+
+@pytest.mark.parametrize(
+    ("usual", "own"),
+    [(ts.MaxNorm, LeastNorm), (ts.InputNorm, LeastInput), (ts.MaxNorm, Quietest), (ts.InputNorm, QuietestInput)],
+)
 @in_own_process
 @torch.no_grad()
 def test_a_subclass_chooses_by_its_own_scores_on_every_path(usual, own):
     """Plain, compiled and exported; by kernels, eager and compiled."""
     layers, values = Layers(usual()).eval(), torch.randn(6, 8, 8, 4)
-    largest = layers(values)
+    usual_choice = layers(values)
     layers.merge.criterion = layers.align.criterion = own()
-    least = layers(values)
-    assert not any(map(torch.equal, least, largest))
-    with_kernels = [False, True] if kernels.AVAILABLE and kernels.INTERPRETED else [False]
-    for on in with_kernels:
+    expected = layers(values)
+    assert not torch.equal(usual_choice[0], expected[0])
+    for on in [False, True] if kernels.AVAILABLE and kernels.INTERPRETED else [False]:
         torch._dynamo.reset()
         compiled = torch.compile(layers, fullgraph=True, backend="eager")
         paths = [layers, compiled] if on else [compiled, torch.export.export(layers, (values,)).module()]
         with kernels.switched(on):
-            assert all(all(map(torch.equal, path(values), least)) for path in paths)
+            assert all(all(map(torch.equal, path(values), expected)) for path in paths)
 
 
 def test_the_norm_of_the_input_chooses():
@@ -87,17 +93,11 @@ def test_the_criterion_of_the_document_chooses_in_every_layer_that_has_it():
     """Windows cannot be chosen by a sum that is linear in their energy: rounding would."""
     document = Path(__file__).parents[1] / "docs/criterion.md"
     program, names = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL), {}
-    torch.manual_seed(0)
     exec("\n".join(program[:2]), names)
     for network in (names["model"], names["merges"]):
         decisions = ts.explain(network, photos()).decisions
         assert len(decisions) == 6
         assert all(decision.margin.median() > 2**-20 for decision in decisions)  # single images may be near a tie
-
-
-def test_a_criterion_without_scores_says_what_it_needs():
-    with pytest.raises(NotImplementedError, match="Criterion needs position_scores"):
-        ts.AdaptiveTokenize(3, 8, 4, criterion=ts.Criterion())(torch.rand(1, 3, 8, 8))
 
 
 def test_a_fixed_offset_is_that_modulo_the_stride():
@@ -109,35 +109,10 @@ def test_a_fixed_offset_is_that_modulo_the_stride():
     assert not moved.tied.any()
 
 
-def test_the_margin_says_how_much_it_takes_to_change_the_choice():
-    layer = ts.AdaptiveTokenize(3, 8, 4, anchor=False, bias=False)
-    images = torch.rand(200, 3, 16, 16)
-    before = layer.choose(images)
-    noise = torch.randn_like(images) * 1e-4
-    after = layer.choose(images + noise)
-    changed = (before.offset != after.offset).any(1)
-    sure = before.margin > 1e-2  # far more than such noise can do to an energy
-    assert sure.any()
-    assert not (changed & sure).any()
-
-
-def test_learned_score_evaluates_as_its_float_network_does():
-    torch.manual_seed(1)
-    criterion = ts.LearnedScore(8, hidden=12, noise=False)
-    layer = ts.AdaptiveTokenize(3, 8, 4, criterion=criterion, anchor=False)
-    images = torch.randn(300, 3, 16, 16)
-    soft = layer.train().choose(images)
-    exact = layer.eval().choose(images)
-    clear = exact.margin > 1e-3
-    assert clear.sum() > 100
-    assert torch.equal(soft.offset[clear], exact.offset[clear])
-
-
 @pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini"])
 @pytest.mark.parametrize("criterion", ["max_norm", "learned", "input_norm", {"name": "max_norm", "p": 4}], ids=str)
 def test_windows_follow_the_content_by_every_criterion(name, criterion):
     """A score that is linear in what is summed over all windows is the same wherever they start."""
-    torch.manual_seed(0)
     model = ts.create_model(name, criterion=criterion).eval()
     decisions = [each for each in ts.explain(model, photos()).decisions if "align" in each.layer]
     assert len(decisions) == 3
@@ -148,104 +123,53 @@ def test_windows_follow_the_content_by_every_criterion(name, criterion):
         assert decisions[2].margin.median() > 1e-4
 
 
+# -- learned scores ---------------------------------------------------------------------------------------------------
+
+
+def learned(channels=3, dim=16, patch=4, **arguments):
+    torch.manual_seed(0)
+    return ts.AdaptiveTokenize(channels, dim, patch, criterion=ts.LearnedScore(dim, **arguments), anchor=False).train()
+
+
+def test_a_learned_score_evaluates_as_its_float_network_does():
+    layer, images = learned(dim=8, hidden=12, noise=False), torch.randn(300, 3, 16, 16)
+    soft = layer.choose(images)
+    exact = layer.eval().choose(images)
+    clear = exact.margin > 1e-3
+    assert clear.sum() > 100
+    assert torch.equal(soft.offset[clear], exact.offset[clear])
+
+
 def test_a_learned_score_of_windows_is_learned():
-    torch.manual_seed(0)
-    model = ts.create_model("a_swin_mini", num_classes=10, criterion="learned").train()
-    nn.functional.cross_entropy(model(photos()), torch.arange(6)).backward()
-    scorers = {name: each for name, each in model.named_modules() if isinstance(each, ts.LearnedScore)}
-    sizes = {name: each.hidden.weight.grad.norm() for name, each in scorers.items()}
-    windows = [size for name, size in sizes.items() if "align" in name]
-    assert min(windows[:2]) > 1e-3 * max(sizes.values())
-
-
-def test_learned_score_learns_to_choose():
-    """Teach it to start patches at a bright pixel, which the default choice does not do."""
-    torch.manual_seed(0)
-
-    class Reader(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.tokenize = ts.AdaptiveTokenize(1, 4, 2, criterion=ts.LearnedScore(4, 8), anchor=False)
-            with torch.no_grad():  # each channel reads one pixel of the patch
-                self.tokenize.proj.weight.copy_(torch.eye(4).view(4, 1, 2, 2))
-                self.tokenize.proj.bias.zero_()
-
-        def forward(self, image):
-            return self.tokenize(image).values[..., 0].amax((1, 2))  # the first pixel of some patch
-
-    def batch():
-        image = torch.zeros(64, 1, 4, 4)
-        image[torch.arange(64), 0, torch.randint(4, (64,)), torch.randint(4, (64,))] = 1
-        return image
-
-    model = Reader()
-    optimizer = torch.optim.Adam(model.tokenize.criterion.parameters(), 0.05)
-    for _ in range(60):
-        loss = -model(batch()).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert (model.eval()(batch()) == 1).all()
+    """By the mean token: the sum of window energies is the same wherever windows start."""
+    tokenize, align = learned(), ts.AlignWindows(2, criterion=ts.LearnedScore(16)).train()
+    aligned, start = align.start(tokenize(photos()))
+    assert start is None  # the mixture starts at the first token
+    aligned.values.square().sum(3)[:, ::2, ::2].mean().backward()
+    sizes = [layer.criterion.hidden.weight.grad.norm() for layer in (tokenize, align)]
+    assert min(sizes) > 1e-3 * max(sizes)
 
 
 def test_a_temperature_that_falls_makes_the_choice_harder():
-    images = torch.stack(list(photographs(32).values()))
-    sharpest = []
-    for progress in (0.0, 0.5, 1.0):
-        torch.manual_seed(0)
-        criterion = ts.LearnedScore(16, noise=False, final_temperature=0.01)
-        layer = ts.AdaptiveTokenize(3, 16, 4, criterion=criterion, anchor=False).train()
-        criterion.progress.fill_(progress)
-        sharpest.append(layer.choose(images).weights.flatten(1).amax(1).mean())
+    def sharpness(progress, **arguments):
+        layer = learned(noise=False, **arguments)
+        layer.criterion.progress.fill_(progress)
         assert "criterion.progress" not in layer.state_dict()
-    assert sharpest[0] < sharpest[1] < sharpest[2]
-    torch.manual_seed(0)
-    steady = ts.AdaptiveTokenize(3, 16, 4, criterion=ts.LearnedScore(16, noise=False), anchor=False).train()
-    steady.criterion.progress.fill_(1)
-    assert steady.choose(images).weights.flatten(1).amax(1).mean() == sharpest[0]
-    with pytest.raises(ValueError, match="final_temperature 0: needs to be positive"):
-        ts.LearnedScore(16, final_temperature=0)
+        return layer.choose(photos()).weights.flatten(1).amax(1).mean()
+
+    first, middle, last = (sharpness(progress, final_temperature=0.01) for progress in (0.0, 0.5, 1.0))
+    assert first < middle < last
+    assert sharpness(1.0) == first
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_learned_scores_are_told_apart_in_half_precision(dtype):
     """New ones differ by a thousandth: in bfloat16 all grids tied, and the first was taken whatever the content."""
-    images = torch.stack(list(photographs(32).values()))
-    layer = ts.AdaptiveTokenize(3, 16, 4, criterion=ts.LearnedScore(16, noise=False), anchor=False).train().to(dtype)
+    layer = learned(noise=False).to(dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
-        choice = layer.choose(images.to(dtype))
+        choice = layer.choose(torch.stack(list(photographs(32).values())).to(dtype))
     assert choice.weights.dtype == torch.float32
     assert all(len(weights.unique()) > 8 for weights in choice.weights.flatten(1))
     assert choice.offset.any(1).sum() > 1
     choice.weights.square().sum().backward()
     assert layer.criterion.hidden.weight.grad.abs().sum() > 0
-
-
-class Quietest(ts.MaxNorm):
-    def position_scores(self, features):
-        return -exact_sum(features.abs(), (3,))
-
-
-class QuietestInput(ts.InputNorm):
-    position_scores = Quietest.position_scores
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("usual", "own"), [(ts.MaxNorm, Quietest), (ts.InputNorm, QuietestInput)])
-def test_an_override_of_position_scores_alone_is_heard(usual, own):
-    layers, values = Layers(usual()).eval(), torch.randn(6, 8, 8, 4)
-    loudest = layers(values)
-    layers.merge.criterion = layers.align.criterion = own()
-    assert any(not torch.equal(*pair) for pair in zip(loudest, layers(values), strict=True))
-    assert_equivariant(ts.AdaptiveTokenize(3, 8, 4, criterion=own()), size=32, shifts=6)
-
-
-@pytest.mark.parametrize("place", ["tokenize", "align", "merge"])
-def test_scores_of_a_wrong_shape_are_refused(place):
-    class Forgot(ts.Criterion):
-        def position_scores(self, features):
-            return features.abs()  # of each channel
-
-    model = ts.create_model("a_swin_mini", criterion={place: Forgot()}).eval()
-    with pytest.raises(Exception, match=r"needs \(1, \d+, \d+\), one for each|violates type hint"):
-        model(torch.rand(1, 3, 32, 32))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .ops.geometry.grid import TokenGrid
 from .ops.geometry.polyphase import coset_max, coset_sum, polyphase
 from .ops.geometry.shift import Pair, circular_shift, modulo, pair
-from .ops.nn.autocast import network_precision, without_autocast
+from .ops.nn.autocast import without_autocast
 from .ops.selection.choose import Choice, choose, choose_by_sum, drop_grids
 from .ops.selection.content_hash import first_row, origin_keys
 from .ops.selection.exact import exact_linear
@@ -31,14 +31,13 @@ from .ops.selection.spot import SMALLEST, spot_strength
 
 
 class Candidates(ABC):
-    """The s x s grids between which an adaptive layer chooses: their scores, in a given arithmetic.
+    """The s x s grids between which an adaptive layer chooses, and what they are scored by.
 
     Args:
-        content: the values as given, ``[B, H, W, C]``: what a grid is a grid of, and what breaks ties.
+        content: the values as given, ``[B, H, W, C]``, which also break ties.
         stride: s, for rows and for columns.
-        grid: on which the content lies. If it is anchored, the content is the same whatever the shift, so scores need
-            not be exact, and the first of those that tie is always the same. If it has fixed rows, only grids that
-            start in the first row are to choose from.
+        grid: on which the content lies. Of an anchored one the content is the same whatever the shift: scores need not
+            be exact, and the first of those that tie wins. Of one with fixed rows, grids start in the first row.
 
     >>> pixels = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
     >>> grids = trueshift.AdaptiveTokenize(3, 16, 4).grids(trueshift.AdaptiveTokenize(3, 16, 4), pixels)
@@ -52,7 +51,6 @@ class Candidates(ABC):
         self.phases = (1, stride[1]) if grid.fixed_rows else stride  # how many grids there are, along rows and columns
         self.arithmetic = PLAIN if grid.anchored else EXACT
         self.pixels = Pixels(content)
-        self.precision = network_precision(content)  # of the layer, where scores are to be in that of the network
         self._keys: Tensor | None = None
         self._first: Tensor | None = None
 
@@ -83,7 +81,7 @@ class Candidates(ABC):
         return None
 
     def energy(self) -> Float[Tensor, "B sh sw"]:
-        """Sum of squared features over each grid; a layer that knows a shorter way overrides this."""
+        """Sum of squared features over each grid."""
         return self.total(self.position_energy().sum(0))
 
     def choose_by_energy(self) -> Choice:
@@ -120,9 +118,9 @@ class Candidates(ABC):
         return self.content
 
     def keys(self, needed: Bool[Tensor, " B"] | None = None) -> Int64[Tensor, "B H W"]:
-        """The content as seen from each position, for exact ties; see :func:`.origin_keys`. Those of all are kept.
+        """The content as seen from each position (of fixed rows, of the first), for exact ties: :func:`.origin_keys`.
 
-        Of fixed rows from each position of the first: from others it may look the same where it is not.
+        Those of all images are kept.
         """
         if needed is None and self._keys is not None:
             return self._keys
@@ -167,7 +165,14 @@ class Criterion(nn.Module):
     def forward(self, candidates: Candidates) -> Choice:
         """Score without gradient and in full precision, whatever surrounds the call, and choose."""
         with torch.no_grad(), without_autocast(candidates.content):
+            at_once = self.choose_at_once(candidates) if candidates.in_one_step else None
+            if at_once is not None:
+                return at_once
             return candidates.choose(self.scores(candidates), *candidates.further_scores())
+
+    def choose_at_once(self, candidates: Candidates) -> Choice | None:
+        """Scores, their sums and the choice in one step, where a criterion knows how."""
+        return None
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """One score per grid."""
@@ -200,12 +205,9 @@ class MaxNorm(Criterion):
             raise ValueError(f"p = {p}: needs a norm, p >= 1")
         self.p = p
 
-    def forward(self, candidates: Candidates) -> Choice:
-        """For anchored content in one step, unless a subclass scores in another way."""
-        if self.p == 2 and candidates.in_one_step and self._scores_as(MaxNorm):
-            with torch.no_grad(), without_autocast(candidates.content):
-                return candidates.choose_by_energy()
-        return super().forward(candidates)
+    def choose_at_once(self, candidates: Candidates) -> Choice | None:
+        """By energy, unless a subclass scores in another way."""
+        return candidates.choose_by_energy() if self.p == 2 and self._scores_as(MaxNorm) else None
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """The p-norm of each grid, to the power p (largest value for p = inf)."""
@@ -233,12 +235,11 @@ class InputNorm(Criterion):
     InputNorm()
     """
 
-    def forward(self, candidates: Candidates) -> Choice:
-        """For anchored content in one step, unless a subclass scores in another way."""
-        if candidates.in_one_step and self._scores_as(InputNorm):
-            with torch.no_grad(), without_autocast(candidates.content):
-                return choose_by_sum(candidates.arithmetic.power_sum(candidates.content, 2)[None], candidates.stride)
-        return super().forward(candidates)
+    def choose_at_once(self, candidates: Candidates) -> Choice | None:
+        """By the energy of the values, unless a subclass scores in another way."""
+        if not self._scores_as(InputNorm):
+            return None
+        return choose_by_sum(candidates.arithmetic.power_sum(candidates.content, 2)[None], candidates.stride)
 
     def scores(self, candidates: Candidates) -> Float[Tensor, "B sh sw"]:
         """The energy of the values on each grid."""
@@ -253,8 +254,7 @@ class Spot(Criterion):
 
     The first layer looks for a small spot that stands out from its surroundings, within the border of the photograph;
     in all later layers a patch or a window starts there, and nothing is scored. What enters or leaves the image
-    changes the grids only if it is a stronger spot, or the spot itself (``docs/motion.md``). A random grid is that of a
-    random pixel, which all layers follow.
+    changes the grids only if it is a stronger spot, or the spot itself (``docs/motion.md``).
 
     Shift law: the spot is at the same point of the content, whatever the shift, up to a period of the content itself.
 

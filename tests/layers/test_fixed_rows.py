@@ -22,14 +22,18 @@ class Brightest(ts.Criterion):
         return candidates.total((candidates.content[..., 0] > 0.5).double())
 
 
+def tokenize(*arguments, **named) -> nn.Module:
+    return ts.AdaptiveTokenize(3, 8, *arguments, circular="width", **named)
+
+
 LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "tokenize": lambda: ts.AdaptiveTokenize(3, 8, 4, circular="width"),
-    "tokenize, oblong": lambda: ts.AdaptiveTokenize(3, 8, (2, 8), anchor=False, circular="width"),
-    "tokenize, overlapping": lambda: ts.AdaptiveTokenize(3, 8, 4, 7, 2, circular="width"),
-    "tokenize, closed": lambda: ts.AdaptiveTokenize(3, 8, 4, 7, 2, padding_mode="zeros", closed=True, circular="width"),
-    "tokenize, learned": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=ts.LearnedScore(8), circular="width"),
-    "tokenize, own": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=Busiest(), circular="width", anchor=False),
-    "tokenize, own scores": lambda: ts.AdaptiveTokenize(3, 8, 4, criterion=Brightest(), circular="width"),
+    "tokenize": lambda: tokenize(4),
+    "tokenize, oblong": lambda: tokenize((2, 8), anchor=False),
+    "tokenize, overlapping": lambda: tokenize(4, 7, 2),
+    "tokenize, closed": lambda: tokenize(4, 7, 2, padding_mode="zeros", closed=True),
+    "tokenize, learned": lambda: tokenize(4, criterion=ts.LearnedScore(8)),
+    "tokenize, own": lambda: tokenize(4, criterion=Busiest(), anchor=False),
+    "tokenize, own scores": lambda: tokenize(4, criterion=Brightest()),
     "align": lambda: OnPixels(ts.AlignWindows((2, 4)), True),
     "align, windows that span the grid": lambda: OnPixels(ts.AlignWindows(SIZE), True),
     "merge": lambda: OnPixels(ts.AdaptiveMerge(3, anchor=True), True),
@@ -37,7 +41,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
         ts.AdaptiveConvMerge(3, 8, anchor=True, padding_mode="circular_width"), True
     ),
     "stages": lambda: nn.Sequential(
-        ts.AdaptiveTokenize(3, 8, 2, circular="width"),
+        tokenize(2),
         ts.AlignWindows((2, 4), criterion=Busiest()),
         InWindows(ts.WindowAttention(8, (2, 4), 2, shifted=True, circular="width")),
         ts.Anchor(),
@@ -49,7 +53,6 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", LAYERS)
 @torch.no_grad()
 def test_shift_law(name):
-    torch.manual_seed(0)
     layer = LAYERS[name]().eval()
     assert_equivariant(layer, size=SIZE, shifts=6, circular="width")
     image = torch.rand(4, 3, *SIZE)
@@ -65,7 +68,6 @@ def test_shift_law(name):
 
 
 def pooled(values: Tensor, mode: str) -> Tensor:
-    torch.manual_seed(0)
     conv = nn.Conv2d(4, 4, 3, groups=4, bias=False)
     grid = ts.TokenGrid.of_image(values.permute(0, 3, 1, 2), fixed_rows=True)
     (pooled,), choice = pool_sequences([values], [conv], ts.FixedOffset(), (2, 2), (1, 1), grid, mode)
@@ -73,82 +75,51 @@ def pooled(values: Tensor, mode: str) -> Tensor:
     return torch.cat([pooled.unflatten(1, largest.shape[1:3]), largest], 3)
 
 
-def convolved(values: Tensor, mode: str) -> Tensor:
-    torch.manual_seed(0)
-    merge = ts.AdaptiveConvMerge(4, 5, criterion=ts.FixedOffset(), padding_mode=mode)
-    return merge(ts.Tokens.of_image(values.permute(0, 3, 1, 2), True)).values
-
-
-def tokenized(values: Tensor, mode: str) -> Tensor:
-    torch.manual_seed(0)
-    arguments = {"criterion": ts.FixedOffset(), "anchor": False, "circular": "width", "padding_mode": mode}
-    return ts.AdaptiveTokenize(4, 5, 4, 7, 2, **arguments)(values.permute(0, 3, 1, 2)).values
-
-
-def attended(values: Tensor, mode: str) -> Tensor:
-    torch.manual_seed(0)
-    attention = ts.WindowAttention(4, (4, 8), 2, shifted=True, border=mode == "zeros", circular="width")
-    with torch.no_grad():
-        attention.relative_position_bias_table.normal_()
-    return attention(values, torch.zeros(len(values), 2, dtype=torch.int64))
-
-
-def cut_off(values: Tensor, mode: str) -> Tensor:
-    """Windows that do not divide the rows."""
-    torch.manual_seed(0)
-    around = {"border": mode == "zeros", "circular": "width"}
-    return ts.WindowAttention(4, (5, 8), 2, shifted=True, cut_off=True, **around)(values)
-
-
-def enlarged(values: Tensor, mode: str) -> Tensor:
-    return enlarge(values, (16, 2 * values.shape[2]), (False, mode != "zeros"))
-
-
-def enlarged_by_parts(values: Tensor, mode: str) -> Tensor:
-    return enlarge(values, (12, 3 * values.shape[2] // 2), (False, mode != "zeros"))
-
-
 def resampled(values: Tensor, mode: str) -> Tensor:
-    size = (16, 2 * values.shape[2])
-    origin = torch.zeros(len(values), 2, dtype=torch.int64)
+    size, origin = (16, 2 * values.shape[2]), torch.zeros(len(values), 2, dtype=torch.int64)
     tokens = ts.Tokens(values, ts.TokenGrid((2, 2), origin, size, fixed_rows=True))
     return ts.resample(tokens, ts.TokenGrid((1, 1), origin.clone(), size)).values
 
 
-OPERATIONS = [pooled, convolved, tokenized, attended, cut_off, enlarged, enlarged_by_parts, resampled]
+def windows(mode: str, window: tuple[int, int], **more: bool) -> nn.Module:
+    attention = ts.WindowAttention(4, window, 2, shifted=True, border=mode == "zeros", circular="width", **more)
+    nn.init.normal_(attention.relative_position_bias_table)
+    return attention
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+ORDINARY = {"criterion": ts.FixedOffset(), "anchor": False}
+OPERATIONS = {
+    "pool": pooled,
+    "merge": lambda x, mode: (
+        OnPixels(ts.AdaptiveConvMerge(4, 5, padding_mode=mode, **ORDINARY), True)(x.permute(0, 3, 1, 2)).values
+    ),
+    "tokenize": lambda x, mode: (
+        ts.AdaptiveTokenize(4, 5, 4, 7, 2, padding_mode=mode, circular="width", **ORDINARY)(
+            x.permute(0, 3, 1, 2)
+        ).values
+    ),
+    "windows": lambda x, mode: windows(mode, (4, 8))(x, torch.zeros(len(x), 2, dtype=torch.int64)),
+    "windows that do not divide the rows": lambda x, mode: windows(mode, (5, 8), cut_off=True)(x),
+    "enlarge": lambda x, mode: enlarge(x, (16, 2 * x.shape[2]), (False, mode != "zeros")),
+    "enlarge by parts": lambda x, mode: enlarge(x, (12, 3 * x.shape[2] // 2), (False, mode != "zeros")),
+    "resample": resampled,
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
 @torch.no_grad()
-def test_rows_are_those_of_the_ordinary_layer(operation):
-    torch.manual_seed(1)
-    values = torch.randn(2, *SIZE, 4)
-    around = operation(values, "circular_width")
-    ordinary = operation(torch.cat([values] * 3, 2), "zeros").chunk(3, 2)[1]
-    torch.testing.assert_close(around, ordinary)
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
-@torch.no_grad()
-def test_nothing_goes_around_between_the_first_row_and_the_last(operation):
-    """Between the first column and the last something does, in one direction at least."""
-    torch.manual_seed(1)
-    values, reached = torch.randn(2, *SIZE, 4), []
-    before = operation(values, "circular_width")
-    for changed, seen in ((0, -1), (-1, 0)):
-        row, column = values.clone(), values.clone()
-        row[:, changed] += 1
-        column[:, :, changed] += 1
-        assert torch.equal(operation(row, "circular_width")[:, seen], before[:, seen])
-        reached.append(not torch.allclose(operation(column, "circular_width")[:, :, seen], before[:, :, seen]))
-    assert any(reached)
+def test_rows_are_those_of_the_ordinary_layer(name):
+    values, found = torch.randn(2, *SIZE, 4), []
+    for x, mode in ((values, "circular_width"), (torch.cat([values] * 3, 2), "zeros")):
+        torch.manual_seed(0)
+        found.append(OPERATIONS[name](x, mode))
+    torch.testing.assert_close(found[0], found[1].chunk(3, 2)[1])
 
 
 def test_a_learned_choice_is_mixed_along_the_columns():
-    layer = ts.AdaptiveTokenize(3, 8, (2, 4), criterion=ts.LearnedScore(8), circular="width").train()
+    layer = tokenize((2, 4), criterion=ts.LearnedScore(8)).train()
     image = torch.rand(2, 3, *SIZE, requires_grad=True)
-    choice = layer.choose(image)
-    assert choice.weights.shape == (2, 1, 4)
+    assert layer.choose(image).weights.shape == (2, 1, 4)
     layer(image).values.square().sum().backward()
     assert layer.criterion.hidden.weight.grad.any()
     align = ts.AlignWindows((4, 4), criterion=ts.LearnedScore(3)).train()
@@ -156,14 +127,8 @@ def test_a_learned_choice_is_mixed_along_the_columns():
 
 
 def test_random_grids_start_in_the_first_row():
-    layer = ts.AdaptiveTokenize(3, 8, 4, anchor=False, circular="width").train()
+    layer = tokenize(4, anchor=False).train()
     layer.criterion.grid_drop_rate = 1.0
     offset = layer.choose(torch.rand(64, 3, *SIZE)).offset
     assert not offset[:, 0].any()
     assert offset[:, 1].unique().tolist() == [0, 1, 2, 3]
-
-
-def test_distances_around_fixed_rows_are_refused():
-    grid = ts.TokenGrid.of_image(torch.rand(1, 3, 4, 4), fixed_rows=True)
-    with pytest.raises(ValueError, match="needs circular='both'"):
-        ts.CircularRelativePosition(4, 2)(grid, grid)

@@ -23,104 +23,76 @@ LAYERS = {
 }
 
 
-def apply(name, layer, image):
-    if name.startswith(("tokenize", "convolution")):
-        out = layer(image)
-    elif name == "window attention":
-        out = layer(image.permute(0, 2, 3, 1))
-    else:
-        out = layer(ts.Tokens.of_image(image))
+def given(layer, image):
+    """An image as a layer takes it."""
+    if isinstance(layer, ts.AdaptiveTokenize | ts.CircularConv2d):
+        return image
+    return image.permute(0, 2, 3, 1) if isinstance(layer, ts.WindowAttention) else ts.Tokens.of_image(image)
+
+
+def output(layer, image):
+    out = layer(given(layer, image))
     return out.values if isinstance(out, ts.Tokens) else out
 
 
-def clear_image(name, layer):
+def clear_image(layer):
     """A random image whose choice does not change within gradcheck's steps."""
-    for _ in range(50):
-        image = torch.randn(1, 2, 4, 4, dtype=torch.float64)
-        if not hasattr(layer, "choose"):
-            return image
-        choice = layer.choose(image if name.startswith("tokenize") else ts.Tokens.of_image(image))
-        if choice.margin.min() > 1e-3:
-            return image
-    raise AssertionError("no image with a clear choice")
+    images = (torch.randn(1, 2, 4, 4, dtype=torch.float64) for _ in range(50))
+    return next(x for x in images if not hasattr(layer, "choose") or layer.choose(given(layer, x)).margin.min() > 1e-3)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_parameter_and_pixel_gets_the_right_gradient(name):
     layer = LAYERS[name]().double()
-    image = clear_image(name, layer).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, *_: apply(name, layer, x), (image, *layer.parameters()), fast_mode=True)
+    image = clear_image(layer).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, *_: output(layer, x), (image, *layer.parameters()), fast_mode=True)
     layer, image = LAYERS[name](), torch.randn(2, 2, 4, 4, requires_grad=True)
-    out = apply(name, layer, image)
+    out = output(layer, image)
     (out * torch.randn_like(out)).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
     assert (image.grad != 0).all()
 
 
-@pytest.mark.parametrize(
-    "name", ["tokenize", "tokenize, overlapping", "stages", "stages, convolutional", "anchored attention"]
-)
+@pytest.mark.parametrize("name", ["tokenize", "tokenize, overlapping", "stages", "anchored attention"])
 def test_anchored_gradients_are_bit_identical(name):
     layer = make_layers(16)[name]()
     image = torch.rand(3, 3, 16, 16)
     weight = torch.randn_like(layer(image).values)
 
-    def gradients(x):
-        layer.zero_grad()
-        x = x.clone().requires_grad_()
-        (layer(x).values * weight).sum().backward()
-        return x.grad, [p.grad.clone() for p in layer.parameters()]
+    def gradients(offset):
+        x = circular_shift(image, offset, IMAGE_DIMS).requires_grad_()
+        at_image, *at_weights = torch.autograd.grad((layer(x).values * weight).sum(), (x, *layer.parameters()))
+        return circular_shift(at_image, -offset, IMAGE_DIMS), *at_weights
 
-    at_image, at_weights = gradients(image)
-    for _ in range(16):
-        offset = torch.randint(16, (3, 2))
-        moved_image, moved_weights = gradients(circular_shift(image, offset, IMAGE_DIMS))
-        assert torch.equal(circular_shift(moved_image, -offset, IMAGE_DIMS), at_image)
-        assert all(torch.equal(a, b) for a, b in zip(moved_weights, at_weights, strict=True))
+    expected = gradients(torch.zeros(3, 2, dtype=torch.int64))
+    for _ in range(8):
+        assert all(map(torch.equal, gradients(torch.randint(16, (3, 2))), expected))
 
 
 @pytest.mark.parametrize("make", [
-    lambda criterion: ts.AdaptiveTokenize(2, 3, 2, criterion=criterion),
+    lambda criterion: ts.AdaptiveTokenize(2, 3, 2, criterion=criterion, anchor=isinstance(criterion, ts.LearnedScore)),
     lambda criterion: ts.AdaptiveMerge(2, 3, criterion=criterion),
     lambda criterion: ts.AlignWindows(2, criterion=criterion),
 ])  # fmt: skip
-class TestLearnedScore:
-    def output(self, layer, image, seed=0):
-        torch.manual_seed(seed)  # the same noise every time
-        out = layer(image) if isinstance(layer, ts.AdaptiveTokenize) else layer(ts.Tokens.of_image(image))
-        return out.values
-
-    def build(self, make, mode):
+def test_straight_through_has_the_soft_gradient_and_the_hard_value(make):
+    results, image = [], torch.randn(2, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    for mode in ("soft", "straight_through"):
         torch.manual_seed(3)
-        scored = 2 if isinstance(make(None), ts.AlignWindows) else 3
-        return make(ts.LearnedScore(scored, 4, mode=mode)).double()
+        layer = make(ts.LearnedScore(2 if isinstance(make(None), ts.AlignWindows) else 3, 4, mode=mode)).double()
 
-    def test_soft_mode_passes_gradcheck(self, make):
-        layer = self.build(make, "soft")
-        image = torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(
-            lambda x, *_: self.output(layer, x), (image, *layer.parameters()), fast_mode=True
-        )
+        def seeded(x, *_, layer=layer):
+            torch.manual_seed(0)  # the same noise every time
+            return output(layer, x)
 
-    def test_straight_through_has_the_soft_gradient_and_the_hard_value(self, make):
-        results = {}
-        for mode in ("soft", "straight_through"):
-            layer = self.build(make, mode)
-            torch.manual_seed(5)
-            image = torch.randn(2, 2, 4, 4, dtype=torch.float64, requires_grad=True)
-            out = self.output(layer, image)
-            weight = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
-            (out * weight).sum().backward()
-            results[mode] = out.detach(), [image.grad, *(p.grad for p in layer.parameters())]
-        soft, hard = results["soft"], results["straight_through"]
-        assert all(torch.equal(a, b) for a, b in zip(soft[1], hard[1], strict=True))
-        assert not torch.equal(soft[0], hard[0])
-        torch.manual_seed(0)
-        offset = layer.choose(image if isinstance(layer, ts.AdaptiveTokenize) else ts.Tokens.of_image(image)).offset
-        fixed = [make(ts.FixedOffset(tuple(o.tolist()))).double() for o in offset]
-        for one in fixed:
-            if hasattr(one, "anchor"):
-                one.anchor = False
-            one.load_state_dict({k: v for k, v in layer.state_dict().items() if "criterion" not in k})
-        expected = torch.cat([self.output(one, single[None]) for one, single in zip(fixed, image, strict=True)])
-        torch.testing.assert_close(hard[0], expected)
+        weight = torch.linspace(-1, 1, seeded(image).numel()).double().view_as(seeded(image))
+        inputs = (image, *layer.parameters())
+        results.append((seeded(image), torch.autograd.grad((seeded(image) * weight).sum(), inputs)))
+        assert mode != "soft" or torch.autograd.gradcheck(seeded, inputs, fast_mode=True)
+    (soft, soft_gradients), (hard, hard_gradients) = results
+    assert all(map(torch.equal, soft_gradients, hard_gradients))
+    assert not torch.equal(soft, hard)
+    torch.manual_seed(0)
+    for one, expected, offset in zip(image, hard, layer.choose(given(layer, image)).offset.tolist(), strict=True):
+        fixed = make(ts.FixedOffset(tuple(offset))).double()
+        fixed.load_state_dict({key: value for key, value in layer.state_dict().items() if "criterion" not in key})
+        torch.testing.assert_close(output(fixed, one[None])[0], expected)

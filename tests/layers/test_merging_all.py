@@ -25,39 +25,30 @@ IMAGES = {
 }
 
 
+def assert_same_with_gradient(merge, tokens):
+    expected = merge(tokens)
+    with torch.no_grad():
+        found = merge(tokens)
+    assert torch.equal(found.grid.origin, expected.grid.origin)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-4)
+    return found.values
+
+
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("name", MERGES)
 def test_as_with_gradient_and_bit_identical_behind_an_anchor(name, image):
     merge, content = MERGES[name](), IMAGES[image]()
     for parameter in merge.parameters():
         nn.init.normal_(parameter, std=0.3)
-    expected = merge(Anchor()(ts.Tokens.of_image(content)))
+    found = assert_same_with_gradient(merge, Anchor()(ts.Tokens.of_image(content)))
     with torch.no_grad():
-        found = merge(Anchor()(ts.Tokens.of_image(content)))
-        assert torch.equal(found.grid.origin, expected.grid.origin)
-        torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-4)
         for shift in ((1, 0), (0, 1), (5, 7), (2, 11)):
-            moved = merge(Anchor()(ts.Tokens.of_image(content.roll(shift, (2, 3)))))
-            assert torch.equal(moved.values, found.values)
+            assert torch.equal(merge(Anchor()(ts.Tokens.of_image(content.roll(shift, (2, 3))))).values, found)
 
 
-@torch.no_grad()
-def test_hooks_and_other_projections_are_heard():
-    class Doubled(nn.Linear):
-        def forward(self, x):
-            return 2 * super().forward(x)
-
-    layer = ts.AdaptiveMerge(8, 16).eval()
-    grid = ts.TokenGrid((4, 4), torch.zeros(2, 2, dtype=torch.int64), (24, 24), anchored=True)
-    tokens, seen = ts.Tokens(torch.randn(2, 6, 6, 8), grid), []
-    before = layer(tokens).values
-    with layer.norm.register_forward_hook(lambda module, given, found: seen.append(module)):
-        torch.testing.assert_close(layer(tokens).values, before)
-    assert seen
-    weight = layer.reduction.weight
-    layer.reduction = Doubled(32, 16, bias=False)
-    layer.reduction.weight = weight
-    torch.testing.assert_close(layer(tokens).values, 2 * before)
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
 
 
 class Halved(nn.LayerNorm):
@@ -65,14 +56,16 @@ class Halved(nn.LayerNorm):
         return super().forward(x) / 2
 
 
-@pytest.mark.parametrize(
-    "make", [nn.RMSNorm, Halved, lambda width: nn.LayerNorm(width, bias=False), lambda _: nn.Identity()]
-)
-def test_another_norm_is_applied_with_and_without_gradient(make):
-    layer, tokens = ts.AdaptiveMerge(8, 16), Anchor()(ts.Tokens.of_image(torch.randn(2, 8, 6, 6)))
-    layer.norm = make(32)
-    with torch.no_grad():
-        found = layer(tokens)
-    expected = layer(tokens)
-    assert torch.equal(found.grid.origin, expected.grid.origin)
-    torch.testing.assert_close(found.values, expected.values)
+def test_hooks_and_other_projections_and_norms_are_heard():
+    layer, tokens, seen = ts.AdaptiveMerge(8, 16), Anchor()(ts.Tokens.of_image(torch.randn(2, 8, 6, 6))), []
+    before = assert_same_with_gradient(layer, tokens)
+    with layer.norm.register_forward_hook(lambda module, given, found: seen.append(module)):
+        torch.testing.assert_close(assert_same_with_gradient(layer, tokens), before)
+    assert len(seen) == 2
+    weight = layer.reduction.weight
+    layer.reduction = Doubled(32, 16, bias=False)
+    layer.reduction.weight = weight
+    torch.testing.assert_close(assert_same_with_gradient(layer, tokens), 2 * before)
+    for norm in (nn.RMSNorm(32), Halved(32), nn.LayerNorm(32, bias=False), nn.Identity()):
+        layer.norm = norm
+        assert_same_with_gradient(layer, tokens)

@@ -1,5 +1,7 @@
 """The exact choice is the paper's: its naive definition in float64 agrees wherever two scores differ clearly."""
 
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,16 +17,11 @@ CLEAR = 1e-5
 def images_of(number: int, channels: int, size: int) -> torch.Tensor:
     """Half noise of several kinds, half crops of photographs at random places and contrasts."""
     noise = torch.randn(number // 2, channels, size, size) * 10 ** (4 * torch.rand(number // 2, 1, 1, 1) - 2)
-    smooth = F.interpolate(torch.randn(number // 4, channels, 4, 4), (size, size), mode="bicubic")
-    noise[: number // 4] = smooth
-    photos = torch.stack(list(photographs(128).values()))
-    photos = photos.repeat(1, channels // 3 + 1, 1, 1)[:, :channels]
-    which = torch.randint(len(photos), (number - len(noise),))
-    corners = torch.randint(128, (len(which), 2))
-    # the crop alone is moved, not whole photographs
-    rows, columns = ((corners[:, [axis]] + torch.arange(size)) % 128 for axis in (0, 1))
-    crops = photos[which[:, None, None], :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
-    return torch.cat([noise, crops * torch.rand(len(which), 1, 1, 1) - 0.4])
+    noise[: number // 4] = F.interpolate(torch.randn(number // 4, channels, 4, 4), (size, size), mode="bicubic")
+    photos = torch.stack(list(photographs(128).values())).repeat(1, channels // 3 + 1, 1, 1)[:, :channels]
+    corners = torch.randint(128 - size, (number - len(noise), 2)).tolist()
+    crops = [photos[n % 6, :, row : row + size, column : column + size] for n, (row, column) in enumerate(corners)]
+    return torch.cat([noise, torch.stack(crops) * torch.rand(len(crops), 1, 1, 1) - 0.4])
 
 
 def clear_winner(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,25 +39,14 @@ def compare(choice: ts.Choice, naive: torch.Tensor) -> None:
 
 def phase_scores(dense: torch.Tensor, p: float, stride: tuple[int, int]) -> torch.Tensor:
     """``dense`` [B, H, W, D]: the p-norm of each polyphase component, by plain slicing."""
-    rows = [
-        torch.stack(
-            [dense[:, m :: stride[0], n :: stride[1]].flatten(1).abs().pow(p).sum(1) for n in range(stride[1])], 1
-        )
-        for m in range(stride[0])
-    ]
-    return torch.stack(rows, 1)
+    starts = product(range(stride[0]), range(stride[1]))
+    scores = [dense[:, m :: stride[0], n :: stride[1]].flatten(1).abs().pow(p).sum(1) for m, n in starts]
+    return torch.stack(scores, 1).unflatten(1, stride)
 
 
 @pytest.mark.parametrize(
     ("patch", "kernel", "p", "channels", "bias"),
-    [
-        (4, 4, 2, 3, True),
-        (4, 7, 2, 3, True),
-        (2, 3, 2, 8, False),
-        (4, 4, 1, 3, True),
-        (3, 3, 3, 1, True),
-        (2, 2, 1.5, 3, True),
-    ],
+    [(4, 4, 2, 3, True), (4, 7, 2, 3, True), (2, 3, 2, 8, False), (4, 4, 1, 3, True), (2, 2, 1.5, 1, True)],
 )
 def test_tokenize(patch, kernel, p, channels, bias):
     padding = (kernel - patch) // 2
@@ -75,8 +61,7 @@ def test_tokenize(patch, kernel, p, channels, bias):
     compare(layer.choose(images), phase_scores(dense, p, (patch, patch)))
 
 
-@pytest.mark.parametrize("norm", ["before", "after", "none"])
-@pytest.mark.parametrize("p", [2, 1])
+@pytest.mark.parametrize(("norm", "p"), [("before", 2), ("before", 1), ("after", 2), ("none", 1)])
 def test_merge(norm, p):
     layer = ts.AdaptiveMerge(16, norm=norm, criterion=ts.MaxNorm(p))
     if norm != "none":
@@ -106,9 +91,8 @@ def test_align(p, window):
     layer = ts.AlignWindows(window, p=p)
     tokens = images_of(CASES, 16, 28 if 7 in window else 16)
     norms = tokens.double().norm(p, dim=1)
-    energy = torch.stack(
-        [torch.roll(norms, (-row, -column), (1, 2)) for row in range(window[0]) for column in range(window[1])]
-    ).mean(0)
+    places = product(range(window[0]), range(window[1]))
+    energy = torch.stack([torch.roll(norms, (-row, -column), (1, 2)) for row, column in places]).mean(0)
     compare(layer.choose(ts.Tokens.of_image(tokens)), phase_scores(energy[..., None], 2, window))
 
 

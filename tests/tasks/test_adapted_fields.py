@@ -5,9 +5,8 @@ import json
 import pytest
 import torch
 import transformers as hf
-from foreign_models import SWIN
 from model_checks import perturb_norms
-from test_dense import moved_wrongly, some_fields
+from test_dense import SMALL_SWIN, moved_wrongly, some_fields
 from timm.models import group_parameters
 
 import trueshift as ts
@@ -17,17 +16,17 @@ from trueshift.tasks.adapted import AdaptedEncoder
 
 KINDS = {"swin": (hf.SwinModel, hf.SwinConfig), "swinv2": (hf.Swinv2Model, hf.Swinv2Config)}
 DECODER = {"decoder_depth": 1, "kernel_size": 3}
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def swin(kind="swinv2", channels=2, **more):
+def swin(kind="swinv2", **more):
     torch.manual_seed(0)
     model, config = KINDS[kind]
-    sizes = {**SWIN, "depths": [1, 2, 1], "num_heads": [1, 2, 2], "num_channels": channels, "drop_path_rate": 0.0}
-    return model(config(**{**sizes, **more}))
+    return model(config(**{**SMALL_SWIN, "num_channels": 2, **more}))
 
 
-def small(kind="swinv2", channels=2, **how):
-    return perturb_norms(FieldNet(ts.adapt(swin(kind, channels), **how), channels, residual=True, **DECODER)).eval()
+def small(kind="swinv2", **how):
+    return perturb_norms(FieldNet(ts.adapt(swin(kind), **how), 2, residual=True, **DECODER)).eval()
 
 
 def test_an_ordinary_network_would_not_move(monkeypatch):
@@ -37,50 +36,40 @@ def test_an_ordinary_network_would_not_move(monkeypatch):
     assert moved_wrongly(net, some_fields(every=4), 2) > 0.5
 
 
-def test_levels_are_the_stages_before_they_merge():
-    net, x = small(), torch.randn(2, 2, 32, 64)
-    levels = net.encoder.features(x)
-    assert [(each.values.shape[1:], each.grid.stride) for each in levels] == [
-        ((16, 32, 8), (2, 2)), ((8, 16, 16), (4, 4)), ((4, 8, 32), (8, 8)),
-    ]  # fmt: skip
-    last = net.encoder.model(x, output_hidden_states=True).reshaped_hidden_states[-1]
-    assert torch.equal(levels[-1].values, last.permute(0, 2, 3, 1))
-    assert net(x).shape == x.shape
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 @pytest.mark.parametrize("circular", ["both", "width"])
 def test_random_grids_while_training(kind, circular):
-    """Tokens are those of the ordinary network on the field rolled to where they say they are."""
-    how = {"criterion": "max_norm", "grid_drop_rate": 1.0, "circular": circular}
+    """Tokens are those of the ordinary network, before they merge, on the field rolled to where they say they are."""
     positions = kind == "swin"  # of transformers' Swinv2 one too many
+    how = {"criterion": "max_norm", "grid_drop_rate": 1.0, "circular": circular}
     adapted = ts.adapt(swin(kind, use_absolute_embeddings=positions), **how)
     if positions:
         torch.nn.init.normal_(adapted.embeddings.position_embeddings)
     ordinary = ts.revert(adapted).train()
-    net = FieldNet(adapted, 2, **DECODER).train()
-    x, seen = torch.randn(16, 2, 32, 32), set()
+    net, x, seen = FieldNet(adapted, 2, **DECODER).train(), torch.randn(16, 2, 32, 32), set()
     for _ in range(2):
         levels = net.encoder.features(x)
         start = levels[0].grid.origin
-        moved = ts.circular_shift(x, start, (2, 3))
         wanted = {"output_hidden_states": True, "output_hidden_states_before_downsampling": True}
-        stages = ordinary.encoder(*ordinary.embeddings(moved), **wanted).reshaped_hidden_states[1:]
-        for level, stage in zip(levels, stages, strict=True):
+        embedded = ordinary.embeddings(ts.circular_shift(x, start, (2, 3)))
+        stages = ordinary.encoder(*embedded, **wanted).reshaped_hidden_states[1:]
+        for step, level, stage in zip((2, 4, 8), levels, stages, strict=True):
+            assert level.grid.stride == (step, step)
             assert torch.equal(level.grid.origin, start)
             torch.testing.assert_close(level.values, stage.permute(0, 2, 3, 1), rtol=1e-4, atol=1e-4)
         seen |= {tuple(each) for each in start.tolist()}
     assert seen == {(row, column) for row in range(2 if circular == "both" else 1) for column in range(2)}
     net.eval()
+    last = net.encoder.model(x, output_hidden_states=True).reshaped_hidden_states[-1]
+    assert torch.equal(net.encoder.features(x)[-1].values, last.permute(0, 2, 3, 1))
     offset = (0, 5) if circular == "width" else (3, 5)
     assert torch.equal(net(x.roll(offset, (2, 3))), net(x).roll(offset, (2, 3)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_one_by_name(kind):
     """The same as one of adapt's, in the names of ours where there are some."""
-    sizes = {key: value for key, value in SWIN.items() if key != "image_size"}
-    sizes |= {"depths": [1, 2, 1], "num_heads": [1, 2, 2], "drop_path_rate": 0.0, "img_size": (32, 64)}
+    sizes = {key: value for key, value in SMALL_SWIN.items() if key != "image_size"} | {"img_size": (32, 64)}
     net = FieldNet(f"transformers/{kind}", 2, residual=True, criterion="max_norm", **sizes, **DECODER).eval()
     again = FieldNet(ts.adapt(swin(kind, image_size=(32, 64)), criterion="max_norm"), 2, residual=True, **DECODER)
     assert net.hub_config() == again.hub_config()
@@ -89,7 +78,7 @@ def test_one_by_name(kind):
     assert torch.equal(net(x), again.eval()(x))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_weights_in_groups(kind):
     net = small(kind)
     for coarse, depth in ((True, 4), (False, 5)):  # embedding, 3 stages or 4 blocks; others go with the last
@@ -107,12 +96,10 @@ def test_saved_and_loaded(tmp_path, how):
     assert isinstance(again.encoder, AdaptedEncoder)
     assert (again.config, again.pretrained_cfg, again.circular) == (net.config, net.pretrained_cfg, net.circular)
     assert torch.equal(again(x), net(x))
-    chooses = again.encoder.model.embeddings.patch_embeddings.projection.criterion
-    assert chooses.grid_drop_rate == how.get("grid_drop_rate", 0)
+    assert again.encoder.config.grid_drop_rate == how.get("grid_drop_rate", 0)
     assert ts.from_pretrained(tmp_path, drop_path_rate=0.5).encoder.model.config.drop_path_rate == 0.5
     assert again.title == "FieldNet on transformers/swinv2"
-    of_columns = " of columns" if how else ""
-    assert again.shift_law == f"Under every circular shift{of_columns} its outputs move along, bit for bit."
+    assert ("shift of columns" in again.shift_law) == bool(how)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "backbone": "transformers/vit"}))
     with pytest.raises(ValueError, match="needs one of transformers/swin, transformers/swinv2"):
@@ -126,7 +113,6 @@ def test_saved_and_loaded(tmp_path, how):
         (lambda: FieldNet(ts.adapt(swin()), 3), ValueError, "needs the 2 of the backbone"),
         (lambda: FieldNet(ts.adapt(swin()), 2, img_size=64), TypeError, "no backbone"),
         (lambda: FieldNet(ts.adapt(swin(), criterion="learned"), 2), ValueError, "criterion that is learned"),
-        (lambda: FieldNet("transformers/vit", 2), ValueError, "needs one of transformers/swin, transformers/swinv2"),
         (lambda: FieldNet("transformers/swin", dim=8), ValueError, "does not know dim: needs arguments of SwinConfig"),
         (lambda: FieldNet("transformers/swin", border="closed"), ValueError, "does not know border"),
         (lambda: FieldNet("transformers/swin", depths=3), ValueError, "cannot be made as asked: .*depths"),

@@ -1,6 +1,7 @@
 """The adaptive modules: each a small network layer that moves with the image."""
 
-from .attention import AlignWindows, CircularAttention, CircularRelativePosition, CosineWindowAttention, WindowAttention
+from .attention import AlignWindows, CosineWindowAttention, WindowAttention
+from .circular_attention import CircularAttention, CircularRelativePosition
 from .merge import AdaptiveConvMerge, AdaptiveMerge, CircularConv2d
 from .tokenize import AdaptiveTokenize, Anchor
 

@@ -1,10 +1,9 @@
-r"""Attention that moves with the image: in windows that start where the content says, or over all tokens.
+r"""A-WSA: attention within windows that start where the content says.
 
-A-WSA rolls the tokens so that windows start at a chosen offset; attention over all tokens uses circular distances.
+.. math:: \text{A-WSA}(T) = \text{WSA}(S^{m^\star} T), \quad m^\star = \arg\max_{m < W} G(v_W^{(m)})
 
-.. math::
-    \text{A-WSA}(T) &= \text{WSA}(S^{m^\star} T), \quad m^\star = \arg\max_{m < W} G(v_W^{(m)}) \\
-    \text{SA}^{(\text{rel})}(T) &= \text{softmax}\big(Q K^\top / \sqrt{D'} + E^{(\text{rel})}\big) V
+:class:`AlignWindows` chooses :math:`m^\star`; :class:`WindowAttention` is WSA, which may cut its windows from
+:math:`m^\star` on instead of moving the tokens.
 """
 
 from math import log
@@ -18,13 +17,12 @@ from torch import Tensor, nn
 from ..criteria import Candidates, Criterion, FixedOffset, MaxNorm
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.polyphase import coset_sum
-from ..ops.geometry.rel_pos import circular_distance
 from ..ops.geometry.shift import Pair, circular_pad, circular_shift, fixes_rows, pair, shifted_views
 from ..ops.geometry.windows import pad_to_windows, whole_windows
 from ..ops.nn.window_attention import window_attention
 from ..ops.selection.choose import Choice, choose_by_windows, values_on_grid
+from .checks import check_heads, check_size
 from .linear import Linear, operands
-from .tokenize import check_size
 
 
 class WindowCandidates(Candidates):
@@ -109,12 +107,11 @@ class AlignWindows(nn.Module):
 
     def choose(self, tokens: Tokens) -> Choice:
         """Where the first window starts, in tokens."""
-        grid, size, window = tokens.grid, tokens.grid.shape, self.window_size
+        grid, window = tokens.grid, self.window_size
         if not grid.anchored:
-            check_size(size, window)
-        scored = pad_to_windows(tokens.scored, window)
-        choice = self.criterion.choose(WindowCandidates(scored, window, self.p, grid))
-        if not self._stop(grid):
+            check_size(grid.shape, window)
+        choice = self.criterion.choose(WindowCandidates(pad_to_windows(tokens.scored, window), window, self.p, grid))
+        if not self._stop_at_border(grid):
             return choice
         if choice.weights is not None:
             raise ValueError(
@@ -124,14 +121,16 @@ class AlignWindows(nn.Module):
         return Choice(self.first_window(choice.offset, grid), choice.scores)
 
     def first_window(self, offset: Int64[Tensor, "B 2"], grid: TokenGrid) -> Int64[Tensor, "B 2"]:
-        """Where the first window starts if a criterion chose ``offset``: one that stops at a border it spans, there."""
-        if not self._stop(grid):
+        """Where the first window starts if a criterion chose ``offset``.
+
+        Windows that stop at the border start there along an axis that one of them spans.
+        """
+        if not self._stop_at_border(grid):
             return offset
         inside = [side < length for side, length in zip(self.window_size, grid.shape, strict=True)]
         return torch.stack([offset[:, axis] * inside[axis] for axis in (0, 1)], 1)
 
-    def _stop(self, grid: TokenGrid) -> bool:
-        """Whether windows stop at the border."""
+    def _stop_at_border(self, grid: TokenGrid) -> bool:
         chosen = slice(int(grid.fixed_rows), 2)  # the axes along which windows may start anywhere
         return self.closed or whole_windows(grid.shape, self.window_size)[chosen] != grid.shape[chosen]
 
@@ -328,73 +327,3 @@ def log_distances(window: Pair, trained_window: Pair) -> Float[Tensor, "rows 2"]
     table = 8 * torch.cartesian_prod(*(torch.arange(1.0 - size, size) for size in window))
     table /= torch.tensor((rows - 1, columns - 1))
     return table.sign() * (1 + table.abs()).log2() / 3
-
-
-class CircularRelativePosition(nn.Module):
-    r"""Adaptive RPE: a bias for each pair of tokens, by their distance on the circle.
-
-    .. math:: E[i, j] = B\big[(p^{(Q)}_i - p^{(K)}_j) \bmod M\big]
-
-    in rows and in columns. Queries and keys may lie on different grids of the same image.
-
-    Shift law: the bias between two tokens does not change when the image moves.
-
-    Args:
-        table_size: M, steps around the image in rows and columns.
-
-    >>> grid = trueshift.TokenGrid.of_image(torch.rand(1, 3, 4, 4))
-    >>> trueshift.CircularRelativePosition(4, num_heads=2)(grid, grid).shape
-    torch.Size([1, 2, 16, 16])
-    """
-
-    def __init__(self, table_size: int | Pair, num_heads: int) -> None:
-        super().__init__()
-        self.table_size = pair(table_size)
-        self.table = nn.Parameter(nn.init.trunc_normal_(torch.empty(*self.table_size, num_heads), std=0.02))
-
-    def forward(self, query: TokenGrid, key: TokenGrid) -> Float[Tensor, "B heads Q K"]:
-        """The bias from every query to every key, row by row."""
-        if query.fixed_rows or key.fixed_rows:
-            raise ValueError("distances around the rows of tokens that have fixed rows: needs circular='both'")
-        for name, size, steps in zip(("height", "width"), key.image_size, self.table_size, strict=True):
-            if size % steps:
-                raise ValueError(f"image {name} {size}: needs a multiple of the {steps} steps of the table")
-        units = [size // steps for size, steps in zip(key.image_size, self.table_size, strict=True)]
-        row = circular_distance(query, key, 0, units[0])[:, :, None, :, None]
-        column = circular_distance(query, key, 1, units[1])[:, None, :, None, :]
-        bias = self.table[row, column]  # B hq wq hk wk heads
-        return bias.permute(0, 5, 1, 2, 3, 4).flatten(4).flatten(2, 3)
-
-
-class CircularAttention(nn.Module):
-    """Attention over all tokens, with circular relative positions.
-
-    Shift law: ``place(layer(S t)) == S place(layer(t))`` to rounding: a softmax sums the tokens in the order in which
-    they come. Bit-identical after an :class:`~trueshift.layers.tokenize.Anchor`.
-
-    >>> tokens = trueshift.AdaptiveTokenize(3, 16, 4)(torch.rand(1, 3, 32, 32))
-    >>> trueshift.CircularAttention(16, num_heads=2, table_size=8)(tokens).values.shape
-    torch.Size([1, 8, 8, 16])
-    """
-
-    def __init__(self, dim: int, num_heads: int, table_size: int | Pair, qkv_bias: bool = True) -> None:
-        super().__init__()
-        check_heads(dim, num_heads)
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim)
-        self.position = CircularRelativePosition(table_size, num_heads)
-
-    def forward(self, tokens: Tokens) -> Tokens:
-        """Attend over all tokens of each image."""
-        x = tokens.values
-        bias = self.position(tokens.grid, tokens.grid)
-        queries, keys, values = self.qkv(x.flatten(1, 2)).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(queries, keys, values, bias.to(queries.dtype))
-        return Tokens(self.proj(mixed.transpose(1, 2).flatten(2)).view_as(x), tokens.grid, tokens.prefix)
-
-
-def check_heads(dim: int, heads: int) -> None:
-    """Refuse channels that cannot be shared out among the heads."""
-    if dim % heads:
-        raise ValueError(f"{dim} channels: needs a multiple of the {heads} heads")

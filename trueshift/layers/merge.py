@@ -16,7 +16,8 @@ from ..ops.geometry.blocks import cut_blocks
 from ..ops.geometry.shift import Pair, pair, shifted_views
 from ..ops.nn.conv import conv_on_circle, conv_tokens
 from ..ops.selection.projection_energy import projected_energy
-from .tokenize import PatchCandidates, PatchGrids, PatchLayer, check_padding, check_size, strided_conv
+from .checks import check_padding, check_size
+from .patches import PatchCandidates, PatchGrids, PatchLayer, strided_conv
 
 
 class _GatheredPatches(PatchGrids):

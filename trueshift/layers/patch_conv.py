@@ -16,8 +16,10 @@ from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import IMAGE_DIMS, circular_shift, fixes_rows
 from ..ops.nn.conv import project_patches
 from ..ops.selection.choose import Choice
+from .checks import check_image, check_size
 from .frame import FrameFinder
-from .tokenize import AdaptiveTokenize, LayerGrids, check_image, check_size
+from .patches import LayerGrids
+from .tokenize import AdaptiveTokenize
 
 
 class FrameConv(AdaptiveTokenize):

@@ -7,214 +7,27 @@ a kernel may round a token differently at another position. An anchor rolls the 
 content, so all that follows is bit-identical on any kernel.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..criteria import Candidates, Criterion, MaxNorm, Spot
 from ..ops.geometry.grid import Tokens, displacements, mean_of_each
-from ..ops.geometry.polyphase import polyphase
-from ..ops.geometry.shift import Pair, circular_shift, circular_take, fixes_rows, pair
+from ..ops.geometry.shift import Pair, circular_shift, fixes_rows, pair
 from ..ops.geometry.windows import token_norm
 from ..ops.nn.autocast import without_autocast
-from ..ops.nn.conv import PADDINGS, conv_tokens, project_patches
-from ..ops.selection.choose import Choice, choose, values_on_grid
+from ..ops.nn.conv import conv_tokens, project_patches
+from ..ops.selection.choose import Choice, choose
 from ..ops.selection.content_hash import first_row, origin_keys
-from ..ops.selection.gram_energy import patch_energy
 from ..ops.selection.plain import plain_norm
-from ..ops.selection.projection_energy import projected_energy
+from .checks import check_image
+from .checks import check_size as check_size
+from .checks import refuse_scripting as refuse_scripting
 from .frame import FrameFinder
-
-
-class Anchor(nn.Module):
-    """Roll the tokens so that the one with the largest norm is the first.
-
-    Shift law: the values are bit-identical for every shift of the input; their position is in the grid. Of fixed rows
-    only the columns are rolled, to the one that holds this token.
-
-    Tokens after a norm are compared as they were before it.
-
-    >>> tokens = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
-    >>> trueshift.Anchor()(tokens).grid.anchored
-    True
-    """
-
-    def choose(self, tokens: Tokens) -> Choice:
-        """Which token becomes the first."""
-        values, fixed_rows = tokens.scored, tokens.grid.fixed_rows
-        with torch.no_grad(), without_autocast(values):
-            if tokens.grid.anchored:  # scores need not be exact
-                return choose((_of_columns(plain_norm(values), fixed_rows),), None)
-            norms = _of_columns(token_norm(values), fixed_rows)
-            return choose((norms,), lambda needed: first_row(origin_keys(values, needed), fixed_rows))
-
-    def forward(self, tokens: Tokens) -> Tokens:
-        """Roll values and grid together."""
-        offset = self.choose(tokens).offset
-        before_norm = None if tokens.before_norm is None else circular_shift(tokens.before_norm, offset)
-        values = circular_shift(tokens.values, offset)
-        return Tokens(values, tokens.grid.advance(offset, anchored=True), tokens.prefix, before_norm)
-
-
-def _of_columns(norms: Float[Tensor, "B H W"], fixed_rows: bool) -> Float[Tensor, "B h W"]:
-    """The largest of each column, where rows are fixed."""
-    return norms.amax(1, keepdim=True) if fixed_rows else norms
-
-
-class PatchLayer(nn.Module):
-    """Choose a grid, project the patches on it, norm: what the tokenizer and all merges share.
-
-    ``merge(values, start)`` projects patches side by side from ``start`` on, or the patch at every position if it is
-    None.
-    """
-
-    dim: int  # channels of the input
-    factor: Pair
-    norm: nn.Module
-    criterion: Criterion
-    anchor: bool
-    norm_position = "after"
-    pad_mode = "circular"
-    grids: Callable[[Any, Tokens], "PatchGrids"]
-    merge: Callable[..., Tensor]
-
-    def __prepare_scriptable__(self) -> Any:
-        refuse_scripting()
-
-    def scored_as_merged(self) -> bool:
-        """Whether patches projected at every position are what the layer makes of them, wherever patches start."""
-        return self.pad_mode == "circular"  # zeros surround the chosen frame
-
-    def choose(self, tokens: Any) -> Choice:
-        """Where the new grid starts, in tokens."""
-        return self._chosen(tokens)[1]
-
-    def _chosen(self, tokens: Tokens, start: Tensor | None = None) -> tuple["PatchGrids", Choice]:
-        candidates = self.grids(self, tokens)
-        if start is None:
-            choice = self.criterion.choose(candidates)
-        elif isinstance(self.criterion, Spot):
-            choice = self.criterion.start_at(candidates, start)
-        else:
-            return candidates, Choice(start)
-        # grids that are mixed have no first token, and those of a spot start at the border
-        if self.anchor and choice.weights is None and choice.spot is None:
-            with torch.no_grad(), without_autocast(tokens.values):
-                choice = replace(choice, offset=self.anchor_offset(candidates, choice.offset))
-        return candidates, choice
-
-    def anchor_offset(self, candidates: Candidates, offset: Int64[Tensor, "B 2"]) -> Int64[Tensor, "B 2"]:
-        """The token of the largest norm on the chosen grid."""
-        grids, norms = candidates, token_norm(candidates.content)
-        norms = _of_columns(circular_take(norms, offset, grids.stride), grids.fixed_rows)
-        token = choose((norms,), lambda needed: circular_take(grids.keys(needed), offset, grids.phases)).offset
-        return torch.stack([offset[:, i] + candidates.stride[i] * token[:, i] for i in (0, 1)], 1)
-
-    def forward(self, tokens: Any, start: Int64[Tensor, "B 2"] | None = None) -> Tokens:
-        """Tokens on a grid of ``factor`` times the stride: the chosen one, or the one that starts at ``start``.
-
-        Where a spot chooses, ``start`` is another pixel to take for it.
-        """
-        check_size(tokens.grid.shape, self.factor)
-        candidates, choice = self._chosen(tokens, start)
-        merged = candidates.merged_at(choice)
-        finished = self.norm(merged) if self.norm_position == "after" else merged
-        anchored = self.anchor and choice.weights is None
-        grid = tokens.grid.advance(choice.offset, self.factor, anchored, choice.spot)
-        # a class token has no position on the new grid
-        return Tokens(finished, grid, before_norm=None if finished is merged else merged)
-
-
-class LayerGrids(Candidates):
-    """The grids of a layer that may know the border of a photograph."""
-
-    def __init__(self, layer: Any, tokens: Tokens) -> None:
-        super().__init__(tokens.values, layer.factor, tokens.grid)
-        self.layer, self.frame = layer, getattr(layer, "frame", None)
-
-    def find_first(self, stride: Pair, offset: Int64[Tensor, "B 2"] | None = None) -> Int64[Tensor, "B 2"]:
-        """Where a closed border is, the image's own while training."""
-        if self.frame is not None and self.layer.closed and self.layer.training:
-            return torch.zeros_like(self.grid.origin) if offset is None else offset
-        return super().find_first(stride, offset)
-
-    def border(self) -> tuple[Float64[Tensor, "B H"], Float64[Tensor, "B W"]]:
-        """With more care, where the frame matters."""
-        return super().border() if self.frame is None else self.frame(self.pixels)
-
-
-class PatchGrids(LayerGrids):
-    """The grids of a layer's patches. In float32, patches that were projected to be scored are not projected again."""
-
-    def __init__(self, layer: Any, tokens: Tokens) -> None:
-        channels = tokens.values.shape[3]
-        if channels != layer.dim:
-            raise ValueError(f"tokens of {channels} channels: this layer was made for {layer.dim}")
-        super().__init__(layer, tokens)
-        self._merged: Tensor | None = None
-        plain = self.anchored and self.precision == torch.float32 and not torch.is_grad_enabled()
-        self.reusable = plain and layer.scored_as_merged()
-
-    @abstractmethod
-    def exact_features(self) -> Float[Tensor, "B H W D"]:
-        """The projection of the patch that starts at each position, by ``self.arithmetic``."""
-
-    def features(self) -> Float[Tensor, "B H W D"]:
-        """The same, by the layer where it can be reused."""
-        if not self.reusable:
-            return self.exact_features()
-        if self._merged is None:
-            self._merged = self.dense()
-        return self._merged
-
-    def dense(self) -> Float[Tensor, "B H W D"]:
-        """The same by the layer itself."""
-        return self.layer.merge(self.content)
-
-    def merged_at(self, choice: Choice) -> Float[Tensor, "B h w D"]:
-        """The projected patches on the chosen grid."""
-        if self._merged is not None:
-            return circular_take(self._merged, choice.offset, self.stride)
-        return values_on_grid(
-            choice,
-            lambda: self.layer.merge(self.content, choice.offset),
-            lambda: polyphase(self.layer.merge(self.content), self.stride),
-        )
-
-
-class PatchCandidates(PatchGrids):
-    """The tokenizations of an image (or of tokens) by one strided convolution, at each of its phases."""
-
-    def __init__(self, layer: Any, tokens: Tokens) -> None:
-        super().__init__(layer, tokens)
-        self.conv, self.padding = layer.proj, layer.padding
-
-    def exact_features(self) -> Float[Tensor, "B H W D"]:
-        """The convolution at stride 1."""
-        features = self.arithmetic.conv(self.content, self.conv.weight, self.padding, self.conv.groups)
-        return features if self.conv.bias is None else features + self.conv.bias.detach()
-
-    def fused_energy(self) -> Float[Tensor, "parts B H W"] | None:
-        """By one product."""
-        if self.conv.groups > 1:
-            return None
-        weight = self.conv.weight.permute(0, 2, 3, 1)
-        return projected_energy(self.content, weight, self.conv.bias, None, self.padding, self.precision)
-
-    def energy(self) -> Float[Tensor, "B sh sw"]:
-        """All phases from the products of neighbouring pixels, unless the tokens of all phases are less work."""
-        (sh, sw), (kh, kw), (_, height, width, channels) = self.stride, self.conv.kernel_size, self.content.shape
-        by_tokens = height * width * self.conv.weight.numel()
-        correlate = height * width * channels * (sh + kh - 1) * (sw + 2 * kw - 2) * channels
-        weight = 4 * (sh * sw) * (kh * kw) * kh * (2 * kw - 1) * channels**2  # two digits of each factor
-        if self.anchored or self.conv.groups > 1 or by_tokens < correlate + weight:
-            return super().energy()
-        return patch_energy(self.content, self.conv.weight, self.conv.bias, self.stride, self.padding, self.pixels)
+from .patches import PatchCandidates, PatchLayer, of_columns, strided_conv
 
 
 class AdaptiveTokenize(PatchLayer):
@@ -327,63 +140,31 @@ class AdaptiveTokenize(PatchLayer):
         return super().forward(Tokens.of_image(image, self.fixed_rows), start)
 
 
-def strided_conv(
-    in_channels: int,
-    out_channels: int,
-    kernel: Pair,
-    stride: Pair,
-    padding: Pair,
-    padding_mode: str,
-    groups: int = 1,
-    bias: bool = True,
-) -> nn.Conv2d:
-    """The projection of patches as a convolution, its sizes checked."""
-    if kernel[0] < stride[0] or kernel[1] < stride[1]:
-        raise ValueError(f"kernel {kernel}: needs to be at least the stride {stride}, or pixels are skipped")
-    check_padding(kernel, padding, padding_mode)
-    return nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
+class Anchor(nn.Module):
+    """Roll the tokens so that the one with the largest norm is the first.
 
+    Shift law: the values are bit-identical for every shift of the input; their position is in the grid. Of fixed rows
+    only the columns are rolled, to the one that holds this token.
 
-def check_padding(kernel: Pair, padding: Pair, mode: str) -> None:
-    """Refuse a kernel that would not reach over its own position, and padding of another kind."""
-    if not (0 <= padding[0] < kernel[0] and 0 <= padding[1] < kernel[1]):
-        raise ValueError(f"padding {padding}: needs to be at least 0 and less than the kernel {kernel}")
-    if mode not in PADDINGS:
-        raise ValueError(f"padding_mode {mode!r}: needs one of {PADDINGS}")
+    Tokens after a norm are compared as they were before it.
 
+    >>> tokens = trueshift.Tokens.of_image(torch.rand(1, 3, 8, 8))
+    >>> trueshift.Anchor()(tokens).grid.anchored
+    True
+    """
 
-def refuse_scripting() -> NoReturn:
-    """For ``__prepare_scriptable__``, which ``torch.jit.script`` calls first."""
-    raise NotImplementedError(
-        "torch.jit.script does not know the types of this network: needs torch.export.export, torch.compile or "
-        "trueshift.export_onnx; of an ordinary network torch.jit.trace"
-    )
+    def choose(self, tokens: Tokens) -> Choice:
+        """Which token becomes the first."""
+        values, fixed_rows = tokens.scored, tokens.grid.fixed_rows
+        with torch.no_grad(), without_autocast(values):
+            if tokens.grid.anchored:  # scores need not be exact
+                return choose((of_columns(plain_norm(values), fixed_rows),), None)
+            norms = of_columns(token_norm(values), fixed_rows)
+            return choose((norms,), lambda needed: first_row(origin_keys(values, needed), fixed_rows))
 
-
-def check_image(image: Tensor | torch.fx.Proxy, channels: int, multiple: Pair) -> None:
-    """Refuse what cannot be tokenized, and name what could."""
-    if isinstance(image, torch.fx.Proxy):
-        raise NotImplementedError(
-            "torch.fx traces without an image, and sizes and choices go by the image: needs features_only=True, "
-            "forward_intermediates, forward hooks or torch.export.export"
-        )
-    if not isinstance(image, Tensor):
-        raise TypeError(f"an image of the type {type(image).__name__}: needs a tensor [B, {channels}, H, W]")
-    if image.dim() != 4:
-        raise ValueError(f"an image batch of shape {tuple(image.shape)}: needs [B, {channels}, H, W]")
-    if image.shape[0] == 0:
-        raise ValueError("an empty batch: needs at least one image")
-    if image.shape[1] != channels:
-        raise ValueError(f"{image.shape[1]} channels: this layer was made for {channels}")
-    if not image.is_floating_point():
-        raise TypeError(f"an image of {image.dtype}: needs a floating-point type, e.g. image.float() / 255")
-    check_size(tuple(image.shape[2:]), multiple)
-
-
-def check_size(size: tuple[int, ...], multiple: Pair, what: str = "", otherwise: str = "") -> None:
-    """Refuse a size that a grid of this stride does not divide; name the nearest between ``what`` and ``otherwise``."""
-    for name, length, step in zip(("height", "width"), size, multiple, strict=True):
-        if length % step or length == 0:
-            below, above = length // step * step, (length // step + 1) * step
-            near = f"{below} or {above}" if below else f"{above}"
-            raise ValueError(f"{what}{name} {length}: needs a multiple of {step}, e.g. {near}{otherwise}")
+    def forward(self, tokens: Tokens) -> Tokens:
+        """Roll values and grid together."""
+        offset = self.choose(tokens).offset
+        before_norm = None if tokens.before_norm is None else circular_shift(tokens.before_norm, offset)
+        values = circular_shift(tokens.values, offset)
+        return Tokens(values, tokens.grid.advance(offset, anchored=True), tokens.prefix, before_norm)

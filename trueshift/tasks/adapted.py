@@ -5,8 +5,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..layers.checks import check_image
 from ..layers.patch_conv import FrameConv
-from ..layers.tokenize import check_image
 from ..models.config import BackboneConfig, describe
 from ..models.convert import adapt
 from ..models.foreign import ADAPTS, is_adapted, library_of, located

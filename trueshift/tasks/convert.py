@@ -90,17 +90,10 @@ def _rebuilt(model: UperNet, config: Any, **head: Any) -> UperNet:
 # -- segmentation_models_pytorch --------------------------------------------------------------------------------------
 
 
-def rename_smp_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our names of the weights of a UPerNet of segmentation_models_pytorch.
-
-    ``encoder.model.layers_0.`` (Swin, SwinV2) becomes ``encoder.layers.0.``, ``encoder.model.model.`` (MViTv2)
-    ``encoder.``; decoder and head have the same names.
-    """
-    renamed = {}
-    for key, value in state.items():
-        key = re.sub(r"^encoder\.model\.(model\.)?", "encoder.", key)
-        renamed[re.sub(r"^encoder\.(layers|stages)_(\d+)\.", r"encoder.\1.\2.", key)] = value
-    return renamed
+def _our_name(key: str) -> str:
+    """``encoder.layers.0.`` for ``encoder.model.layers_0.`` (Swin), ``encoder.`` for ``encoder.model.model.``."""
+    key = re.sub(r"^encoder\.model\.(model\.)?", "encoder.", key)
+    return re.sub(r"^encoder\.(layers|stages)_(\d+)\.", r"encoder.\1.\2.", key)
 
 
 def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) -> UperNet:
@@ -119,7 +112,7 @@ def from_smp(source: Any, backbone: str | None = None, auxiliary: bool = False) 
     backbone = backbone or name
     if backbone is None:
         raise ValueError("a state_dict does not name its encoder: needs backbone, e.g. 'swin_tiny_patch4_window7_224'")
-    weights = rename_smp_keys(state)
+    weights = {_our_name(key): value for key, value in state.items()}
     for key in ("decoder.fusion_block.0.weight", "segmentation_head.0.weight", "encoder.patch_embed.proj.weight"):
         if key not in weights:
             needs = "needs all of one of segmentation_models_pytorch on timm's Swin, SwinV2 or MViTv2, by its names"

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..layers.tokenize import check_image
+from ..layers.checks import check_image
 from ..models.backbone import Backbone
 from ..models.config import check_one_grid
 from ..models.hub import HubModel, saved_cfg
