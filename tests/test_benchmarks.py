@@ -1,6 +1,5 @@
 """The clocks, tables and programs behind our numbers. Nothing here depends on how fast anything is."""
 
-import json
 import re
 import shutil
 import sys
@@ -13,7 +12,7 @@ from PIL import Image
 
 import trueshift
 from benchmarks import bench, prose
-from benchmarks.accuracy import fields, motion, rows, store
+from benchmarks.accuracy import fields, motion, rows
 from benchmarks.bench import TABLES
 from benchmarks.common import contestants, record, timing
 from benchmarks.common.contestants import Family
@@ -21,13 +20,6 @@ from benchmarks.common.table import read_tables
 from benchmarks.speed import modules_speed
 
 ROOT = Path(__file__).resolve().parents[1]
-ABOUT = {
-    "command": "",
-    "commit": "0123456789abcdef",
-    "date": "2026-01-01",
-    "machine": {"processor": "a processor", "threads": 4, "gpu": "a GPU"},
-    "versions": {"torch": "2"},
-}
 
 
 @pytest.fixture
@@ -37,10 +29,6 @@ def results(monkeypatch, tmp_path):
         shutil.copy(file, tmp_path)
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     return tmp_path
-
-
-def save(name, result):
-    (record.RESULTS / f"{name}.json").write_text(json.dumps({**ABOUT, "result": result}))
 
 
 def call(monkeypatch, program, *words):
@@ -144,80 +132,16 @@ def test_a_wrong_number_a_wrong_cell_and_a_number_without_a_file_are_found():
         prose.number('top1("swim")')
 
 
-def test_what_failed_is_shown(results):
-    setting = {"model": "swin_tiny_patch4_window7_224", "size": 224, "batch": 128, "work": "inference"}
-    setting |= {"precision": "bf16", "mode": "compiled", "device": "cuda"}
-    measured = [{"name": "reference"}, {"name": "ours, adaptive", "error": "Oops: no"}]
-    save("model_speed_a", {"results": [{**setting, "rows": measured}]})
-    assert "| failed: Oops: no |" in TABLES["speed_inference"].render()
-    assert "| Swin-T | 28.3 M | failed: Oops: no |" in TABLES["speed_summary"].render()
+def test_the_curves_are_drawn_the_same_each_time(tmp_path):
+    drawn = []
+    for name in "ab":
+        rows.draw_curves(tmp_path / name)
+        drawn.append((tmp_path / name / rows.CURVES).read_bytes())
+    assert drawn[0] == drawn[1]
+    assert b"A-Swin-mini" in drawn[0]
 
 
-# networks on images
-
-
-def rates(top1, consistency, exact=1.0):
-    named = {"top1": top1, "consistency": consistency, "bit_exact": exact, "worst_case": consistency}
-    return {key: {"rate": rate, "images": 1000} for key, rate in named.items()}
-
-
-def trained(recipe, seed, **evaluation):
-    measured = {name.replace("_", "-"): rates(*numbers) for name, numbers in evaluation.items()}
-    kept = {"recipe": recipe, "model": "", "config": {"model": {}}, "data": {}, "overrides": [], "steps": 1}
-    kept |= {"evaluation": measured, "curve": {"top1": [[5, 0.5], [10, 0.9]]}}
-    kept |= {"seconds": 120.0, "images_per_second": 1.0, "best_top1": 0.9}
-    return {**ABOUT, "seed": seed, "result": kept}
-
-
-def measured_later(recipe, seed, device, part, *numbers, images=1000, shifts=2):
-    how = {"settings": {"shifts": shifts, "device": device}, "images": images, "protocols": {}, "weights": "float32"}
-    parts = {part: {**how, "measured": {"circular": rates(*numbers)}}}
-    return {**ABOUT, "seed": seed, "result": {"recipe": recipe, "model": "", "parts": parts}}
-
-
-def test_rows_of_networks_on_images(results, tmp_path):
-    store.take_in(
-        [
-            trained("cifar10/a_swin_tiny_circular", 0, circular=(0.93, 1.0), cifar_standard=(0.93, 0.96)),
-            *(trained("a_swin_mini", seed, circular=(0.9, 1.0)) for seed in (0, 0)),  # the second replaces the first
-            *(  # each seed counts wherever it was measured, on a GPU if there too
-                measured_later("swin_mini", seed, device, "adapted", top1, 1.0)
-                for seed, device, top1 in ((0, "cpu", 0.7), (1, "cpu", 0.1), (1, "cuda", 0.8), (2, "cuda", 0.9))
-            ),
-            measured_later("a_cvt_mini", 0, "cuda", "exactness_float32", 0.9, 1 - 1e-4, 1 - 3 / 8e4, 10_000, 8),
-            measured_later("a_swin_mini", 0, "cuda", "exactness_float32", 0.9, 1.0, images=200, shifts=8),
-        ]
-    )
-    found = {name: TABLES[name].render() for name in ("paper_size", "small_canonical", "small_exactness")}
-    assert "| A-Swin-T | 93.00 | 100.00 | 100.00 | 96.00 | 1 | 93.39 ± 0.12 | 99.99" in found["paper_size"]
-    row = "| Swin-mini, adapted as it is | 80.00 ± 10.00 | 100.00 ± 0.00 | not run yet | 3 |"
-    assert row in found["small_canonical"]
-    assert "| GPU | float32 | 2 | 10,200 | 81,600 | 1 | 3 |" in found["small_exactness"]  # one changed answer counts
-    rows.draw_curves(tmp_path / "images")
-    drawn = (tmp_path / "images" / rows.CURVES).read_bytes()
-    rows.draw_curves(tmp_path / "images")
-    assert (tmp_path / "images" / rows.CURVES).read_bytes() == drawn  # is the same each time
-    assert b"A-Swin-mini" in drawn
-
-
-# fields
-
-
-def test_a_table_of_fields_has_the_rollouts_that_all_results_have(results):
-    for run, seed, error, apart, lengths in (
-        ("adaptive", 0, 0.1, 0.0, (1, 10, 12)),
-        ("adaptive", 1, 0.3, 0.0, (1, 10)),
-        ("ordinary", 0, 0.5, 0.25, (1, 10)),
-    ):
-        result = {key: dict.fromkeys(map(str, lengths), value) for key, value in
-                  (("relative_l2", error), ("shift_error", apart))}  # fmt: skip
-        result |= {"harmonics": {"error": {"2": 0.0, "8": 0.125}}, "patches": [2, 8], "steps": 20000}
-        save(f"fields_navier_stokes_{run}_seed{seed}", result)
-    head, _, *lines = TABLES["fields_navier_stokes"].render().splitlines()
-    assert head.startswith("| network | 1 step | 10 steps | shift error |")
-    assert "| A-SwinV2-mini | 20.00 ± 14.14 | 20.00 ± 14.14 | 0 | 12.50 ± 0.00 | 20,000 | 2 |" in lines
-    assert "| SwinV2-mini | 50.00 | 50.00 | 2.5e-01 | 12.50 | 20,000 | 1 |" in lines
-    assert "a rolled rollout of 10 steps" in lines[-1]
+# one run of each program that trains or measures; for networks on images see test_small_models.py
 
 
 @pytest.mark.slow
@@ -237,28 +161,17 @@ def test_the_whole_program_of_fields(results, tmp_path, monkeypatch):
     assert fields.main() == 0  # nothing left to do
 
 
-# networks while the camera moves
-
-
 @pytest.fixture
-def measure(results, tmp_path, monkeypatch):
-    """Measure small random networks on three images of their own."""
+def networks(tmp_path, monkeypatch):
+    """Small random networks, and three images of their own."""
     for number, label in enumerate("abc"):
         image = torch.rand(64, 64, 3, generator=torch.Generator().manual_seed(number)).mul(255).byte().numpy()
         (tmp_path / "squares" / label).mkdir(parents=True)
         Image.fromarray(image).save(tmp_path / "squares" / label / "0.png")
     small = {"patch_size": 4, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "num_classes": 3}
-
-    def measure(networks, *words):
-        given = []
-        for name, (model, size) in networks.items():
-            trueshift.create_model(model, img_size=size, **small).save_pretrained(tmp_path / f"{model}_{size}")
-            given.append(f"{name}={tmp_path / f'{model}_{size}'}")
-        words = [tmp_path / "squares" if word == "squares" else word for word in words]
-        call(monkeypatch, "accuracy/motion.py", "--networks", *given, *words)
-        motion.main()
-
-    return measure
+    for name, model, size in (("plain", "swin_mini", 32), ("ours", "a_swin_mini", 32), ("large", "swin_mini", 64)):
+        trueshift.create_model(model, img_size=size, **small).save_pretrained(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
 
 
 def table(where):
@@ -266,11 +179,10 @@ def table(where):
     return replace(written, keys=written.keys | {"rows": f"motion.rows({where!r})"}).render().splitlines()
 
 
-def test_methods_and_rows_follow_from_the_networks(measure):
-    measure(
-        {"ordinary": ("swin_mini", 32), "adaptive": ("a_swin_mini", 32)},
-        *("--title", "A net, flips only", "--data", "squares", "--limit", "1"),
-    )
+def test_methods_and_rows_follow_from_the_networks(results, networks, monkeypatch):
+    words = "--networks ordinary=plain adaptive=ours --data squares --limit 1 --title"
+    call(monkeypatch, "accuracy/motion.py", *words.split(), "A net, flips only")
+    motion.main()
     result = record.load("motion_squares_a_net_flips_only")["result"]
     for name in ("adaptive", "adaptive, 4 grids"):
         assert result["methods"][name]["measured"]["circular"]["bit_exact"]["rate"] == 1
@@ -279,21 +191,21 @@ def test_methods_and_rows_follow_from_the_networks(measure):
     for title in ("passes", "Top-1", "C-Cons.", "crop 8", "flicker", "JPEG"):
         assert f"| {title} |" in head
     shown = [line.split(" | ")[0].removeprefix("| A net, flips only, ") for line in lines if line.startswith("| ")]
-    assert shown == [*result["methods"]]
+    assert sorted(shown) == sorted(result["methods"])
     assert "-" not in lines[0].split(" | ")[1:]  # Top-1 too: the classes are the network's
     assert lines[-1].startswith("1 images; ")
 
 
-def test_photographs_and_the_mean_over_crops(measure):
-    measure({"ordinary": ("swin_mini", 32)}, "--photos", "squares", "--limit", "1")
+def test_photographs_and_the_mean_over_crops(results, networks, monkeypatch):
+    for words in ("--photos squares --limit 1", "--data squares --crops 1 2 --limit 3"):
+        call(monkeypatch, "accuracy/motion.py", "--networks", "ordinary=plain", *words.split())
+        motion.main()
     assert any(line.startswith("| Swin-mini, ordinary, video | 1 | - |") for line in table("photos"))
-    measure({"ordinary": ("swin_mini", 32)}, "--data", "squares", "--crops", "1", "2", "--limit", "3")
     result = record.load("steady_crops_swin")["result"]
     assert (result["images"], [*result["top1"]]) == (3, ["centre", "1", "2"])
 
 
-def test_networks_have_names_and_one_size(measure):
-    with pytest.raises(SystemExit, match=r"swin_mini: needs NAME=MODEL"):
-        motion.load_networks(["swin_mini"])
-    with pytest.raises(SystemExit, match=r"\(32, 32\), \(64, 64\).*one size"):
-        measure({"ordinary": ("swin_mini", 32), "adaptive": ("a_swin_mini", 64)}, "--data", "squares")
+def test_networks_have_names_and_one_size(networks):
+    for words, message in ((["plain"], "plain: needs NAME=MODEL"), (["a=plain", "b=large"], "one size")):
+        with pytest.raises(SystemExit, match=message):
+            motion.load_networks(words)

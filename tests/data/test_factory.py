@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trueshift.data import EmbeddedSample, ImageFolder, open_data, open_fields, open_scenes
+from trueshift.data import CifarFiles, CompactArchive, EmbeddedSample, ImageFolder, open_data, open_fields, open_scenes
 
 
 def save(folder, *names):
@@ -94,9 +94,29 @@ def test_what_comes_with_the_package_is_opened_by_its_name():
     assert all(min(source[index].image.size) >= 224 for index in range(6))
 
 
-def test_data_that_is_not_there_is_reported(tmp_path):
-    (tmp_path / "a.txt").write_text("no image")
-    with pytest.raises(FileNotFoundError, match=r"no data at .*nowhere: needs 'sample', 'sample-photos', a folder"):
-        open_data(tmp_path / "nowhere")
-    with pytest.raises(NotADirectoryError, match="needs a folder of images, or one image"):
-        open_data(tmp_path / "a.txt")
+@pytest.mark.parametrize(
+    ("opened", "where", "split", "error", "message"),
+    [
+        (open_data, "nowhere", "test", FileNotFoundError, "needs 'sample', 'sample-photos', a folder of"),
+        (open_data, "a.txt", "test", NotADirectoryError, "needs a folder of images, or one image"),
+        (open_data, "texts", "test", ValueError, r"has no images: needs files ending in \.jpg"),
+        (CifarFiles, "texts", "test", FileNotFoundError, "needs cifar-10-batches-py or cifar-100-python"),
+        (CompactArchive, "a.txt", "test", FileNotFoundError, r"needs an \.npz, or a folder with one"),
+        (open_fields, "nowhere", "train", FileNotFoundError, "there are no fields at"),
+        (open_fields, "texts", "train", FileNotFoundError, r"needs train\.npy"),
+        (open_fields, "a.txt", "train", ValueError, r"needs one of \.npy"),
+        (open_fields, "many.npz", "train", ValueError, "holds a, b: needs one array, or one called train"),
+        (open_scenes, "nowhere", "test", NotADirectoryError, "needs one; unpack archives first"),
+        (open_scenes, "a.txt", "test", NotADirectoryError, "needs one; unpack archives first"),
+        (open_scenes, "cats", "test", ValueError, "in no known layout .*: needs images/training with annotations/tr"),
+        (open_scenes, "camvid", "test", ValueError, "camvid has train, .*: split 'test' needs one of test, testing"),
+    ],
+)
+def test_what_is_not_there_is_reported(tmp_path, opened, where, split, error, message):
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "texts/a.txt"):
+        (tmp_path / name).write_text("no image")
+    np.savez(tmp_path / "many.npz", a=np.zeros(3), b=np.zeros(3))
+    save(tmp_path, "cats/cat/1.png", "camvid/train/1.png", "camvid/trainannot/1.png")
+    with pytest.raises(error, match=message):
+        opened(tmp_path / where, split)

@@ -106,12 +106,3 @@ def test_images_of_no_known_scale_are_not_guessed(tmp_path, values, message):
     Image.fromarray(values).save(tmp_path / "a.tif")
     with pytest.raises(ValueError, match=f"{message}: needs 8 or 16 bits per channel"):
         ImageFolder(tmp_path)[0]
-
-
-def test_what_is_no_folder_of_images_is_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("no image")
-    with pytest.raises(ValueError, match=r"has no images: needs files ending in \.jpg"):
-        open_data(tmp_path)
-    for path in (tmp_path / "notes.txt", tmp_path / "nowhere"):
-        with pytest.raises(NotADirectoryError, match="is not a folder: needs a folder of images"):
-            ImageFolder(path)

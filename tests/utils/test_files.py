@@ -46,7 +46,8 @@ def test_a_folder_is_made_or_refused(tmp_path):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ValueError("\n  no  \nTraceback"), "no"),
+        (ValueError("no\nTraceback"), "no"),
+        (ValueError("\n  no  \n"), "no"),
         (KeyError(), "KeyError"),
         (ValueError(" \n"), "ValueError"),
         (ValueError("a" * 300), "a" * 200),
