@@ -107,7 +107,7 @@ def test_rows_of_parquet_files_come_in_order(tmp_path, inside, struct):
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_samples_of_shards_come_in_order(tmp_path, format):
     write(tmp_path / "set", "tar")
-    write_tar(tmp_path / "set" / "val" / "0.tar", {"folder.0/a.png": encoded(3)}, format=format)  # or by its folder
+    write_tar(tmp_path / "set" / "set-val-0.tar", {"folder.0/a.png": encoded(3)}, format=format)
     source = open_data(tmp_path / "set", "train")
     assert_all_there(source, ["0", "1", "2", "3", "4"])
     assert (source.title, source.name(12)) == ("set train", "set-train-1.tar/0012")
@@ -195,6 +195,12 @@ def test_names_tell_the_split_and_only_that_is_read(tmp_path, kind, word):
         assert (len(source), source.title) == (5, f"set {word}")
     with pytest.raises(ValueError, match="split 'all': needs one of train"):
         DatasetImages(tmp_path / "set", "all")
+
+
+def test_folders_tell_the_split(tmp_path):
+    for name in ("train/0", "train/1", "val/0"):
+        write_tar(tmp_path / f"{name}.tar", {"a.png": encoded(1)})
+    assert [len(open_data(tmp_path, split)) for split in ("train", "test")] == [2, 1]
 
 
 def test_validation_stands_in_for_a_test_without_labels(tmp_path):

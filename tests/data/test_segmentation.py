@@ -1,6 +1,7 @@
 """Images with label files in every known layout."""
 
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
@@ -26,71 +27,48 @@ def labels(path, values=(0, 1)):
     return written
 
 
-def ade20k(folder):
-    for split in ("training", "validation"):
-        picture(folder / "images" / split / "ADE_1.jpg")
-        labels(folder / "annotations" / split / "ADE_1.png", [0, 1, 150])
-
-
-def cityscapes(folder):
-    for place in ("train/bonn/a", "train/trier/a", "val/ulm/a", "test/worms/a"):
-        picture(folder / "leftImg8bit" / f"{place}_leftImg8bit.png")
-        labels(folder / "gtFine" / f"{place}_gtFine_labelIds.png", [7, 33, 0, 14])
-        labels(folder / "gtFine" / f"{place}_gtFine_instanceIds.png", [99])
-
-
-def camvid(folder):
-    for name in ("train/a", "train/b", "val/c", "test/d"):
-        picture(folder / f"{name}.png")
-        labels(folder / f"{name.replace('/', 'annot/')}.png", [0, 10, 11])
-    (folder / "classes.txt").write_text("0 sky\n1 building\n(11 = unlabelled -> ignore)\n")
-
-
-def own(folder):
-    for split in ("train", "val"):
-        picture(folder / "images" / split / "street" / "a.jpg")
-        labels(folder / "masks" / split / "street" / "a.png", [0, 1, 255])
-    (folder / "classes.txt").write_text("thing\nother thing\n")
-
-
-# of each layout: classes of the label files above, how many there are, and the first image of train, val and test;
-# without labels for the last, val stands in
+# images and label files of a split, the splits that stand for train, val and test, the values of label files, their
+# classes and how many there are
 LAYOUTS = {
-    "ADE20K": (ade20k, [IGNORED, 0, 149], 150, ["images/training/ADE_1.jpg", *["images/validation/ADE_1.jpg"] * 2]),
-    "Cityscapes": (
-        cityscapes,
-        [0, 18, IGNORED, IGNORED],
-        19,
-        ["leftImg8bit/train/bonn/a_leftImg8bit.png", *["leftImg8bit/val/ulm/a_leftImg8bit.png"] * 2],
-    ),
-    "CamVid": (camvid, [0, 10, IGNORED], 11, ["train/a.png", "val/c.png", "test/d.png"]),
-    "mine": (own, [0, 1, IGNORED], 2, ["images/train/street/a.jpg", *["images/val/street/a.jpg"] * 2]),
-}
+    "ADE20K": ("images/{}/{}.jpg", "annotations/{}/{}.png", ("training", "validation", "validation"),
+               [0, 1, 150], [IGNORED, 0, 149], 150),
+    "Cityscapes": ("leftImg8bit/{}/ulm/{}_leftImg8bit.png", "gtFine/{}/ulm/{}_gtFine_labelIds.png",
+                   ("train", "val", "val"), [7, 33, 0, 14], [0, 18, IGNORED, IGNORED], 19),
+    "CamVid": ("{}/{}.png", "{}annot/{}.png", ("train", "val", "test"), [0, 10, 11], [0, 10, IGNORED], 11),
+    "mine": ("images/{}/street/{}.jpg", "masks/{}/street/{}.png", ("train", "val", "val"),
+             [0, 1, 255], [0, 1, IGNORED], 2),
+}  # fmt: skip
+
+
+def write(folder, layout):
+    image, label_file, splits, values, *_ = LAYOUTS[layout]
+    for split, name in product(splits, "ab"):
+        picture(folder / image.format(split, name))
+        labels(folder / label_file.format(split, name), values)
+    (folder / "classes.txt").write_text("thing\nother thing\n")  # also beside layouts that have their own
+    return folder
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_images_and_classes(tmp_path, layout):
-    write, row, classes, names = LAYOUTS[layout]
-    write(tmp_path / "mine" / "release")  # archives often wrap all in a folder
-    for split, first in zip(("train", "val", "test"), names, strict=True):
-        source = pickle.loads(pickle.dumps(open_scenes(tmp_path / "mine", split)))
+    image, _, splits, _, classes, count = LAYOUTS[layout]
+    write(tmp_path / "mine" / "release", layout)  # archives often wrap all in a folder
+    for asked, split in zip(("train", "val", "test"), splits, strict=True):
+        source = pickle.loads(pickle.dumps(open_scenes(tmp_path / "mine", asked)))
         assert isinstance(source, Source)
-        assert (source.title.split()[0], len(source.classes), source.name(0)) == (layout, classes, first)
-        assert len(source) == 1 + (split == "train" and layout in ("Cityscapes", "CamVid"))
-        for index in range(len(source)):
-            scene = source[index]
-            assert scene.name == source.name(index)
-            assert (scene.image.mode, scene.image.size) == ("RGB", (6, 4))
-            assert scene.target.dtype == np.int32
-            assert np.array_equal(scene.target, np.resize(row, (4, 6)))
+        assert (source.title.split()[0], len(source.classes)) == (layout, count)
+        assert [source.name(index) for index in range(len(source))] == [image.format(split, name) for name in "ab"]
+        scene = source[1]
+        assert scene.name == source.name(1)
+        assert (scene.image.mode, scene.image.size) == ("RGB", (6, 4))
+        assert scene.target.dtype == np.int32
+        assert np.array_equal(scene.target, np.resize(classes, (4, 6)))
 
 
 def test_names_of_classes(tmp_path):
-    for layout, (write, *_) in LAYOUTS.items():
-        write(tmp_path / layout)
-    assert open_scenes(tmp_path / "mine").classes == ["thing", "other thing"]
-    assert open_scenes(tmp_path / "Cityscapes").classes[::18] == ["road", "bicycle"]
-    ade = tmp_path / "ADE20K"
+    assert open_scenes(write(tmp_path / "mine", "mine")).classes == ["thing", "other thing"]
+    assert open_scenes(write(tmp_path / "cities", "Cityscapes")).classes[::18] == ["road", "bicycle"]
+    ade = write(tmp_path / "ade", "ADE20K")
     assert open_scenes(ade).classes[::149] == ["class 1", "class 150"]
     lines = [f"{number}\t0.1\t7\t8\tname {number}, other name" for number in range(1, 151)]
     (ade / "objectInfo150.txt").write_text("\n".join(["Idx\tRatio\tTrain\tVal\tName", *lines]))
@@ -101,15 +79,12 @@ def test_names_of_classes(tmp_path):
 
 
 def test_cityscapes_by_the_numbers_of_training(tmp_path):
-    cityscapes(tmp_path)
-    only = open_scenes(tmp_path, "train")
+    only = open_scenes(write(tmp_path, "Cityscapes"), "train")
     first, second = (tmp_path / mask.replace("labelIds", "labelTrainIds") for _, mask in only.pairs)
     labels(first, [0, 18, 255])
     assert np.array_equal(open_scenes(tmp_path, "train")[0].target, only[0].target)  # not all are converted yet
     labels(second, [0, 18, 255])
-    source = open_scenes(tmp_path, "train")
-    assert source.pairs[0][1].endswith("_labelTrainIds.png")
-    assert np.array_equal(source[0].target, np.resize([0, 18, IGNORED], (4, 6)))
+    assert np.array_equal(open_scenes(tmp_path, "train")[0].target, np.resize([0, 18, IGNORED], (4, 6)))
 
 
 def test_files_without_folders_of_splits_are_of_any_split_and_need_names_of_classes(tmp_path):
@@ -127,25 +102,17 @@ def test_files_without_folders_of_splits_are_of_any_split_and_need_names_of_clas
 
 
 @pytest.mark.parametrize(
-    ("images", "masks", "message"),
+    ("added", "message"),
     [
-        (
-            "vwxyz",
-            "",
-            r"5 images without a label file, as .*test/v\.png, .*w\.png, .*x\.png: needs one .* in testannot",
-        ),
-        ("", "q", r"1 label file without an image, as .*testannot/q\.png: needs one of the same name in test"),
-        ("q", "q", r"q\.jpg and test/q\.png are called alike"),
+        ([f"test/{name}.png" for name in "vwxyz"], r"5 images .*/v\.png, .*/x\.png: needs one .* in testannot"),
+        (["testannot/q.png"], r"1 label file without an image, as .*testannot/q\.png: needs one .* in test,"),
+        (["test/a.jpg"], r"a\.jpg and test/a\.png are called alike"),
     ],
 )
-def test_files_alone_are_named(tmp_path, images, masks, message):
-    camvid(tmp_path)
-    for name in images:
-        picture(tmp_path / "test" / f"{name}.png")
-    for name in masks:
-        labels(tmp_path / "testannot" / f"{name}.png")
-    if images == masks:
-        picture(tmp_path / "test" / f"{images}.jpg")
+def test_files_alone_are_named(tmp_path, added, message):
+    write(tmp_path, "CamVid")
+    for file in added:
+        (labels if "annot" in file else picture)(tmp_path / file)
     with pytest.raises(ValueError, match=message):
         open_scenes(tmp_path)
 
@@ -155,15 +122,11 @@ def test_files_alone_are_named(tmp_path, images, masks, message):
     [
         ("trainannot/a.png", lambda data: data[:50], r"trainannot/a\.png is not whole"),
         ("train/a.png", lambda data: b"nothing", r"train/a\.png is not an image that Pillow knows"),
-        (
-            "trainannot/a.png",
-            lambda data: png_bytes(Image.new("L", (3, 2))),
-            r"4 x 6 pixels, its label file trainannot/a\.png has 2 x 3: needs the same size",
-        ),
+        ("trainannot/a.png", lambda data: png_bytes(Image.new("L", (3, 2))), "has 2 x 3: needs the same size"),
     ],
 )
 def test_damaged_files_are_named_when_they_are_read_and_others_read(tmp_path, file, damage, message):
-    camvid(tmp_path)
+    write(tmp_path, "CamVid")
     (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
     source = open_scenes(tmp_path, "train")
     with pytest.raises(ValueError, match=message):
