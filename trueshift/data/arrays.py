@@ -14,16 +14,8 @@ from .source import Sample, split_names
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SAMPLE_FOLDER = Path(__file__).parent / "sample_images"
-DAMAGES = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    OSError,
-)  # by numpy
+# what numpy raises for damaged files
+DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, OSError)
 
 
 class ImageArrays:
