@@ -263,7 +263,7 @@ def test_changed_files_are_read_anew(tmp_path):
 
 
 def test_without_datasets_the_extra_is_named(tmp_path, monkeypatch):
-    write(tmp_path, "parquet")
+    (tmp_path / "train.parquet").touch()
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"pip install 'trueshift\[data\]'"):
         open_data(tmp_path, "train")
