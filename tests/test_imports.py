@@ -11,20 +11,22 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+
+def run(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.splitlines()
+
+
 # timm may need our help to be imported (see trueshift/_torchvision.py); the helper alone is loaded first
-PROGRAM = """
-import sys, time, importlib.util
-start = time.perf_counter()
-import torch
+IMPORTING = """
+import sys, importlib.util, torch
 spec = importlib.util.spec_from_file_location("trueshift._torchvision", "trueshift/_torchvision.py")
 helper = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(helper)
 helper.make_importable()
 import timm
-between, before = time.perf_counter(), set(sys.modules)
+before = set(sys.modules)
 import trueshift
-after = time.perf_counter()
-print(f"{(after - start) / (between - start):.2f} times the import of torch and timm", file=sys.stderr)
 print(*sorted(set(sys.modules) - before))
 assert timm.is_model("a_swin_tiny"), "timm was there before us"
 assert trueshift.eval.run_audit and trueshift.data.open_data and trueshift.testing.assert_equivariant
@@ -32,35 +34,32 @@ assert trueshift.eval.run_audit and trueshift.data.open_data and trueshift.testi
 
 
 def test_importing_us_loads_no_compiler_and_no_plots():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=ROOT, check=True)
-    loaded = set(done.stdout.split())
+    (loaded,) = (line.split() for line in run(IMPORTING))
     assert "trueshift.criteria" in loaded
     heavy = {"torch._dynamo", "torch._inductor", "triton", "sympy", "matplotlib", "datasets", "accelerate", "onnx"}
-    assert not loaded & heavy
+    assert not heavy.intersection(loaded)
 
 
-def run(program, *arguments):
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.splitlines()
-
-
-# the last line: what was loaded
-PARSING = """
+# for each command the first line of its help, then what was loaded so far
+HELPING = """
 import sys
 from trueshift.cli import main
-try:
-    main(sys.argv[1:])
-except SystemExit as stopped:
-    assert stopped.code == 0
-print(*sys.modules)
+for command in sys.argv[1:]:
+    try:
+        main([*command.split(), "--help"])
+    except SystemExit as stopped:
+        assert stopped.code == 0
+    print("loaded", *sys.modules)
 """
 
 
-@pytest.mark.parametrize("command", ["", "audit", "eval", "playground", "segment", "train", "recipes", "download"])
-def test_help_waits_for_no_network(command):
-    *text, loaded = run(PARSING, *command.split(), "--help")
-    assert "usage: trueshift" in text[0]
-    assert not {"torch", "timm", "torchvision", "torchmetrics", "matplotlib", "trueshift.models"} & set(loaded.split())
+def test_help_waits_for_no_network():
+    commands = ["", "audit", "eval", "playground", "segment", "train", "recipes", "download"]
+    lines = run(HELPING, *commands)
+    loaded = [set(line.split()) for line in lines if line.startswith("loaded ")]
+    assert len(loaded) == sum("usage: trueshift" in line for line in lines) == len(commands)
+    heavy = {"torch", "timm", "torchvision", "torchmetrics", "matplotlib", "trueshift.models"}
+    assert [command for command, modules in zip(commands, loaded, strict=True) if heavy & modules] == []
 
 
 def test_timm_knows_our_networks_also_where_ours_imported_it():

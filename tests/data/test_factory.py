@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trueshift.data import EmbeddedSample, ImageFolder, open_data, open_fields, open_scenes
+from trueshift.data import CifarFiles, CompactArchive, EmbeddedSample, ImageFolder, open_data, open_fields, open_scenes
 
 
 def save(folder, *names):
@@ -20,22 +20,6 @@ def test_images_stay_images_whatever_lies_beside_them(tmp_path):
     source = open_data(tmp_path)
     assert isinstance(source, ImageFolder)
     assert source.classes == ["cat", "dog"]
-
-
-# folders of images for each split
-
-
-@pytest.mark.parametrize(("word", "beside"), [("test", "val"), ("val", "validation"), ("validation", "other")])
-def test_a_folder_for_each_split(tmp_path, word, beside):
-    save(tmp_path / "set", *(f"train/{name}.png" for name in ("cat/1", "cat/2", "dog/3")), f"{beside}/cat/1.png")
-    save(tmp_path / "set", "train/.ipynb_checkpoints/1.png")  # hidden
-    save(tmp_path / "set", f"{word}/cat/4.png", f"{word}/dog/5.png")
-    train, test = open_data(tmp_path / "set", "train"), open_data(tmp_path / "set", "test")
-    assert (train.title, test.title) == ("set train", f"set {word}")
-    assert train.classes == test.classes == ["cat", "dog"]
-    assert (len(train), len(test)) == (3, 2)
-    with pytest.raises(ValueError, match="split 'all': needs one of train, training, val, valid, validation, test, "):
-        open_data(tmp_path / "set", "all")
 
 
 def write_images(folder, **sizes):
@@ -73,12 +57,18 @@ def test_all_kinds_of_data_know_the_same_names_of_splits(tmp_path, write, opened
     assert [len(opened(tmp_path, split)) for split in known] == [3, 3, 2, 2, 2, 2, 2]
     write(tmp_path, **{train: 3, val: 2, test: 1})
     assert [len(opened(tmp_path, split)) for split in known] == [3, 3, 2, 2, 2, 1, 1]
+    with pytest.raises(ValueError, match="split 'all': needs one of train, training, val, valid, validation, test, "):
+        opened(tmp_path, "all")
 
 
-def test_no_test_stands_in_for_a_validation(tmp_path):
+def test_a_folder_for_each_split(tmp_path):
+    save(tmp_path / "set", "train/cat/1.png", "train/dog/2.png", "val/cat/1.png", "test/cat/4.png", "test/dog/5.png")
+    save(tmp_path / "set", "train/.ipynb_checkpoints/1.png")  # hidden
+    assert [open_data(tmp_path / "set", split).title for split in ("train", "test")] == ["set train", "set test"]
+    assert open_data(tmp_path / "set", "test").classes == ["cat", "dog"]
     save(tmp_path, "train/cat/1.png", "test/cat/2.png")
     with pytest.raises(ValueError, match="has no split 'val': needs a folder val or valid or validation"):
-        open_data(tmp_path, "val")
+        open_data(tmp_path, "val")  # no test stands in for it
 
 
 @pytest.mark.parametrize("names", [("train/1.png", "other/2.png"), ("test/1.png", "val/2.png"), ("train/1.png",)])
@@ -88,21 +78,13 @@ def test_other_folders_are_classes(tmp_path, names):
         assert open_data(tmp_path, split).classes == sorted(name.split("/")[0] for name in names)
 
 
-def test_classes_that_would_get_other_numbers_are_refused(tmp_path):
-    save(tmp_path, "train/cat/1.png", "train/dog/2.png", "val/dog/3.png")
+def test_classes_of_two_splits_agree_or_the_images_to_measure_on_have_none(tmp_path):
+    save(tmp_path, "train/cat/1.png", "train/dog/2.png", "val/dog/3.png", "test/1.png")
     (tmp_path / "val" / "cat").mkdir()  # empty, so that dog would be number 0
-    assert open_data(tmp_path, "train").classes == ["cat", "dog"]
     with pytest.raises(ValueError, match=r"train and .*val differ in the class cat: needs the same folders in both"):
-        open_data(tmp_path, "test")
-
-
-def test_images_to_measure_on_may_have_no_classes(tmp_path):
-    save(tmp_path, "train/cat/1.png", "train/dog/2.png", "test/1.png")
+        open_data(tmp_path, "val")
     source = open_data(tmp_path, "test")
     assert (source.classes, source[0].target) == (None, None)
-
-
-# names and paths
 
 
 def test_what_comes_with_the_package_is_opened_by_its_name():
@@ -110,12 +92,31 @@ def test_what_comes_with_the_package_is_opened_by_its_name():
     source = open_data("sample-photos")
     assert (source.title, source.classes, len(source)) == ("6 photographs", None, 6)
     assert all(min(source[index].image.size) >= 224 for index in range(6))
-    assert source[1].target is None
 
 
-def test_data_that_is_not_there_is_reported(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no data at .*nowhere: needs 'sample', 'sample-photos', a folder"):
-        open_data(tmp_path / "nowhere")
-    (tmp_path / "a.txt").write_text("no image")
-    with pytest.raises(NotADirectoryError, match="needs a folder of images, or one image"):
-        open_data(tmp_path / "a.txt")
+@pytest.mark.parametrize(
+    ("opened", "where", "split", "error", "message"),
+    [
+        (open_data, "nowhere", "test", FileNotFoundError, "needs 'sample', 'sample-photos', a folder of"),
+        (open_data, "a.txt", "test", NotADirectoryError, "needs a folder of images, or one image"),
+        (open_data, "texts", "test", ValueError, r"has no images: needs files ending in \.jpg"),
+        (CifarFiles, "texts", "test", FileNotFoundError, "needs cifar-10-batches-py or cifar-100-python"),
+        (CompactArchive, "a.txt", "test", FileNotFoundError, r"needs an \.npz, or a folder with one"),
+        (open_fields, "nowhere", "train", FileNotFoundError, "there are no fields at"),
+        (open_fields, "texts", "train", FileNotFoundError, r"needs train\.npy"),
+        (open_fields, "a.txt", "train", ValueError, r"needs one of \.npy"),
+        (open_fields, "many.npz", "train", ValueError, "holds a, b: needs one array, or one called train"),
+        (open_scenes, "nowhere", "test", NotADirectoryError, "needs one; unpack archives first"),
+        (open_scenes, "a.txt", "test", NotADirectoryError, "needs one; unpack archives first"),
+        (open_scenes, "cats", "test", ValueError, "in no known layout .*: needs images/training with annotations/tr"),
+        (open_scenes, "camvid", "test", ValueError, "camvid has train, .*: split 'test' needs one of test, testing"),
+    ],
+)
+def test_what_is_not_there_is_reported(tmp_path, opened, where, split, error, message):
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "texts/a.txt"):
+        (tmp_path / name).write_text("no image")
+    np.savez(tmp_path / "many.npz", a=np.zeros(3), b=np.zeros(3))
+    save(tmp_path, "cats/cat/1.png", "camvid/train/1.png", "camvid/trainannot/1.png")
+    with pytest.raises(error, match=message):
+        opened(tmp_path / where, split)

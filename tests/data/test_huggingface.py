@@ -7,6 +7,8 @@ import random
 import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from trueshift.data import DatasetImages, Preparation, Source, Unreadable, open_data, read_ahead
+from trueshift.data.images import png_bytes
 
 datasets = pytest.importorskip("datasets")
 pa = pytest.importorskip("pyarrow")
@@ -28,10 +31,8 @@ def _cache(tmp_path_factory, monkeypatch):
     datasets.disable_progress_bars()
 
 
-def encoded(value, kind="PNG", **options):
-    file = io.BytesIO()
-    Image.new("RGB", (4, 3), (value, 2 * value % 256, 255 - value)).save(file, kind, **options)
-    return file.getvalue()
+def encoded(value):
+    return png_bytes(Image.new("RGB", (4, 3), (value, 2 * value % 256, 255 - value)))
 
 
 def write_tar(path, members, **options):
@@ -43,24 +44,12 @@ def write_tar(path, members, **options):
             archive.addfile(member, io.BytesIO(data))
 
 
-def write_tars(folder, split="train", counts=(7, 7, 7)):
-    """Images whose colour is their number; modulo 5, that is their class."""
-    numbers = iter(range(sum(counts)))
-    for shard, count in enumerate(counts):
-        members = {}
-        for number in [next(numbers) for _ in range(count)]:
-            members |= {f"{number:04d}.png": encoded(number), f"{number:04d}.cls": str(number % 5).encode()}
-        write_tar(folder / f"set-{split}-{shard}.tar", members)
-
-
-def write_table(path, numbers, labels=True, names=NAMES, struct=True, kind=None):
+def write_table(path, numbers, labels=True, names=NAMES, struct=True):
     path.parent.mkdir(parents=True, exist_ok=True)
     images = [encoded(number) for number in numbers]
     columns = {"image": [{"bytes": image, "path": "a.png"} for image in images] if struct else images}
-    if labels is True:
-        labels = [number % 5 for number in numbers]
     if labels:
-        columns["label"] = pa.array(labels, kind)
+        columns["label"] = [number % 5 for number in numbers] if labels is True else labels
     table = pa.table(columns)
     if names:
         features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
@@ -68,16 +57,22 @@ def write_table(path, numbers, labels=True, names=NAMES, struct=True, kind=None)
     pq.write_table(table, path)
 
 
-def write_tables(folder, split="train", counts=(7, 7, 7), **options):
-    start = 0
+def write(folder, kind, split="train", counts=(7, 7, 7), **options):
+    """Images whose colour is their number; modulo 5, that is their class."""
+    numbers = iter(range(sum(counts)))
     for file, count in enumerate(counts):
-        path = folder / f"{split}-{file:05d}-of-{len(counts):05d}.parquet"
-        write_table(path, range(start, start + count), **options)
-        start += count
+        of_file = list(islice(numbers, count))
+        if kind == "tar":
+            members = {}
+            for number in of_file:
+                members |= {f"{number:04d}.png": encoded(number), f"{number:04d}.cls": str(number % 5).encode()}
+            write_tar(folder / f"set-{split}-{file}.tar", members)
+        else:
+            path = folder / f"{split}-{file:05d}-of-{len(counts):05d}.parquet"
+            write_table(path, of_file, **options)
 
 
-WRITERS = {"tar": write_tars, "parquet": write_tables}
-both = pytest.mark.parametrize("kind", WRITERS)
+both = pytest.mark.parametrize("kind", ["tar", "parquet"])
 
 
 def values(source):
@@ -101,10 +96,9 @@ def assert_all_there(source, classes):
         source[21]
 
 
-@pytest.mark.parametrize("inside", ["", "data"])
-@pytest.mark.parametrize("struct", [True, False])
+@pytest.mark.parametrize(("inside", "struct"), [("", True), ("data", False)])
 def test_rows_of_parquet_files_come_in_order(tmp_path, inside, struct):
-    write_tables(tmp_path / "set" / inside, struct=struct)
+    write(tmp_path / "set" / inside, "parquet", struct=struct)
     source = open_data(tmp_path / "set", "train")
     assert_all_there(source, NAMES)
     assert (source.title, source.name(12)) == ("set train", "train 12")
@@ -112,7 +106,7 @@ def test_rows_of_parquet_files_come_in_order(tmp_path, inside, struct):
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_samples_of_shards_come_in_order(tmp_path, format):
-    write_tars(tmp_path / "set")
+    write(tmp_path / "set", "tar")
     write_tar(tmp_path / "set" / "set-val-0.tar", {"folder.0/a.png": encoded(3)}, format=format)
     source = open_data(tmp_path / "set", "train")
     assert_all_there(source, ["0", "1", "2", "3", "4"])
@@ -121,8 +115,8 @@ def test_samples_of_shards_come_in_order(tmp_path, format):
 
 
 def test_a_data_set_of_the_hub_is_opened_by_its_name(tmp_path, monkeypatch):
-    write_tables(tmp_path / "data")
-    write_tables(tmp_path / "data", "validation", (4,))
+    write(tmp_path / "data", "parquet")
+    write(tmp_path / "data", "parquet", "validation", (4,))
     load, asked = datasets.load_dataset_builder, []
 
     def local(name, **options):
@@ -135,17 +129,18 @@ def test_a_data_set_of_the_hub_is_opened_by_its_name(tmp_path, monkeypatch):
     assert open_data("hf-hub:owner/insects").title == "insects validation"
 
 
-def test_labels_of_shards_may_be_in_json_and_images_are_upright_and_in_colours(tmp_path):
+@pytest.mark.parametrize("key", ["label", "cls"])
+def test_labels_of_shards_may_be_in_json_and_images_are_upright_and_in_colours(tmp_path, key):
     exif, file = Image.Exif(), io.BytesIO()
     exif[0x0112] = 6
     Image.new("L", (4, 2), 9).save(file, "PNG", exif=exif)
-    for key in ("label", "cls"):
-        members = {f"{number}.png": file.getvalue() for number in range(4)}
-        members |= {f"{number}.json": json.dumps({key: 3 - number}).encode() for number in range(4)}
-        write_tar(tmp_path / key / "train.tar", dict(sorted(members.items())))
-        source = DatasetImages(tmp_path / key, "train")
-        assert targets(source) == [3, 2, 1, 0]
-        assert (source[0].image.mode, source[0].image.size) == ("RGB", (2, 4))
+    members = {}
+    for number in range(4):
+        members |= {f"{number}.json": json.dumps({key: 3 - number}).encode(), f"{number}.png": file.getvalue()}
+    write_tar(tmp_path / "train.tar", members)
+    source = DatasetImages(tmp_path, "train")
+    assert targets(source) == [3, 2, 1, 0]
+    assert (source[0].image.mode, source[0].image.size) == ("RGB", (2, 4))
 
 
 # labels and classes
@@ -153,12 +148,9 @@ def test_labels_of_shards_may_be_in_json_and_images_are_upright_and_in_colours(t
 
 @both
 def test_names_of_classes_may_lie_beside_the_files(tmp_path, kind):
-    WRITERS[kind](tmp_path)
+    write(tmp_path, kind)
     (tmp_path / "classes.txt").write_text("golden retriever\ncat\nfox\nowl\nbee\n\n")
     assert DatasetImages(tmp_path, "train").classes == ["golden retriever", "cat", "fox", "owl", "bee"]
-    (tmp_path / "classes.txt").write_text("a\nb\n")
-    with pytest.raises(ValueError, match="has labels up to 4: needs 0 to 1"):
-        DatasetImages(tmp_path, "train")
 
 
 def test_labels_may_be_missing(tmp_path):
@@ -171,20 +163,22 @@ def test_labels_may_be_missing(tmp_path):
     assert targets(DatasetImages(tmp_path / "c", "train")) == [1, None, None]
 
 
+def write_words(path, numbers):
+    pq.write_table(pa.table({"words": ["a"], "label": [0]}), path)
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("write_wrong", "message"),
     [
-        ({"labels": [0, 5, 1]}, "has labels up to 5: needs 0 to 4, as its classes"),
-        ({"labels": [0, -2, 1], "names": None}, "has labels from -2: needs 0 or more, or -1 for none"),
-        ({"labels": ["ant", "bee", "ant"], "names": None}, "has labels of the type string: needs integers"),
+        (partial(write_table, labels=[0, 5, 1]), "has labels up to 5: needs 0 to 4"),
+        (partial(write_table, labels=[0, -2, 1], names=None), "labels from -2: needs 0 or more, or -1"),
+        (partial(write_table, labels=["ant", "bee", "ant"], names=None), "of the type string: needs integers"),
+        (write_words, "has the columns words, label: needs 'image', and 'label'"),
     ],
 )
-def test_labels_that_cannot_be_are_refused(tmp_path, options, message):
-    write_table(tmp_path / "train.parquet", range(3), **options)
+def test_tables_that_cannot_be_are_refused(tmp_path, write_wrong, message):
+    write_wrong(tmp_path / "train.parquet", range(3))
     with pytest.raises(ValueError, match=message):
-        DatasetImages(tmp_path, "train")
-    pq.write_table(pa.table({"words": ["a"], "label": [0]}), tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match="has the columns words, label: needs 'image', and 'label'"):
         DatasetImages(tmp_path, "train")
 
 
@@ -192,13 +186,15 @@ def test_labels_that_cannot_be_are_refused(tmp_path, options, message):
 
 
 @both
-@pytest.mark.parametrize("word", ["test", "val", "valid", "validation"])
+@pytest.mark.parametrize("word", ["test", "validation"])
 def test_names_tell_the_split_and_only_that_is_read(tmp_path, kind, word):
-    WRITERS[kind](tmp_path / "set", word, (3, 2))
+    write(tmp_path / "set", kind, word, (3, 2))
     (tmp_path / "set" / f"train-00000-of-00001.{kind}").write_bytes(b"damaged")
     for asked in ("test", "testing") if word == "test" else ("test", "val", "valid", "validation"):
         source = open_data(tmp_path / "set", asked)
-        assert (len(source), source.title) == (5, f"set {'test' if word == 'test' else 'validation'}")
+        assert (len(source), source.title) == (5, f"set {word}")
+    with pytest.raises(ValueError, match="split 'all': needs one of train"):
+        DatasetImages(tmp_path / "set", "all")
 
 
 def test_folders_tell_the_split(tmp_path):
@@ -208,21 +204,13 @@ def test_folders_tell_the_split(tmp_path):
 
 
 def test_validation_stands_in_for_a_test_without_labels(tmp_path):
-    write_tables(tmp_path, "validation", (7,))
-    write_tables(tmp_path, "test", (7, 7), labels=[-1] * 7)  # as ImageNet's
-    source = DatasetImages(tmp_path, "test")
-    assert (len(source), source.title) == (7, f"{tmp_path.name} validation")
-    write_tables(tmp_path, "test", (7, 7))
+    write(tmp_path, "parquet", "test", (7, 7), labels=[-1] * 7)  # as ImageNet's
+    with pytest.raises(ValueError, match="has no split 'val', only test: needs it in the names of files"):
+        open_data(tmp_path, "val")
+    write(tmp_path, "parquet", "validation", (7,))
+    assert DatasetImages(tmp_path, "test").title == f"{tmp_path.name} validation"
+    write(tmp_path, "parquet", "test", (7, 7))
     assert len(DatasetImages(tmp_path, "test")) == 14
-
-
-@both
-def test_a_missing_split_is_reported(tmp_path, kind):
-    WRITERS[kind](tmp_path)
-    with pytest.raises(ValueError, match="has no split 'test', only train: needs it in the names of files"):
-        open_data(tmp_path, "test")
-    with pytest.raises(ValueError, match="split 'all': needs one of train"):
-        DatasetImages(tmp_path, "all")
 
 
 # damage
@@ -231,7 +219,7 @@ def test_a_missing_split_is_reported(tmp_path, kind):
 @both
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" * 2000])
 def test_a_damaged_file_is_reported(tmp_path, kind, damage):
-    WRITERS[kind](tmp_path)
+    write(tmp_path, kind)
     file = sorted(tmp_path.iterdir())[1]
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=r"copy (it|them) again"):
@@ -239,12 +227,12 @@ def test_a_damaged_file_is_reported(tmp_path, kind, damage):
 
 
 def test_a_truncated_shard_is_named_wherever_it_ends(tmp_path):
-    write_tars(tmp_path, counts=(3, 2))
+    write(tmp_path, "tar", counts=(3, 2))
     file = tmp_path / "set-train-1.tar"
     whole = file.read_bytes()
     end = whole.rindex(b"0004.cls") + 1024  # the last member, and its content
     # in a header, in an image, between two members, and just before the mark of the end
-    for cut in (100, 512 + 20, 700, 1024, 1100, end - 600, end - 511, end):
+    for cut in (100, 700, 1024, end - 511, end):
         file.write_bytes(whole[:cut])
         with pytest.raises(ValueError, match=r"set-train-1\.tar is not a whole tar file .*: copy it again"):
             DatasetImages(tmp_path, "train")
@@ -267,30 +255,25 @@ def test_rows_without_an_image_are_named_and_the_rest_is_read(tmp_path):
     assert (whole.canvas[0] == 3).all()
 
 
-@both
-def test_changed_files_are_read_anew(tmp_path, kind):
-    WRITERS[kind](tmp_path)
+def test_changed_files_are_read_anew(tmp_path):
+    write(tmp_path, "tar")
     assert len(open_data(tmp_path, "train")) == 21
-    WRITERS[kind](tmp_path, counts=(7, 7, 9))
+    write(tmp_path, "tar", counts=(7, 7, 9))
     assert len(open_data(tmp_path, "train")) == 23
 
 
 def test_without_datasets_the_extra_is_named(tmp_path, monkeypatch):
-    write_tables(tmp_path)
+    (tmp_path / "train.parquet").touch()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"need datasets: pip install 'trueshift\[data\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'trueshift\[data\]'"):
         open_data(tmp_path, "train")
 
 
-# threads and processes
-
-
-@both
-def test_threads_and_processes_read_the_same(tmp_path, kind):
-    WRITERS[kind](tmp_path)
+def test_threads_and_processes_read_the_same(tmp_path):
+    write(tmp_path, "tar")
     source = open_data(tmp_path, "train")
-    assert values(source) == values(pickle.loads(pickle.dumps(source))) == list(range(21))
-    order = random.Random(0).choices(range(21), k=200)
+    assert values(pickle.loads(pickle.dumps(source))) == list(range(21))
+    order = random.Random(0).choices(range(21), k=100)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda index: source[index].image.getpixel((0, 0))[0], order)) == order
     loader = DataLoader(source, 10, sampler=order, num_workers=2, collate_fn=list, multiprocessing_context="fork")

@@ -2,7 +2,9 @@
 
 import signal
 import threading
-from time import sleep
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from time import monotonic, sleep
 
 import pytest
 import torch
@@ -17,8 +19,7 @@ TINY = Preparation((4, 4), 1.0)
 class Counted:
     """Numbered images that record which were asked for, and wait where they should."""
 
-    title = "counted"
-    classes = None
+    title, classes = "counted", None
 
     def __init__(self, holds=()):
         self.asked, self.holds, self.go, self.threads = [], set(holds), threading.Event(), set()
@@ -38,11 +39,10 @@ class Counted:
 
 
 def wait_for(condition):
-    for _ in range(400):
-        if condition():
-            return
+    end = monotonic() + 20
+    while not condition():
+        assert monotonic() < end, "it never came true"
         sleep(0.02)
-    raise AssertionError("it never came true")
 
 
 def test_images_come_in_order_each_once():
@@ -52,12 +52,11 @@ def test_images_come_in_order_each_once():
     indices = [5, 3, 9, 0, 7, 3, *range(40)]
     read = list(read_ahead(source, indices, TINY, workers=4, ahead=8))
     release.join()
-    assert [picture.index for picture in read] == indices
     assert sorted(source.asked) == sorted(indices)
-    for picture in read:
-        assert isinstance(picture, Prepared)
-        assert (picture.name, picture.label) == (f"number {picture.index}", picture.index)
-        assert (picture.canvas[0] == picture.index).all()
+    for index, image in zip(indices, read, strict=True):
+        assert isinstance(image, Prepared)
+        assert (image.index, image.name, image.label) == (index, f"number {index}", index)
+        assert (image.canvas[0] == index).all()
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(1, 0), (1, 4), (4, 4), (4, 1), (2, 16)])
@@ -73,14 +72,12 @@ def test_never_more_than_a_few_are_read_before_their_use(workers, ahead):
 def test_it_does_read_ahead():
     source = Counted(holds={0})
     reading = read_ahead(source, range(20), TINY, workers=2, ahead=6)
-    first = []
-    user = threading.Thread(target=lambda: first.append(next(reading)))
-    user.start()
-    wait_for(lambda: sorted(source.asked) == list(range(7)))  # those behind number 0, which is held
-    assert not first
-    source.go.set()
-    user.join(20)
-    assert first[0].index == 0
+    with ThreadPoolExecutor(1) as user:
+        first = user.submit(next, reading)
+        wait_for(lambda: sorted(source.asked) == list(range(7)))  # those behind number 0, which is held
+        assert not first.done()
+        source.go.set()
+        assert first.result(20).index == 0
     reading.close()
 
 
@@ -106,17 +103,10 @@ def test_an_image_that_cannot_be_read_is_reported_and_the_rest_is_read(tmp_path)
     source = ImageFolder(tmp_path)
     (tmp_path / "f.jpg").unlink()
     read = list(read_ahead(source, range(6), TINY))
-    assert [(type(picture), picture.index, picture.name) for picture in read] == [
-        (Prepared, 0, "a.jpg"),
-        (Unreadable, 1, "b.jpg"),
-        (Prepared, 2, "c.jpg"),
-        (Unreadable, 3, "d.jpg"),
-        (Unreadable, 4, "e.jpg"),
-        (Unreadable, 5, "f.jpg"),
-    ]
+    assert [(image.index, image.name) for image in read] == [(at, f"{name}.jpg") for at, name in enumerate("abcdef")]
+    assert [image.index for image in read if isinstance(image, Unreadable)] == [1, 3, 4, 5]
     assert read[1].reason.startswith("UnidentifiedImageError: cannot identify image file")
     assert read[3].reason.startswith("OSError: ")
-    assert "truncated" in read[3].reason or "broken" in read[3].reason
     assert read[5].reason.startswith("FileNotFoundError: ")
     assert list(read_ahead(source, [], TINY)) == []
 
@@ -135,15 +125,13 @@ def test_processes_read_what_threads_read(tmp_path):
     for index in range(40):
         Image.new("RGB", (6, 5), (index, 0, 0)).save(tmp_path / f"{index:02d}.png")
     (tmp_path / "07.png").write_bytes(b"torn")
-    source = Signalled(tmp_path)
-    here = list(read_ahead(source, range(40), TINY, margin=(1, 0)))
-    assert here[0].canvas.shape == (3, 6, 4)
-    there = list(read_ahead(source, range(40), TINY, margin=(1, 0), workers=2, for_gpu=True))
-    for one, other in zip(here, there, strict=True):
+    read = partial(read_ahead, Signalled(tmp_path), range(40), TINY, margin=(1, 0))
+    for index, (one, other) in enumerate(zip(read(), read(workers=2, for_gpu=True), strict=True)):
         assert (one.index, one.name) == (other.index, other.name)
-        if isinstance(one, Unreadable):
+        if index == 7:
+            assert isinstance(one, Unreadable)
             assert one == other
         else:
             assert one.label == other.label
+            assert one.canvas.shape == (3, 6, 4)
             assert torch.equal(one.canvas, other.canvas)
-    assert sum(isinstance(one, Unreadable) for one in here) == 1

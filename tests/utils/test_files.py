@@ -1,8 +1,11 @@
+"""Files are written whole or not at all, and an error is one line."""
+
 import json
 import os
 
 import pytest
 
+from trueshift.utils.checks import first_line
 from trueshift.utils.files import json_text, writable_folder, write_whole
 
 
@@ -38,3 +41,17 @@ def test_a_folder_is_made_or_refused(tmp_path):
         writable_folder(tmp_path / "file")
     with pytest.raises(PermissionError, match="choose another folder"):
         writable_folder(tmp_path / "file" / "inside")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no\nTraceback"), "no"),
+        (ValueError("\n  no  \n"), "no"),
+        (KeyError(), "KeyError"),
+        (ValueError(" \n"), "ValueError"),
+        (ValueError("a" * 300), "a" * 200),
+    ],
+)
+def test_an_error_in_one_line(error, said):
+    assert first_line(error) == said

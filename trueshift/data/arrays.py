@@ -14,7 +14,8 @@ from .source import Sample, split_names
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SAMPLE_FOLDER = Path(__file__).parent / "sample_images"
-_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, OSError)
+# what numpy raises for damaged files
+DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, OSError)
 
 
 class ImageArrays:
@@ -68,7 +69,7 @@ class CifarFiles(ImageArrays):
 
     def __init__(self, path: str | Path, split: str = "test") -> None:
         split = split_names(split)[0]
-        found = _find_cifar(Path(path))
+        found = find_cifar(Path(path))
         if found is None:
             raise FileNotFoundError(f"{path} has no CIFAR files: needs {CIFAR10.base_folder} or {CIFAR100.base_folder}")
         kind, root = found
@@ -81,13 +82,9 @@ class CifarFiles(ImageArrays):
         title = "CIFAR-100" if kind is CIFAR100 else "CIFAR-10"
         super().__init__(f"{title} {split}", split, data.data, np.array(data.targets, np.int64), list(data.classes))
 
-    @staticmethod
-    def are_in(path: Path) -> bool:
-        """Whether a folder holds CIFAR files."""
-        return _find_cifar(path) is not None
 
-
-def _find_cifar(path: Path) -> tuple[type[CIFAR10], Path] | None:
+def find_cifar(path: Path) -> tuple[type[CIFAR10], Path] | None:
+    """Which of both, and the folder above its files, given that or theirs."""
     path = path.resolve()
     for kind in (CIFAR10, CIFAR100):
         root = path.parent if path.name == kind.base_folder else path
@@ -107,19 +104,15 @@ class CompactArchive(ImageArrays):
     def __init__(self, path: str | Path, split: str = "test") -> None:
         names = split_names(split)
         path = Path(path)
-        file = _find_npz(path)
+        file = find_npz(path)
         if file is None:
             raise FileNotFoundError(f"{path} is no archive: needs an .npz, or a folder with one")
         split, pixels, labels, classes = _read_npz(file, names)
         super().__init__(f"{path.resolve().stem} {split}", split, pixels, labels, classes)
 
-    @staticmethod
-    def are_in(path: Path) -> bool:
-        """Whether a path leads to an archive, or to a folder with one."""
-        return _find_npz(path) is not None
 
-
-def _find_npz(path: Path) -> Path | None:
+def find_npz(path: Path) -> Path | None:
+    """An archive, or the first one in a folder."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     found = (file for file in files if file.is_file() and file.suffix.lower() == ".npz")
     return next((file for file in found if not file.name.startswith(".")), None)
@@ -131,7 +124,7 @@ def _read_npz(path: Path, names: Sequence[str]) -> tuple[str, np.ndarray, np.nda
             split = next((name for name in names if f"x_{name}" in arrays), names[0])
             wanted = (f"x_{split}", f"y_{split}")
             found = {name: arrays[name] for name in arrays if name in wanted or name.startswith("y_")}
-    except _DAMAGES as error:
+    except DAMAGES as error:
         raise ValueError(f"{path} is not a whole npz file of plain arrays ({error}): save it with np.savez") from error
     if missing := set(wanted) - found.keys():
         raise ValueError(f"{path} has no {', '.join(sorted(missing))}: needs {' and '.join(wanted)}")

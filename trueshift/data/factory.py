@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ..testing.images import PHOTOS
-from .arrays import CifarFiles, CompactArchive, EmbeddedSample
-from .huggingface import HUB, DatasetImages
+from .arrays import CifarFiles, CompactArchive, EmbeddedSample, find_cifar, find_npz
+from .huggingface import HUB, DatasetImages, has_shards
 from .images import ImageFolder, image_files
 from .source import Source, split_names
 
@@ -37,12 +37,12 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
             f"there is no data at {path}: needs 'sample', 'sample-photos', a folder of CIFAR files, of images, of "
             f".tar shards or of .parquet files, an image, an .npz file, or '{HUB}OWNER/NAME'"
         )
-    if CifarFiles.are_in(path):
+    if find_cifar(path):
         return CifarFiles(path, split)
-    if not _holds_images(path):
-        if DatasetImages.are_in(path):
+    if not _has_images(path):
+        if has_shards(path):
             return DatasetImages(path, split)
-        if CompactArchive.are_in(path):
+        if find_npz(path):
             return CompactArchive(path, split)
     inside = {kind: [path / word for word in split_names(kind) if (path / word).is_dir()] for kind in ("train", "test")}
     if all(inside.values()):
@@ -53,8 +53,8 @@ def open_data(where: str | Path = "sample", split: str = "test") -> Source:
     return ImageFolder(path)
 
 
-def _holds_images(path: Path) -> bool:
-    return any(True for _ in image_files(path))
+def _has_images(path: Path) -> bool:
+    return next(image_files(path), None) is not None
 
 
 def _split_folder(path: Path, train: Path, wanted: Path) -> ImageFolder:
@@ -63,7 +63,7 @@ def _split_folder(path: Path, train: Path, wanted: Path) -> ImageFolder:
     if wanted != train and source.classes:
         # classes are numbered by folder: without one of them, those after it would have other numbers
         inside = (folder for folder in train.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-        trained = sorted(folder.name for folder in inside if _holds_images(folder))
+        trained = sorted(folder.name for folder in inside if _has_images(folder))
         if trained and trained != source.classes:
             odd = sorted(set(trained).symmetric_difference(source.classes))
             raise ValueError(f"{train} and {wanted} differ in the class {odd[0]}: needs the same folders in both")

@@ -1,7 +1,6 @@
 """Fields that change in time, such as simulations: pairs of states one step apart, from NumPy files or by xarray."""
 
 import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..utils.checks import import_optional
+from .arrays import DAMAGES
 from .source import split_names
 from .subset import spread
 
@@ -20,7 +20,6 @@ _BY_XARRAY = (".zarr", ".nc", ".nc4", ".netcdf")
 _NAMED = {-3: "time|date|step|^t$", -2: "^[nr]?lat", -1: "^[nr]?lon"}  # what each axis is, where names say so
 _TIMES = 64  # that are in memory together for statistics: a climate is one long trajectory
 ENDINGS = (".npy", ".npz", *_BY_XARRAY)
-_DAMAGES = (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def _read(path: Path, words: Sequence[str]) -> np.ndarray:
             name = names[0] if len(names) == 1 else next((word for word in words if word in names), None)
             if name is not None:
                 return archive[name]
-    except _DAMAGES as error:
+    except DAMAGES as error:
         raise ValueError(f"{path} is not a whole {path.suffix} file of numbers: write or copy it again") from error
     raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}: needs one array, or one called {words[0]}")
 

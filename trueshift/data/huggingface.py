@@ -53,13 +53,6 @@ class DatasetImages:
         rows = rows.cast_column(self._column, _library().Image(decode=False))
         self._rows = rows.select_columns([self._column, *{"__key__", "__url__"}.intersection(rows.column_names)])
 
-    @staticmethod
-    def are_in(path: Path) -> bool:
-        """Whether a folder, or one inside it, has parquet files or tar shards."""
-        inside = [path, *(each for each in path.iterdir() if each.is_dir())] if path.is_dir() else []
-        files = (file.name.lower() for folder in inside for file in folder.iterdir())
-        return any(name.endswith(_ENDINGS) and not name.startswith(".") for name in files)
-
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -78,6 +71,13 @@ class DatasetImages:
             raise ValueError(f"{name} has no bytes of an image: needs files with their images embedded")
         label = int(self.labels[index])
         return Sample(decoded(data, name), name, label if label >= 0 else None)
+
+
+def has_shards(path: Path) -> bool:
+    """Whether a folder, or one inside it, has parquet files or tar shards."""
+    inside = [path, *(each for each in path.iterdir() if each.is_dir())] if path.is_dir() else []
+    files = (file.name.lower() for folder in inside for file in folder.iterdir())
+    return any(name.endswith(_ENDINGS) and not name.startswith(".") for name in files)
 
 
 def _library() -> Any:
