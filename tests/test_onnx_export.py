@@ -117,6 +117,7 @@ FILES = {  # what is exported, how, and whether its logits stay, move along or c
     "canonicalize": (lambda: ts.canonicalize(create_model("swin_mini", **SMALL)), {}, "stays"),
     "mean over grids": (lambda: ts.mean_over_grids(swin(), 4), {}, "stays"),
     "steady": (lambda: ts.steady(swin(), 32), {"image_size": 49}, None),
+    "one axis": (lambda: swin(circular="width"), {}, "stays"),
     "wide, two at a time": (swin, {"image_size": (32, 64), "batch": 2}, "stays"),
     "segmentation": (lambda: ts.UperNet("a_swin_mini", 3, channels=8, bins=(1, 2), **SMALL), {}, "moves"),
     **{name: (lambda name=name: create_model(name), {}, "changes") for name in FAMILIES},
@@ -147,7 +148,7 @@ def test_one_file_with_the_same_answers(kind, tmp_path):
     logits = run(x)[0]
     for some in (x,) if batch else (x, x[:1], torch.cat([x, x[:1]])):
         torch.testing.assert_close(run(some)[0], model(some), rtol=0, atol=1e-3 if law == "moves" else 1e-4)
-    for shift in ((3, 5), (31, 1)) if law else ():
+    for shift in ((0, 5), (0, 31)) if kind == "one axis" else ((3, 5), (31, 1)) if law else ():
         moved = run(circular_shift(x, shift, IMAGE_DIMS))[0]
         expected = circular_shift(logits, shift, IMAGE_DIMS) if law == "moves" else logits
         assert torch.equal(moved, expected) == (law != "changes"), shift

@@ -40,22 +40,17 @@ def assert_unmoved(model: ts.models.Backbone, images: torch.Tensor, shifts: int)
     assert not broken
 
 
-def test_every_shift_of_a_photograph():
-    """In one family; in the slow run of all, and below random shifts."""
-    image = photographs(32)["coffee"].expand(32, -1, -1, -1)
-    broken, pairs = broken_pairs(everything(small("a_swin_mini")), image, all_shifts(image))
-    assert pairs == 1024
-    assert not broken
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MINI)
-@pytest.mark.parametrize("perturbed", [False, True])
-def test_every_shift_of_hostile_images(name, perturbed):
-    model = small(name, perturbed)
-    for image in (*some_images((32, 32), every=4), photographs(32)["coffee"]):
+# in one family; in the slow run of all, with fresh norms and of hostile images, too
+@pytest.mark.parametrize(
+    ("name", "perturbed"),
+    [("a_swin_mini", True), *(pytest.param(*each, marks=pytest.mark.slow) for each in product(MINI, (False, True)))],
+)
+def test_every_shift(name, perturbed, request):
+    slow = request.node.get_closest_marker("slow")
+    for image in (photographs(32)["coffee"], *(some_images((32, 32), every=4) if slow else ())):
         copies = image.expand(64, -1, -1, -1)
-        broken, _ = broken_pairs(everything(model), copies, all_shifts(copies))
+        broken, pairs = broken_pairs(everything(small(name, perturbed)), copies, all_shifts(copies))
+        assert pairs == 1024
         assert not broken
 
 
@@ -83,8 +78,8 @@ def test_rectangular_images_and_bf16_autocast(name):
 
 OTHERWISE = [
     {"border": "closed"},
-    {"criterion": "spot"},
     {"criterion": "spot", "border": "closed"},
+    {"criterion": "learned"},
     {"criterion": {"tokenize": "fixed"}, "anchor": True},
     {"criterion": "fixed", "anchor": True, "border": "circular"},
 ]
@@ -94,6 +89,8 @@ OTHERWISE = [
     ("name", "arguments"),
     [
         *product(MINI, OTHERWISE),
+        ("a_swin_mini", {"criterion": ts.MaxNorm(float("inf"))}),
+        ("a_mvitv2_mini", {"criterion": {"merge": "input_norm"}}),
         ("a_cvt_mini", {"cls_token": (False,) * 3}),
         ("a_cvt_mini", {"cls_token": (True,) * 3, "global_pool": "avg"}),
     ],
@@ -103,10 +100,13 @@ def test_made_otherwise(name, arguments):
     assert_unmoved(small(name, **arguments), some_images((32, 32), every=6), 2)
 
 
-@pytest.mark.parametrize("name", MINI)
-def test_training_mode_and_gradients(name):
+@pytest.mark.parametrize(
+    ("name", "criterion"),
+    [*((name, "max_norm") for name in MINI), ("a_swin_mini", "learned"), ("a_mvitv2_mini", "learned")],
+)
+def test_training_mode_and_gradients(name, criterion):
     """The loss and the gradient of every weight are the same wherever the images of a batch are."""
-    model, images = small(name), some_images((32, 32), every=9)
+    model, images = small(name, criterion=criterion), some_images((32, 32), every=9)
     before = loss_and_gradients(model, images)
     moved = ts.circular_shift(images, next(random_shifts(images, 1)), (2, 3))
     for a, b in zip(before, loss_and_gradients(model, moved), strict=True):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.testing import assert_invariant, photographs
@@ -66,17 +65,3 @@ def test_without_a_spot_before_it_a_layer_looks_for_its_own(place, anchor):
     assert_invariant(model, torch.rand(4, 3, 32, 32), shifts=4, tolerance=0 if anchor else 1e-6)
     grids = [tokens.grid for tokens in model.features(torch.rand(4, 3, 32, 32))]
     assert [grid.spot is None for grid in grids] == [True, place == "align", place == "align"]
-
-
-@in_own_process
-@torch.no_grad()
-def test_compiled_exported_and_saved(tmp_path):
-    sizes = {"depths": (1, 1), "num_heads": (1, 2), "embed_dim": 16}
-    model, image = made("a_swin_mini", border="closed", **sizes), torch.rand(2, 3, 32, 32)
-    expected = model(image)
-    torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(image), expected)
-    torch.testing.assert_close(torch.export.export(model, (image,)).module()(image), expected)
-    model.save_pretrained(tmp_path)
-    again = ts.from_pretrained(tmp_path)
-    assert again.config.criterion == "spot"
-    assert torch.equal(again(image), expected)
