@@ -40,11 +40,6 @@ def segformer():
     return hf.SegformerForSemanticSegmentation(hf.SegformerConfig(**sizes, decoder_hidden_size=8, num_labels=5))
 
 
-def upernet():
-    sizes = {"hidden_size": 8, "pool_scales": [1, 2], "auxiliary_channels": 4, "auxiliary_in_channels": 32}
-    return hf.UperNetForSemanticSegmentation(hf.UperNetConfig(backbone_config=SWIN, num_labels=5, **sizes))
-
-
 def mask2former():
     sizes = {"feature_size": 32, "mask_feature_size": 32, "hidden_dim": 32, "encoder_feedforward_dim": 16}
     sizes |= {"encoder_layers": 1, "decoder_layers": 2, "num_attention_heads": 2, "dim_feedforward": 16}
@@ -60,7 +55,6 @@ def unet():
 OUTPUTS = {  # which part of the output lies on the image, and at what stride
     dpt: ("predicted_depth", 1),
     segformer: ("logits", 4),
-    upernet: ("logits", 1),
     mask2former: ("masks_queries_logits", 4),
     unet: (None, 1),
 }
@@ -100,18 +94,6 @@ def test_what_has_no_place_stays_and_output_classes_are_kept():
     before, after = model(pixel_values=IMAGES), model(pixel_values=IMAGES.roll((5, -3), (2, 3)))
     assert type(before).__name__ == "Mask2FormerForUniversalSegmentationOutput"
     assert torch.equal(before.class_queries_logits, after.class_queries_logits)
-
-
-@torch.no_grad()
-def test_labels_move_with_the_image():
-    model, images = ts.canonicalize(segformer().eval(), dense=True), IMAGES[-3:]
-    labels = torch.randint(5, (3, 32, 32))
-    loss, again, other = (
-        model(pixel_values=images.roll(shift, (2, 3)), labels=labels.roll(moved, (1, 2))).loss
-        for shift, moved in (((0, 0), (0, 0)), ((5, -3), (5, -3)), ((0, 0), (5, -3)))
-    )
-    assert torch.equal(loss, again)
-    assert not torch.equal(loss, other)
 
 
 def test_a_guarantee_that_ended_at_a_foreign_decoder_is_restored():

@@ -154,20 +154,6 @@ def test_one_file_with_the_same_answers(kind, tmp_path):
         assert torch.equal(moved, expected) == (law != "changes"), shift
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [prefix + name for name in FAMILIES for prefix in ("", "a_")])
-@in_own_process
-@torch.no_grad()
-def test_all_networks_under_torch_export(name):
-    model, (hostile, usual) = create_model(name).eval(), images()
-    batch = {0: torch.export.Dim("batch")}
-    exported = torch.export.export(model, (hostile[:2],), dynamic_shapes=(batch,), strict=False).module()
-    for x in (hostile, usual[:3], usual[:1]):
-        answer = exported(x)
-        assert torch.equal(answer, model(x))
-        assert not name.startswith("a_") or torch.equal(exported(x.roll((3, 5), IMAGE_DIMS)), answer)
-
-
 KEEP_THEIR_CLASS = ("timm vit", "torchvision vit", "torchvision swin", "transformers vit", "transformers swin, classes")
 
 

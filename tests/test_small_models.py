@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -248,41 +246,3 @@ def test_when_time_is_over_all_are_stopped_and_nothing_is_finished(run_codes, ca
     shown = capsys.readouterr().out
     assert shown.count("exit code 75") == 2
     assert "c: not begun" in shown
-
-
-@pytest.mark.slow
-def test_training_stopped_resumed_and_measured_from_the_command_line(tmp_path):
-    def call(*words, expected=0):
-        places = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
-        command = [sys.executable, "-m", "benchmarks.accuracy.cifar", "--data", "sample", "--jobs", "2"]
-        done = subprocess.run([*command, *places, *words], capture_output=True, text=True, cwd=ROOT)
-        assert done.returncode == expected, done.stdout + done.stderr
-        return done.stdout
-
-    runs = ["--runs", "cvt_mini_circular", "cvt_mini_adapted_10_epochs", "--keep-weights", str(tmp_path / "kept")]
-    trial = ["--limit", "6", "--batch", "12", "--device", "cpu"]
-    words = [*runs, *trial, "--measure", "--parts", "canonical", "exactness_float32"]
-    words += words_of({**TRIAL, "schedule.epochs": "3"})
-    call("--limit-s", "1", *words, expected=75)
-    assert not (tmp_path / "results").exists()
-    assert "4 of 4 done" in call(*words)
-    assert "finished before" in call(*words)
-    names = ("cvt_mini_adapted_10_epochs_seed0", "cvt_mini_circular_seed0")
-    kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
-    expected = [f"{name}.{suffix}" for name in names for suffix in ("json", "safetensors")]
-    assert kept == [*expected, *(f"measured_{name}_cpu.json" for name in names)]
-    measured = [store.about(name.removesuffix("_seed0"), tmp_path / "results")["measured"] for name in names]
-    assert [[part["part"] for part in parts] for parts in measured] == [["exactness_float32"], ["canonical"]]
-    shutil.rmtree(tmp_path / "work")  # as on a machine that was given back
-    words = ["--runs", "cvt_mini*", "--weights", str(tmp_path / "kept"), *trial]
-    assert "cvt_mini_standard_seed0" not in call("--measure-only", *words)
-    parts = store.about("cvt_mini_circular", tmp_path / "results")["measured"]
-    assert [(part["part"], part["weights"]) for part in parts] == [
-        ("adapted", "float16"),
-        ("canonical", "float32"),
-        ("magnitude", "float16"),
-    ]
-    table = (tmp_path / "results" / "cifar10_small.csv").read_text()
-    for part in ("canonical", "adapted"):
-        assert f"cvt_mini_circular,0,cpu,{part},circular,bit_exact,,1,6\n" in table
-    assert store.about("cvt_mini_adapted_10_epochs", tmp_path / "results")["measured"]
