@@ -84,12 +84,9 @@ def test_one_module_switched_off_and_a_mean_over_grids():
         assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
         assert not torch.equal(twin.forward(images), twin.forward(moved)), part
         assert all(map(torch.equal, twin.module.parameters(), subject.module.parameters()))
-    ordinary = load_eval_model("swin_mini", EvalOptions())
-    for network, part in ((subject, "grids_2"), (ordinary, "canonical_grids_4")):
-        mean = measure.made(measure.PARTS[part], network, EvalOptions())
-        assert mean.num_classes == network.num_classes
-        assert torch.equal(mean.forward(images), mean.forward(moved))
-        assert not torch.equal(mean.forward(images), network.forward(images))
+    mean = measure.made(measure.PARTS["grids_2"], subject, EvalOptions())
+    assert torch.equal(mean.forward(images), mean.forward(moved))
+    assert not torch.equal(mean.forward(images), subject.forward(images))
 
 
 def test_what_is_kept_of_a_run(finished, tmp_path):
@@ -228,14 +225,6 @@ def test_jobs_run_few_at_a_time_and_only_good_ones_are_finished(run_codes, tmp_p
     shown = capsys.readouterr().out
     for part in ("b: done, but ValueError: no room", "d: exit code 3, see ", "e: not begun, since", "2 of 5 done"):
         assert part in shown
-
-
-def test_a_job_waits_for_those_it_comes_after_alone(run_codes, tmp_path):
-    """Not for all that began with them."""
-    begun = tmp_path / "begun"
-    slow = f"import os, time\nwhile not os.path.exists({str(begun)!r}): time.sleep(0.05)"
-    codes = {"first": "pass", "slow": slow, "second": f"open({str(begun)!r}, 'w')"}
-    assert run_codes(codes, at_once=2, limit_s=30, second={"first"}) == 0
 
 
 def test_when_time_is_over_all_are_stopped_and_nothing_is_finished(run_codes, capsys):

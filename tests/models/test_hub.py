@@ -58,7 +58,6 @@ SMALL_MVIT = {"img_size": 64, "depths": (1, 1, 1, 1)}
     [
         ("mvitv2_tiny", {"img_size": 64}, True),
         ("mvitv2_tiny", SMALL_MVIT, False),  # timm's takes no other depths
-        ("mvitv2_tiny", {**SMALL_MVIT, "padding": "circular"}, False),
         ("swin_tiny", SMALL_SWIN, True),
         ("swin_tiny", {**SMALL_SWIN, "anchor": True}, False),  # timm's would take that, and do nothing
     ],
@@ -214,7 +213,6 @@ def test_uploading_sends_the_folder(title, monkeypatch):
     ("made", "law"),
     [
         (lambda: ts.create_model("a_cvt_mini"), "every circular shift its outputs stay the same, bit for bit"),
-        (lambda: ts.create_model("swin_mini", anchor=True), "every circular shift its outputs stay the same"),
         (lambda: ts.create_model("a_cvt_mini", circular="width"), "every circular shift of columns its outputs stay"),
         (lambda: ts.create_model("cvt_mini"), "Nothing is guaranteed"),
         (lambda: ts.UperNet("a_cvt_mini", 3, channels=8), "every circular shift its outputs move along, bit for bit"),

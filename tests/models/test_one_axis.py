@@ -7,7 +7,6 @@ import timm
 import torch
 from model_checks import broken_pairs, column_shifts, everything, loss_and_gradients, narrow, perturb_norms
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
-from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.testing import assert_equivariant, assert_invariant, hostile_images
@@ -153,20 +152,3 @@ def test_weights_and_arguments_survive(tmp_path):
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-# -- in one graph -----------------------------------------------------------------------------------------------------
-
-
-# without code generation, which takes a CPU minutes, the graph is what inductor would be given
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-@in_own_process
-@torch.no_grad()
-def test_one_graph(name):
-    torch.set_num_threads(1)
-    model, images = one_axis(name), some_images(every=4)
-    compiled = torch.compile(everything(model), fullgraph=True, backend="aot_eager_decomp_partition")
-    broken, _ = broken_pairs(compiled, images, column_shifts(images, 5))
-    assert not broken
-    torch.testing.assert_close(compiled(images)[0], model(images), rtol=1e-3, atol=1e-3)

@@ -215,18 +215,17 @@ def test_arguments_reach_the_model():
     assert ts.create_model("a_swin_mini", num_classes=None).num_classes == 10
 
 
-PUBLISHED = [
-    ("swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1)}),
-    pytest.param("mvitv2_tiny", {"depths": (1, 2, 5, 2)}, marks=pytest.mark.slow),
-    pytest.param("cvt_13", {}, marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(("name", "arguments"), PUBLISHED)
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1)}),
+        pytest.param("cvt_13", {}, marks=pytest.mark.slow),  # of MViTv2: test_position_tables.py
+    ],
+)
 @torch.no_grad()
 def test_pretrained_weights_of_the_ordinary_network_load_into_both(tmp_path, name, arguments):
     """As published: timm's file under timm's names, and transformers' CvT."""
-    reference = make_reference(name, **({} if name in ("mvitv2_tiny", "cvt_13") else arguments))
+    reference = make_reference(name, **arguments)
     path = tmp_path / f"{name}.safetensors"
     published = getattr(reference, "model", reference)
     save_file(published.state_dict(), path)
