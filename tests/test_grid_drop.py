@@ -79,14 +79,6 @@ def test_an_ordinary_network_has_no_grids_to_drop():
         ts.adapt(timm.create_model("test_vit"), criterion={"tokenize": "fixed"}, grid_drop_rate=0.5)
 
 
-def test_adapt_takes_the_rate_and_a_saved_network_keeps_it(tmp_path):
-    model = ts.adapt(ts.create_model("swin_mini"), grid_drop_rate=0.4)
-    assert model.patch_embed.criterion.grid_drop_rate == 0.4
-    model.save_pretrained(tmp_path)
-    assert ts.from_pretrained(tmp_path).config.grid_drop_rate == 0.4
-    assert ts.from_pretrained(tmp_path, grid_drop_rate=0.0).patch_embed.criterion.grid_drop_rate == 0.0
-
-
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @in_own_process
 def test_compiled_training_draws_the_same_grids(backend):

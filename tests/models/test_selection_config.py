@@ -6,7 +6,7 @@ from model_checks import narrow, perturb_norms, random_shifts
 from unchecked import in_own_process
 
 import trueshift as ts
-from trueshift.models.config import SelectionConfig, describe
+from trueshift.models.config import PLACES, SelectionConfig, describe
 from trueshift.testing import photographs
 
 
@@ -66,15 +66,10 @@ def test_a_function_makes_a_criterion_for_each_layer_and_a_criterion_is_copied()
     assert model.layers[2].align.criterion.hidden.in_features == 256
     model = ts.create_model("a_swin_mini", criterion=ts.MaxNorm())
     assert model.patch_embed.criterion is not model.layers[0].align.criterion
-
-
-def test_defaults_follow_the_criterion():
-    adaptive, ordinary = SelectionConfig("max_norm"), SelectionConfig("fixed")
-    assert (adaptive.padding_mode, adaptive.position_mode, adaptive.anchored) == ("circular", "circular", True)
-    assert (ordinary.padding_mode, ordinary.position_mode, ordinary.anchored) == ("zeros", "linear", False)
-    assert not SelectionConfig({"tokenize": "fixed"}).anchored
-    assert not SelectionConfig({"merge": "fixed"}).at("pool", 1).adaptive
-    assert SelectionConfig({"merge": "fixed", "pool": "max_norm"}).at("pool", 1).adaptive
+    by_place = SelectionConfig({"tokenize": "fixed", "merge": "input_norm"})  # a pool is chosen as a merge is
+    assert [type(by_place.at(place, 1)).__name__ for place in PLACES] == [
+        "FixedOffset", "MaxNorm", "InputNorm", "InputNorm"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
