@@ -110,6 +110,7 @@ def exchange(folder):
     [
         (lambda folder: (folder / "config.json").unlink(), FileNotFoundError, r"config\.json is missing"),
         (write("{}"), ValueError, "not the configuration of a model"),
+        (write("{"), ValueError, "not the configuration of a model"),
         (write('{"architecture": "a_swin_tinny"}'), ValueError, "did you mean"),
         (halve, ValueError, "not a complete safetensors file"),
         (exchange, ValueError, r"missing norm\.bias; unknown norm\.extra; head\.fc\.bias .*\(99,\), needs \(10,\)"),
@@ -125,6 +126,8 @@ def test_places_that_are_no_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="needs a folder"):
         ts.create_model("a_swin_mini").save_pretrained(tmp_path / "file")
+    with pytest.raises(TypeError, match="holds a Swin, not a Cvt"):
+        ts.models.Cvt.from_pretrained(ts.create_model("a_swin_mini").save_pretrained(tmp_path))
     with pytest.raises(FileNotFoundError, match="neither a folder nor a repository"):
         ts.from_pretrained(tmp_path / "nowhere" / "at" / "all")
 

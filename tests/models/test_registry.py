@@ -168,6 +168,9 @@ def test_timms_own_names_are_still_timms():
         (lambda: ts.models.SwinConfig(window_size=(7,)), ValueError, r"window_size \(7,\): needs one value for each"),
         (lambda: ts.models.SwinV2Config(pretrained_window_sizes=(7,) * 5), ValueError, "pretrained_window_sizes"),
         (lambda: ts.models.CvtConfig(cls_token=(True,)), ValueError, r"cls_token \(True,\): needs one .* of depths"),
+        (lambda: ts.models.CvtConfig(act_layer="relu"), ValueError, "act_layer 'relu': needs one of"),
+        (lambda: make("swin_mini")[0].set_input_size(32, patch_size=4), ValueError, "patch_size 4: cannot be changed"),
+        (lambda: make("swin_mini")[0].set_input_size(8), ValueError, "too small for windows of a 8-th"),
         (lambda: ts.models.MvitV2Config(stride_kv=(1,)), ValueError, r"stride_kv \(1,\): needs one value for each"),
     ],
 )

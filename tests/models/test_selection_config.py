@@ -105,9 +105,10 @@ def test_wrong_settings_are_refused(arguments, message, our_errors):
 
 
 def test_a_criterion_can_be_written_down(tmp_path):
-    spec = {"tokenize": ts.MaxNorm(1), "align": "fixed", "merge": ts.FixedOffset((1, 0))}
-    fixed = {"name": "fixed", "offset": [1, 0]}
-    assert describe(spec) == {"tokenize": {"name": "max_norm", "p": 1}, "align": "fixed", "merge": fixed}
+    spec = {"tokenize": ts.MaxNorm(1), "align": "fixed", "merge": ts.FixedOffset((1, 0)), "pool": ts.InputNorm()}
+    written = {"tokenize": {"name": "max_norm", "p": 1}, "merge": {"name": "fixed", "offset": [1, 0]}}
+    assert describe(spec) == {**written, "align": "fixed", "pool": "input_norm"}
+    assert describe(ts.Spot()) == "spot"
     again = SelectionConfig(describe(spec))
     assert again.at("tokenize", 8).p == 1
     assert again.at("merge", 8).offset == (1, 0)

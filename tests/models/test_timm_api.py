@@ -100,8 +100,8 @@ def test_timm_sees_what_it_needs():
 
 @pytest.mark.parametrize("family", ["swin", "swinv2", "cvt", "mvitv2"])
 @torch.no_grad()
-def test_timm_reads_other_channels_and_no_classifier_as_they_were_saved(family, tmp_path):
-    for number, changes in enumerate(({"in_chans": 4}, {"num_classes": 0})):
+def test_timm_reads_what_was_saved_of_other_arguments(family, tmp_path):
+    for number, changes in enumerate(({"in_chans": 4}, {"num_classes": 0}, {"criterion": "learned"})):
         model = ts.create_model(f"a_{family}_mini", **narrow(family), **changes).eval()
         model.save_pretrained(tmp_path / str(number))
         read = timm.create_model(f"local-dir:{tmp_path / str(number)}", pretrained=True).eval()
