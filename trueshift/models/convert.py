@@ -38,9 +38,9 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Any:
     The network given is not touched; DataParallel, DistributedDataParallel and ``torch.compile`` are taken off.
 
     **Swin, SwinV2 and MViTv2 of timm, CvT**: one of our networks, all of whose layers choose their grids. Windows,
-    patches and keys begin elsewhere now, also on images that did not move, so fine-tune it. Position tables stay as they
-    are; MViTv2's linear ones are read at the shortest signed distance. One of ours that adapts already stays as it is
-    but for the changes.
+    patches and keys begin elsewhere now, also on images that did not move, so fine-tune it. Position tables stay as
+    they are; MViTv2's linear ones are read at the shortest signed distance. One of ours that adapts already stays as
+    it is but for the changes.
 
     **ViT, DeiT, DINO, CLIP, Hiera, torchvision's and transformers' networks**: a copy of the same class, with the same
     call and the same keys, whose patch embedding shows each image to the rest in a frame that moves with it, in
