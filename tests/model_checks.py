@@ -47,10 +47,9 @@ def perturb_norms(model: nn.Module, seed: int = 0) -> nn.Module:
                 for parameter in (module.weight, module.bias):
                     parameter += 0.3 * torch.randn(parameter.shape, generator=generator).to(parameter)
                 if isinstance(module, nn.BatchNorm2d):
-                    module.running_mean += 0.1 * torch.randn(module.running_mean.shape, generator=generator).to(
-                        parameter
-                    )
-                    module.running_var *= 0.5 + torch.rand(module.running_var.shape, generator=generator).to(parameter)
+                    shape = parameter.shape
+                    module.running_mean += 0.1 * torch.randn(shape, generator=generator).to(parameter)
+                    module.running_var *= 0.5 + torch.rand(shape, generator=generator).to(parameter)
     return model
 
 

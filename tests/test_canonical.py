@@ -40,11 +40,6 @@ def segformer():
     return hf.SegformerForSemanticSegmentation(hf.SegformerConfig(**sizes, decoder_hidden_size=8, num_labels=5))
 
 
-def upernet():
-    sizes = {"hidden_size": 8, "pool_scales": [1, 2], "auxiliary_channels": 4, "auxiliary_in_channels": 32}
-    return hf.UperNetForSemanticSegmentation(hf.UperNetConfig(backbone_config=SWIN, num_labels=5, **sizes))
-
-
 def mask2former():
     sizes = {"feature_size": 32, "mask_feature_size": 32, "hidden_dim": 32, "encoder_feedforward_dim": 16}
     sizes |= {"encoder_layers": 1, "decoder_layers": 2, "num_attention_heads": 2, "dim_feedforward": 16}
@@ -60,7 +55,6 @@ def unet():
 OUTPUTS = {  # which part of the output lies on the image, and at what stride
     dpt: ("predicted_depth", 1),
     segformer: ("logits", 4),
-    upernet: ("logits", 1),
     mask2former: ("masks_queries_logits", 4),
     unet: (None, 1),
 }
@@ -99,20 +93,7 @@ def test_what_has_no_place_stays_and_output_classes_are_kept():
     model = ts.canonicalize(mask2former().eval(), dense=True)
     before, after = model(pixel_values=IMAGES), model(pixel_values=IMAGES.roll((5, -3), (2, 3)))
     assert type(before).__name__ == "Mask2FormerForUniversalSegmentationOutput"
-    assert before.class_queries_logits.shape == (5, 6, 6)
     assert torch.equal(before.class_queries_logits, after.class_queries_logits)
-
-
-@torch.no_grad()
-def test_labels_move_with_the_image():
-    model, images = ts.canonicalize(segformer().eval(), dense=True), IMAGES[-3:]
-    labels = torch.randint(5, (3, 32, 32))
-    loss, again, other = (
-        model(pixel_values=images.roll(shift, (2, 3)), labels=labels.roll(moved, (1, 2))).loss
-        for shift, moved in (((0, 0), (0, 0)), ((5, -3), (5, -3)), ((0, 0), (5, -3)))
-    )
-    assert torch.equal(loss, again)
-    assert not torch.equal(loss, other)
 
 
 def test_a_guarantee_that_ended_at_a_foreign_decoder_is_restored():
@@ -124,14 +105,13 @@ def test_a_guarantee_that_ended_at_a_foreign_decoder_is_restored():
     assert_equivariant(ts.canonicalize(model, dense=True), IMAGES, shifts=3)
 
 
-@pytest.mark.parametrize("criterion", ["fixed", "max_norm"])
-def test_maps_of_an_adapted_network(criterion):
+def test_maps_of_an_adapted_network():
     """In the frame that its own patch embedding chooses."""
 
     class Decoder(nn.Module):
         def __init__(self):
             super().__init__()
-            self.encoder, self.head = ts.adapt(vit(), criterion=criterion), nn.Conv2d(19, 4, 3, padding=1)
+            self.encoder, self.head = ts.adapt(vit(), criterion="max_norm"), nn.Conv2d(19, 4, 3, padding=1)
 
         def forward(self, image):  # pixels are read beside the features
             (maps,) = self.encoder.forward_intermediates(image, indices=1, intermediates_only=True)
@@ -142,8 +122,7 @@ def test_maps_of_an_adapted_network(criterion):
     assert torch.equal(ts.origin(model, IMAGES), ts.origin(model.model, IMAGES))
 
 
-@pytest.mark.parametrize("circular", ["both", "width"])
-@pytest.mark.parametrize("dense", [True, "pixel"])
+@pytest.mark.parametrize(("circular", "dense"), [("both", True), ("both", "pixel"), ("width", True)])
 def test_maps_of_images_that_repeat(circular, dense):
     """The plain law, not up to a period, whatever the model says of its frame; labels of pixels too."""
 
@@ -164,21 +143,6 @@ def test_maps_of_images_that_repeat(circular, dense):
         assert torch.equal(moved[2], mean)
 
 
-def test_a_mask_on_a_flat_image_is_kept():
-
-    class Both(nn.Module):
-        def forward(self, image, mask):
-            return image + mask[:, None]
-
-    mask = torch.rand(1, 32, 32)
-    assert torch.equal(ts.canonicalize(Both(), dense=True)(torch.zeros(1, 3, 32, 32), mask=mask)[:, 0], mask)
-
-
-def test_features_only_of_timm():
-    wrapped = timm.create_model("resnet10t", features_only=True).eval()
-    assert_equivariant(ts.canonicalize(wrapped, dense="pixel"), IMAGES, shifts=2)
-
-
 class Maps(nn.Module):
     """A user's module around a network, which says nothing of its layout."""
 
@@ -192,22 +156,19 @@ class Maps(nn.Module):
 
 MAPS = {
     "features only": ({"features_only": True}, lambda model: model),
-    "unpooled": ({"num_classes": 0, "global_pool": ""}, lambda model: model),
-    "classified": ({"num_classes": 5, "global_pool": ""}, lambda model: model),
     "as many channels as columns": ({"num_classes": 0, "global_pool": "", "embed_dim": 4}, nn.DataParallel),
     "forward_features": ({}, Maps),
 }
 
 
 @pytest.mark.parametrize("dense", [True, "pixel"])
-@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256"])
 @pytest.mark.parametrize(("arguments", "around"), MAPS.values(), ids=MAPS)
 @torch.no_grad()
-def test_maps_with_channels_last_are_rolled_along_their_sides(dense, name, arguments, around):
+def test_maps_with_channels_last_are_rolled_along_their_sides(dense, arguments, around):
     """As timm's Swin gives them; at these sizes channels could be taken for columns."""
     sizes = {"img_size": 32, "patch_size": 2, "window_size": 4, "depths": (1, 1), "num_heads": (1, 2), "embed_dim": 32}
-    model = ts.canonicalize(around(timm.create_model(name, **sizes | arguments).eval()), dense)
-    image = photographs(32)["rocket"][None]
+    swin = timm.create_model("swin_tiny_patch4_window7_224", **sizes | arguments).eval()
+    model, image = ts.canonicalize(around(swin), dense), photographs(32)["rocket"][None]
     offset = (8, 16) if dense is True else (5, 9)
     found, moved = model(image), model(circular_shift(image, offset, IMAGE_DIMS))
     for here, after in zip(*(each if isinstance(each, list) else [each] for each in (found, moved)), strict=True):
@@ -241,13 +202,14 @@ def test_points_and_boxes():
         torch.testing.assert_close(found["share"] * 32, expected["points"])
         assert torch.equal(found["boxes"][..., :2], expected["boxes"][..., :2] % 32)
         assert torch.equal(found["boxes"][..., 2:] - found["boxes"][..., :2], torch.full((1, 1, 2), 9.0))
+    below = ts.move_points(torch.tensor([[[-1e-9, 1.0]]]), torch.tensor([[0, 0]]), (32, 32))
+    assert below.tolist() == [[[0.0, 1.0]]]  # and never the size itself
 
 
 def test_a_plain_vision_transformer_becomes_bit_invariant():
-    plain = vit().eval()
+    assert_invariant(ts.canonicalize(vit().eval()), size=32, shifts=16)
     with pytest.raises(AssertionError, match="does not hold"):
-        assert_invariant(plain, size=32, shifts=4)
-    assert_invariant(ts.canonicalize(plain), size=32, shifts=16)
+        assert_invariant(vit().eval(), size=32, shifts=4)
 
 
 def test_gradients_and_weights_pass_through():
@@ -305,8 +267,8 @@ def test_bad_input(call, error, message, our_errors):
         call()
 
 
-def test_a_list_of_masks_moves_with_its_own_image():
-    """As Mask2Former takes them; a map of another number than the images is refused."""
+def test_masks_move_with_their_own_image():
+    """In one tensor, or in a list of those of each image, as Mask2Former takes them; on flat images they stay."""
 
     class Overlap(nn.Module):
         def forward(self, image, masks):
@@ -320,7 +282,9 @@ def test_a_list_of_masks_moves_with_its_own_image():
     with pytest.raises(ValueError, match=r"shape .3, 16, 16. for 2 images: needs one map for each"):
         model(image, torch.rand(3, 16, 16))
 
+    class Both(nn.Module):
+        def forward(self, image, mask):
+            return image + mask[:, None]
 
-def test_points_stay_below_the_size():
-    found = ts.move_points(torch.tensor([[[-1e-9, 1.0]]]), torch.tensor([[0, 0]]), (32, 32))
-    assert found.tolist() == [[[0.0, 1.0]]]
+    mask = torch.rand(1, 32, 32)
+    assert torch.equal(ts.canonicalize(Both(), dense=True)(torch.zeros(1, 3, 32, 32), mask=mask)[:, 0], mask)

@@ -36,20 +36,6 @@ def test_exact_in_one_graph(name, backend):
         torch.testing.assert_close(eager.values, fast.values, rtol=0, atol=1e-3)  # a norm of faint contrast magnifies
 
 
-# a whole exported network is in test_onnx_export.py
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tokenize", "merge, norm before", "stages"])
-@in_own_process
-@torch.no_grad()
-def test_exact_when_exported(name):
-    layer, x = make_layers(16)[name]().eval(), some_images()
-    program = torch.export.export(layer, (x,)).module()
-    assert_equivariant(program, x, shifts=40)
-    eager, exported = layer(x), program(x)
-    assert torch.equal(eager.grid.origin, exported.grid.origin)
-    assert torch.equal(eager.values, exported.values)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tokenize", "merge, norm before"])
 @in_own_process

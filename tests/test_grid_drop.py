@@ -14,10 +14,6 @@ from trueshift.train.compile_check import compiled
 FAMILIES = ts.list_models("a_*mini*")
 
 
-def images(count=4):
-    return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-
-
 def chosen(model, x):
     """What each layer follows, in order: the offsets that Criterion.choose returned."""
     followed, original = [], Criterion.choose
@@ -45,32 +41,18 @@ def test_a_share_of_the_images_gets_a_grid_drawn_uniformly(rate):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_nothing_is_random_in_evaluation(name):
-    plain = ts.create_model(name, **narrow(name)).eval()
-    dropping = ts.create_model(name, grid_drop_rate=1.0, **narrow(name)).eval()
-    dropping.load_state_dict(plain.state_dict())
-    x = images()
-    with torch.no_grad():
-        assert torch.equal(plain(x), dropping(x))
-        assert torch.equal(dropping(x), dropping(x.roll((5, -3), (2, 3))))
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_choice_of_a_network_is_dropped_and_none_at_rate_0(name):
-    x = images(16)
+@torch.no_grad()
+def test_every_choice_of_a_network_is_dropped_and_none_in_evaluation(name):
+    x = torch.rand(16, 3, 32, 32)
     model = ts.create_model(name, grid_drop_rate=1.0, **narrow(name)).train()
-    with torch.no_grad():
-        once, again = chosen(model, x), chosen(model, x)
-        for criterion in model.modules():
-            if isinstance(criterion, Criterion):
-                criterion.grid_drop_rate = 0.0
-        still, also_still = chosen(model, x), chosen(model, x)
+    once, again = chosen(model, x), chosen(model, x)
     assert len(once) >= 3
     for first, second in zip(once, again, strict=True):
         assert not torch.equal(first, second)
         assert (first != first[:1]).any(), "images are drawn one by one"
-    # drop path changes what later layers see, so only the tokenizer's choice is comparable
-    assert torch.equal(still[0], also_still[0])
+    plain = ts.create_model(name, **narrow(name)).eval()
+    plain.load_state_dict(model.eval().state_dict())
+    assert torch.equal(plain(x), model(x))
 
 
 def test_a_learned_score_learns_from_images_that_keep_their_grid_only():
@@ -91,25 +73,10 @@ def test_an_ordinary_network_has_no_grids_to_drop():
     with refused:
         ts.create_model("swin_mini", anchor=True, grid_drop_rate=0.5)
     one_left = ts.create_model("a_swin_mini", criterion={"tokenize": "fixed", "align": "fixed"}, grid_drop_rate=0.5)
-    assert ts.revert(one_left).config.grid_drop_rate == 0
     with refused:
         ts.adapt(one_left, criterion="fixed")
     with refused:  # a ViT has no other place that could choose
         ts.adapt(timm.create_model("test_vit"), criterion={"tokenize": "fixed"}, grid_drop_rate=0.5)
-
-
-def test_adapt_takes_the_rate_and_a_saved_network_keeps_it(tmp_path):
-    model = ts.adapt(ts.create_model("swin_mini"), grid_drop_rate=0.4)
-    assert model.patch_embed.criterion.grid_drop_rate == 0.4
-    model.save_pretrained(tmp_path)
-    assert ts.from_pretrained(tmp_path).config.grid_drop_rate == 0.4
-    assert ts.from_pretrained(tmp_path, grid_drop_rate=0.0).patch_embed.criterion.grid_drop_rate == 0.0
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
-def test_a_rate_that_is_no_probability_is_refused(rate):
-    with pytest.raises(ValueError, match=r"grid_drop_rate.*0 to 1"):
-        ts.create_model("a_swin_mini", grid_drop_rate=rate)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])

@@ -28,21 +28,13 @@ def test_a_mean_over_grids_is_exact_and_is_the_mean(family, criterion):
         same = trueshift.create_model(f"a_{family}_mini", **sizes, grids=4).eval()
         same.load_state_dict(network.state_dict())
         assert torch.equal(same(image), logits)
+        assert torch.equal(trueshift.mean_over_grids(nn.DataParallel(network), 4).eval()(image), logits)
         chosen = network.patch_embed.choose(image)
         start = chosen.offset if chosen.spot is None else chosen.spot
         each = [network(image, start=start + away) for away in displacements(4, model.stride)]
         torch.testing.assert_close(logits, torch.stack(each).mean(0), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(each[0], network(image), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(each[0], each[1])
-
-
-@pytest.mark.parametrize("name", ["a_swin_mini", "swin_mini"])
-def test_the_network_may_be_in_data_parallel(name):
-    network, image = trueshift.create_model(name, **narrow("swin")).eval(), torch.rand(2, 3, 32, 32)
-    model = trueshift.mean_over_grids(nn.DataParallel(network), 4).eval()
-    assert model.stride == (2, 2)
-    with torch.no_grad():
-        assert torch.equal(model(image), trueshift.mean_over_grids(network, 4)(image))
 
 
 def test_a_network_with_several_grids_is_saved_so_and_trains_on_one(tmp_path):
@@ -60,9 +52,6 @@ def test_a_network_with_several_grids_is_saved_so_and_trains_on_one(tmp_path):
         model.reset_classifier(0, "")
     model.prune_intermediate_layers(1)  # maps are left, and one grid
     assert model(image).dim() == 4
-    for name, grids, needed in (("swin_mini", 2, "needs 1, or"), ("a_swin_mini", 3, "needs one of 1, 2, 4")):
-        with pytest.raises(ValueError, match=f"{grids} grids.*{needed}"):
-            trueshift.create_model(name, **narrow("swin"), grids=grids)
 
 
 def test_a_mean_over_the_grids_of_any_model():
@@ -79,18 +68,14 @@ def test_a_mean_over_the_grids_of_any_model():
         trueshift.mean_over_grids(Corner(), 3, stride=4)
 
 
-@pytest.mark.parametrize("make", ["canonicalize", "anchor", "vit"])
-def test_what_is_exact_already_has_no_further_grids(make):
+def test_what_is_exact_already_has_no_further_grids():
     """It would undo the roll; around the mean it is exact, and another answer than without."""
-    torch.manual_seed(0)
     ordinary = trueshift.create_model("swin_mini", **narrow("swin")).eval()
-    exact = {
-        "canonicalize": lambda: trueshift.canonicalize(ordinary),
-        "anchor": lambda: trueshift.create_model("swin_mini", **narrow("swin"), anchor=True),
-        "vit": lambda: trueshift.adapt(create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1)),
-    }[make]()
-    with pytest.raises(ValueError, match=r"needs canonicalize\(mean_over_grids\(ordinary, 4\)\)"):
-        trueshift.mean_over_grids(exact, 4, stride=2)
+    vit = create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=1)
+    anchored = trueshift.create_model("swin_mini", **narrow("swin"), anchor=True)
+    for exact in (trueshift.canonicalize(ordinary), anchored, trueshift.adapt(vit)):
+        with pytest.raises(ValueError, match=r"needs canonicalize\(mean_over_grids\(ordinary, 4\)\)"):
+            trueshift.mean_over_grids(exact, 4, stride=2)
     image = torch.rand(1, 3, 32, 32)
     model = trueshift.canonicalize(trueshift.mean_over_grids(ordinary, 4)).eval()
     with torch.no_grad():

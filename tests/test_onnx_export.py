@@ -8,7 +8,6 @@ import pytest
 import torch
 from foreign_models import make, outputs
 from model_checks import broken_pairs, everything, random_shifts
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from unchecked import in_own_process
 
@@ -19,7 +18,6 @@ from trueshift.onnx_export import _as_onnx, export_onnx
 from trueshift.ops.geometry.shift import IMAGE_DIMS, circular_shift
 from trueshift.ops.selection.content_hash import fingerprint, origin_keys
 from trueshift.ops.selection.exact import power_of_two_above
-from trueshift.tasks import UperNet
 from trueshift.testing import hostile_images, photographs
 
 SMALL = {"embed_dim": 32, "depths": (1, 1), "num_heads": (1, 2)}  # a Swin
@@ -46,13 +44,6 @@ def session_of(file):
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda x: [torch.from_numpy(part) for part in session.run(None, {name: x.contiguous().numpy()})]
-
-
-def shapes_of(written):
-    return {
-        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        for value in (*written.graph.input, *written.graph.output)
-    }
 
 
 # with a fixed batch it is exported in half the time; any number of images: the networks below
@@ -118,73 +109,49 @@ def test_torchs_own_exporter_needs_no_mode_without_gradients():
     torch.testing.assert_close(found, layer(tokens), rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wrapper", ["canonicalize", "steady", "mean_over_grids"])
-@in_own_process
-@torch.no_grad()
-def test_wrapped_models(wrapper, tmp_path):
-    name, more = (
-        ("swin_mini", ()) if wrapper == "canonicalize" else ("a_swin_mini", (32 if wrapper == "steady" else 4,))
-    )
-    model, size = getattr(ts, wrapper)(create_model(name, **SMALL), *more).eval(), 49 if wrapper == "steady" else None
-    run, x = (
-        session_of(str(export_onnx(model, tmp_path / "model.onnx", size))),
-        torch.rand(3, 3, size or 32, size or 32),
-    )
-    torch.testing.assert_close(run(x)[0], model(x), rtol=0, atol=1e-4)
-    if not size:
-        assert torch.equal(run(x.roll((3, 9), IMAGE_DIMS))[0], run(x)[0])
+def swin(**more):
+    return create_model("a_swin_mini", **SMALL, **more)
+
+
+FILES = {  # what is exported, how, and whether its logits stay, move along or change with the image
+    "canonicalize": (lambda: ts.canonicalize(create_model("swin_mini", **SMALL)), {}, "stays"),
+    "mean over grids": (lambda: ts.mean_over_grids(swin(), 4), {}, "stays"),
+    "steady": (lambda: ts.steady(swin(), 32), {"image_size": 49}, None),
+    "one axis": (lambda: swin(circular="width"), {}, "stays"),
+    "wide, two at a time": (swin, {"image_size": (32, 64), "batch": 2}, "stays"),
+    "segmentation": (lambda: ts.UperNet("a_swin_mini", 3, channels=8, bins=(1, 2), **SMALL), {}, "moves"),
+    **{name: (lambda name=name: create_model(name), {}, "changes") for name in FAMILIES},
+}
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", FILES)
 @in_own_process
 @torch.no_grad()
-def test_another_size_and_a_fixed_batch(tmp_path):
-    model, (_, usual) = create_model("a_swin_mini", **SMALL).eval(), images()
-    run = session_of(str(export_onnx(model, tmp_path / "model.onnx", image_size=(32, 64), batch=2)))
-    x = torch.cat([usual[:2], usual[2:4]], 3)
-    (logits,) = run(x)
-    torch.testing.assert_close(logits, model(x), rtol=0, atol=1e-4)
-    assert torch.equal(run(x.roll((3, 41), IMAGE_DIMS))[0], logits)
-    with pytest.raises(Exception, match=r"(?i)dimension"):  # of ONNX Runtime's own
-        run(x[:1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-@in_own_process
-@torch.no_grad()
-def test_all_ordinary_networks(name, tmp_path):
+def test_one_file_with_the_same_answers(kind, tmp_path):
     import onnx
 
-    model, (_, usual) = create_model(name).eval(), images()
-    path = export_onnx(model, tmp_path / "model.onnx")
-    assert os.listdir(tmp_path) == ["model.onnx"], "one file"
+    make, arguments, law = FILES[kind]
+    model, batch = make().eval(), arguments.get("batch")
+    path = export_onnx(model, tmp_path / "model.onnx", **arguments)
+    assert os.listdir(tmp_path) == ["model.onnx"]
     written = onnx.load(path)
     onnx.checker.check_model(written, full_check=True)
-    assert shapes_of(written) == {"image": ["batch", 3, 32, 32], "logits": ["batch", 10]}
+    (shape,) = (
+        [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in written.graph.input
+    )
+    assert shape[:2] == [batch or "batch", 3]
     metadata = {entry.key: entry.value for entry in written.metadata_props}
-    assert metadata == {"dynamic_axes": "batch", "fixed_axes": "channels=3, height=32, width=32"}
-    run = session_of(str(path))
-    for x in (usual, usual[:3], usual[:1]):
-        (logits,) = run(x)
-        torch.testing.assert_close(logits, model(x), rtol=0, atol=1e-4)
-    (moved,) = run(usual[:1].roll((1, 1), IMAGE_DIMS))
-    assert not torch.equal(moved, logits), "an ordinary network sees every shift"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [prefix + name for name in FAMILIES for prefix in ("", "a_")])
-@in_own_process
-@torch.no_grad()
-def test_all_networks_under_torch_export(name):
-    model, (hostile, usual) = create_model(name).eval(), images()
-    batch = {0: torch.export.Dim("batch")}
-    exported = torch.export.export(model, (hostile[:2],), dynamic_shapes=(batch,), strict=False).module()
-    for x in (hostile, usual[:3], usual[:1]):
-        answer = exported(x)
-        assert torch.equal(answer, model(x))
-        assert not name.startswith("a_") or torch.equal(exported(x.roll((3, 5), IMAGE_DIMS)), answer)
+    assert metadata["dynamic_axes"] == ("" if batch else "batch")
+    assert metadata["fixed_axes"].endswith(f"channels=3, height={shape[2]}, width={shape[3]}")
+    run, x = session_of(str(path)), torch.rand(2, *shape[1:])
+    logits = run(x)[0]
+    for some in (x,) if batch else (x, x[:1], torch.cat([x, x[:1]])):
+        torch.testing.assert_close(run(some)[0], model(some), rtol=0, atol=1e-3 if law == "moves" else 1e-4)
+    for shift in ((0, 5), (0, 31)) if kind == "one axis" else ((3, 5), (31, 1)) if law else ():
+        moved = run(circular_shift(x, shift, IMAGE_DIMS))[0]
+        expected = circular_shift(logits, shift, IMAGE_DIMS) if law == "moves" else logits
+        assert torch.equal(moved, expected) == (law != "changes"), shift
 
 
 KEEP_THEIR_CLASS = ("timm vit", "torchvision vit", "torchvision swin", "transformers vit", "transformers swin, classes")
@@ -219,90 +186,56 @@ def test_adapted_networks_are_exact_in_onnx_runtime(name, criterion, plain, tmp_
         assert all(map(torch.equal, moved, logits)), shift
 
 
-@pytest.mark.slow
-@in_own_process
-@torch.no_grad()
-def test_a_segmenter_and_pixels_that_move_with_the_image(tmp_path):
-    import onnx
-
-    model, (_, usual) = UperNet("a_swin_mini", 3, channels=8, bins=(1, 2), **SMALL).eval(), images()
-    path = export_onnx(model, tmp_path / "model.onnx")
-    assert shapes_of(onnx.load(path)) == {"image": ["batch", 3, 32, 32], "logits": ["batch", 3, 32, 32]}
-    run, x = session_of(str(path)), usual[4:6]
-    (logits,) = run(x)
-    torch.testing.assert_close(logits, model(x), rtol=0, atol=1e-3)
-    for shift in ((3, 5), (8, 16), (31, 1)):
-        (moved,) = run(circular_shift(x, shift, IMAGE_DIMS))
-        assert torch.equal(moved, circular_shift(logits, shift, IMAGE_DIMS)), shift
-    for some in (usual, usual[:1]):
-        torch.testing.assert_close(run(some)[0], model(some), rtol=0, atol=1e-3)
+def small_segmenter():
+    return ts.UperNet(swin(), 3, channels=8)
 
 
-def small_segmenter() -> UperNet:
-    return UperNet(create_model("a_swin_mini", **SMALL), 3, channels=8)
-
-
-def adapted_vit() -> nn.Module:
-    return adapt(VisionTransformer(img_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2))
+def adapted_vit():
+    return adapt(make("timm vit"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"model": small_segmenter(), "origins": True}, ValueError, "origins: needs a backbone of trueshift alone"),
-        ({"model": adapted_vit()}, ValueError, "image_size: needs height and width .* VisionTransformer, e.g. 224"),
-        ({"model": adapted_vit(), "image_size": 36}, ValueError, "height 36: needs a multiple of 8, e.g. 32 or 40"),
-        ({"model": adapted_vit(), "origins": True}, ValueError, "needs a backbone of trueshift alone"),
-        ({"model": small_segmenter(), "image_size": 33}, ValueError, "needs a multiple of 4"),
+        ({"model": small_segmenter, "origins": True}, ValueError, "origins: needs a backbone of trueshift alone"),
+        ({"model": small_segmenter, "image_size": 33}, ValueError, "needs a multiple of 4"),
+        ({"model": adapted_vit}, ValueError, "image_size: needs height and width .* VisionTransformer, e.g. 224"),
+        ({"model": adapted_vit, "image_size": 36}, ValueError, "height 36: needs a multiple of 8, e.g. 32 or 40"),
         ({"image_size": 33}, ValueError, "height 33: needs a multiple of 4, e.g. 32 or 36"),
         ({"batch": 0}, ValueError, "needs at least 1, or None"),
         ({"opset": 17}, ValueError, "needs at least 18"),
         ({"path": "nowhere/model.onnx"}, FileNotFoundError, "needs the name of a file in a folder that exists"),
         ({"path": "."}, FileNotFoundError, "needs the name of a file"),
-        ({"model": nn.Identity()}, TypeError, "needs a model of trueshift, .* or an adapted network"),
-        # a video has a memory that a graph has not
-        (
-            {"model": ts.video(create_model("swin_mini"), 32), "image_size": 40},
-            TypeError,
-            r"needs steady\(model, size\)",
-        ),
-        (
-            {"model": create_model("a_swin_mini", grids=2), "image_size": 32, "origins": True},
-            ValueError,
-            "origins of 2 grids: needs a network with grids=1",
-        ),
+        ({"model": nn.Identity}, TypeError, "needs a model of trueshift, .* or an adapted network"),
+        ({"model": lambda: ts.video(swin(), 32), "image_size": 40}, TypeError, r"needs steady\(model, size\)"),
+        ({"model": lambda: swin(grids=2), "origins": True}, ValueError, "origins of 2 grids: .* with grids=1"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_at_once(tmp_path, arguments, error, message):
-    model = create_model("a_swin_mini", **SMALL)
+    given = {"path": tmp_path / "model.onnx", **arguments, "model": arguments.get("model", swin)()}
     with pytest.raises(error, match=message):
-        export_onnx(**{"model": model, "path": tmp_path / "model.onnx", **arguments})
+        export_onnx(**given)
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript"])
 def test_without_onnx_it_names_what_to_install(monkeypatch, tmp_path, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=r"pip install 'trueshift\[onnx\]'"):
-        export_onnx(create_model("swin_mini"), tmp_path / "model.onnx")
+        export_onnx(swin(), tmp_path / "model.onnx")
 
 
-def test_more_than_one_file_can_hold_is_refused_and_nothing_is_replaced(tmp_path):
-    path = tmp_path / "model.onnx"
-    onnx_export._replace(path, SimpleNamespace(ByteSize=lambda: 3, SerializeToString=lambda: b"old"))
-    with pytest.raises(ValueError, match="one ONNX file holds less than 2"):
-        onnx_export._replace(path, SimpleNamespace(ByteSize=lambda: 2**31, SerializeToString=lambda: b"large"))
-    assert path.read_bytes() == b"old"
-
-
-def test_an_export_that_fails_leaves_the_model_as_it_was(monkeypatch, tmp_path):
+def test_an_export_that_fails_leaves_all_as_it_was(monkeypatch, tmp_path):
     def fail(*arguments, **options):
         raise RuntimeError("cannot be traced")
 
+    path, model = tmp_path / "model.onnx", swin().train()
+    path.write_bytes(b"old")
+    with pytest.raises(ValueError, match="one ONNX file holds less than 2"):
+        onnx_export._replace(path, SimpleNamespace(ByteSize=lambda: 2**31, SerializeToString=lambda: b"large"))
     monkeypatch.setattr(torch.export, "export", fail)
-    model = create_model("swin_mini").train()
     model.head.eval()
     with pytest.raises(RuntimeError, match="traced"):
-        export_onnx(model, tmp_path / "model.onnx")
+        export_onnx(model, path)
     assert model.training
     assert not model.head.training
-    assert not list(tmp_path.iterdir())
+    assert path.read_bytes() == b"old"

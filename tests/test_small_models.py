@@ -2,10 +2,7 @@
 
 import json
 import re
-import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -50,47 +47,29 @@ def finished(tmp_path_factory):
 
 
 def test_recipes_by_patterns():
-    small = [f"cifar10_small/{name}" for name in ("a_cvt_mini", "a_mvitv2_mini", "a_swinv2_mini")]
-    assert matching(["a_*v*_mini"]) == small
-    assert len(matching(["*"])) + len(matching(["shipped/*"])) == 80
+    assert matching(["a_*v*_mini"]) == [f"cifar10_small/a_{name}_mini" for name in ("cvt", "mvitv2", "swinv2")]
+    assert not any("shipped" in recipe for recipe in matching(["*"]))
     assert matching(["cifar10_small/swin_mini", "swin*"])[0] == "cifar10_small/swin_mini"
-    assert matching(["cifar10/*swin_tiny_circular"]) == [f"cifar10/{a}swin_tiny_circular" for a in ("a_", "")]
     with pytest.raises(SystemExit, match="no recipe fits swim"):
         matching(["swim"])
 
 
-EXACT = ["exactness_float32", "exactness_bf16"]
-ANCHORED = ["itself", "canonical", "canonical_grids_4"]
 SWITCHED_OFF = ["no_a_token", "no_a_wsa", "no_a_pmerge"]
-MEASURED = {
-    "cifar10_small/a_swin_mini": [*EXACT, "magnitude", "distorted", *SWITCHED_OFF],
-    "cifar10_small/shipped/a_swin_mini": [*EXACT, *SWITCHED_OFF],
-    "cifar10_small/shipped/cvt_mini": [*ANCHORED, "adapted_by_spot"],
-    "cifar10_small/shipped/cvt_mini_anchored_20_epochs": [],
-    "cifar10_small/shipped/a_cvt_mini_distilled": [*EXACT, "grids_2", "grids_4"],
-    "cifar10_small/cvt_mini_circular": ["magnitude", "canonical", "adapted"],
-    "cifar10_small/swin_mini_da_circular": ["distorted", "canonical", "adapted"],
-    "cifar10_small/a_swinv2_mini_200_epochs": EXACT,
-    "cifar10_small/cvt_mini_adapted_10_epochs": EXACT,
-    "cifar10_small/swin_mini_adapted_random_grids": [*EXACT, "grids_2", "grids_4"],
-    "cifar10_small/a_swin_mini_random_grids": [*EXACT, "grids_2", "grids_4"],
-    "cifar10_small/a_vit_mini_random_grids": EXACT,
-    "cifar10_small/shipped/a_vit_mini": EXACT,
-    "cifar10_small/shipped/vit_mini": ANCHORED,
-    "cifar10_small/cvt_mini_standard": [],
-    "cifar10_small/a_swin_mini_no_anchor": [],
-    "cifar10/a_swin_tiny_circular": [*EXACT, "ranges", "magnitude"],
-}
 
 
 def test_what_a_run_needs_and_what_is_asked_of_it():
-    adapted = {"model.start_from": "cifar10_small/cvt_mini_circular"}
-    assert needed_by("cifar10_small/cvt_mini_adapted_10_epochs") == adapted
     taught = {"model.start_from": "cvt_mini", "distill.teacher": "cvt_mini_longest"}
     taught = {key: f"cifar10_small/shipped/{name}" for key, name in taught.items()}
     assert needed_by("cifar10_small/shipped/a_cvt_mini_distilled") == taught
     assert needed_by("cifar10/a_swin_tiny_circular") == {}
-    assert {recipe: measure.parts_of(recipe) for recipe in MEASURED} == MEASURED
+    adaptive, ordinary = (
+        set(measure.parts_of(f"cifar10_small/{name}")) for name in ("a_swin_mini", "swin_mini_circular")
+    )
+    assert adaptive >= {"exactness_float32", *SWITCHED_OFF}
+    assert "adapted" in ordinary
+    assert "exactness_float32" not in ordinary
+    assert "grids_4" in measure.parts_of("cifar10_small/a_swin_mini_random_grids")
+    assert "itself" in measure.parts_of("cifar10_small/shipped/vit_mini")
     assert measure.parts_of("cifar10_small/a_swin_mini", ["magnitude", "adapted"]) == ["magnitude"]
 
 
@@ -105,32 +84,23 @@ def test_one_module_switched_off_and_a_mean_over_grids():
         assert (twin.preparation, twin.classes) == (subject.preparation, subject.classes)
         assert not torch.equal(twin.forward(images), twin.forward(moved)), part
         assert all(map(torch.equal, twin.module.parameters(), subject.module.parameters()))
-    ordinary = load_eval_model("swin_mini", EvalOptions())
-    for network, part in ((subject, "grids_2"), (ordinary, "canonical_grids_4")):
-        mean = measure.made(measure.PARTS[part], network, EvalOptions())
-        assert mean.num_classes == network.num_classes
-        assert torch.equal(mean.forward(images), mean.forward(moved))
-        assert not torch.equal(mean.forward(images), network.forward(images))
+    mean = measure.made(measure.PARTS["grids_2"], subject, EvalOptions())
+    assert torch.equal(mean.forward(images), mean.forward(moved))
+    assert not torch.equal(mean.forward(images), subject.forward(images))
 
 
-def test_the_result_of_a_run_is_all_that_is_worth_keeping(finished):
+def test_what_is_kept_of_a_run(finished, tmp_path):
+    """Its result, which names no folder of the machine, and small weights, which build the same network."""
     result = finished.result(["--seed", "3"])
-    assert {"command", "commit", "date", "machine", "versions", "seed", "result"} == result.keys()
     kept = result["result"]
     assert (kept["recipe"], kept["model"], result["seed"]) == ("cifar10_small/a_swin_mini", "a_swin_mini", 3)
     assert kept["evaluation"].keys() == {"circular", "cifar-standard"}
     assert kept["evaluation"]["circular"]["bit_exact"]["rate"] == 1
     assert [epoch for epoch, _ in kept["curve"]["top1"]] == [epoch for epoch, _ in kept["curve"]["loss"]] == [1]
     assert str(finished.work) not in json.dumps(result)
-
-
-def test_a_result_that_names_a_folder_of_the_machine_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a\.json would name /secret"):
         write_result(tmp_path / "a.json", {"data": "/secret/place"}, ["/secret"])
     assert not list(tmp_path.iterdir())
-
-
-def test_kept_weights_are_small_and_build_the_same_network(finished, tmp_path):
     final = finished.folder / "final"
     file = keep_weights(final, tmp_path / "kept" / f"{finished.name}.safetensors")
     assert file.stat().st_size < 0.7 * (final / "model.safetensors").stat().st_size
@@ -139,8 +109,6 @@ def test_kept_weights_are_small_and_build_the_same_network(finished, tmp_path):
     model = from_pretrained(folder)
     assert precision == "float16"
     assert all(value.dtype == torch.float32 for value in model.parameters())
-    image = torch.randn(2, 3, 32, 32)
-    assert torch.equal(model(image), model(torch.roll(image, (5, -3), (2, 3))))
     assert Run(finished.recipe, 4, tmp_path / "elsewhere", tmp_path / "kept").weights() is None
 
 
@@ -155,8 +123,6 @@ def test_finished_weights_are_measured_part_by_part(finished, tmp_path, capsys, 
 
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     first = call("exactness_float32")
-    assert list(first) == ["exactness_float32"]
-    assert first["exactness_float32"]["settings"]["shifts"] == 8
     assert first["exactness_float32"]["weights"] == "float32"
     for metric in ("bit_exact", "worst_case"):
         assert store.numbers(finished.recipe, "exactness_float32", "circular", metric, "cpu") == {3: 1.0}
@@ -166,47 +132,51 @@ def test_finished_weights_are_measured_part_by_part(finished, tmp_path, capsys, 
     assert capsys.readouterr().out.count("exactness_float32") == 1  # not measured again
     given = type("Given", (), {"results": tmp_path, "limit": 0})
     assert not cifar._parts_there(given, finished, "cpu")  # a trial does not stand for all images
-    assert str(finished.work) not in (tmp_path / "cifar10_small" / "a_swin_mini.json").read_text()
 
 
-def test_what_is_finished_is_skipped(finished, monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def call_cifar(monkeypatch, tmp_path):
+    """``cifar.py`` on the images that come with the package."""
+
+    def call(*words):
+        common = ["--data", "sample", "--work", str(tmp_path), "--results", str(tmp_path), "--runs"]
+        monkeypatch.setattr(sys, "argv", ["cifar.py", *common, *words])
+        return cifar.main()
+
+    return call
+
+
+def test_what_is_finished_is_skipped(finished, call_cifar, tmp_path, capsys):
     result = finished.result([])
     result["result"]["recipe"] = "cifar10_small/swin_mini"
     store.take_in([{**result, "seed": 0}], tmp_path)
-    words = ["--data", "sample", "--work", str(tmp_path), "--results", str(tmp_path), "--runs"]
-    monkeypatch.setattr(sys, "argv", ["cifar.py", *words, "swin_mini"])
-    assert cifar.main() == 0
+    assert call_cifar("swin_mini") == 0
     assert "swin_mini_seed0: finished before" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["cifar.py", *words, "cvt_mini_adapted_10_epochs"])
-    with pytest.raises(SystemExit, match="needs --runs cifar10_small/cvt_mini_circular beside it"):
-        cifar.main()
 
 
 @pytest.mark.parametrize(
-    ("more", "reason"),
+    ("words", "reason"),
     [
-        (["--evaluate.every_epoch", "2"], "--evaluate.every_epoch 2: did you mean --evaluate.every_epochs"),
-        (["--seed", "1"], "--seed: every run has its own"),
-        (["--measure-only", "--optimizer.lr", "0.1"], "--optimizer.lr 0.1: for trainings"),
+        (
+            ["swin_mini", "--evaluate.every_epoch", "2"],
+            "--evaluate.every_epoch 2: did you mean --evaluate.every_epochs",
+        ),
+        (["swin_mini", "--seed", "1"], "--seed: every run has its own"),
+        (["swin_mini", "--measure-only", "--optimizer.lr", "0.1"], "--optimizer.lr 0.1: for trainings"),
+        (["cvt_mini_adapted_10_epochs"], "needs --runs cifar10_small/cvt_mini_circular beside it"),
     ],
 )
-def test_options_of_trainings_are_checked_before_any_begins(monkeypatch, tmp_path, more, reason):
-    words = ["--data", "sample", "--work", str(tmp_path), "--results", str(tmp_path), "--runs", "swin_mini", *more]
-    monkeypatch.setattr(sys, "argv", ["cifar.py", *words])
+def test_options_are_checked_before_any_training_begins(call_cifar, words, reason):
     with pytest.raises(SystemExit, match=re.escape(reason)):
-        cifar.main()
+        call_cifar(*words)
 
 
-def test_options_of_trainings_are_given_as_trueshift_train_takes_them(monkeypatch, tmp_path):
+def test_options_of_trainings_are_given_as_trueshift_train_takes_them(call_cifar, monkeypatch):
     found = {}
     monkeypatch.setattr(cifar, "run_jobs", lambda jobs, *_: found.update(jobs) or 0)
-    words = ["--data", "sample", "--runs", "swin_mini", "--compile", "--optimizer.arguments", "{fused: true}", "--jobs"]
-    words += ["1", "--log.tensorboard=false", "--work", str(tmp_path), "--results", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["cifar.py", *words])
-    assert cifar.main() == 0
-    command = found["swin_mini_seed0"]
-    assert command[-5:] == ["--compile", "true", "--optimizer.arguments", "{fused: true}", "--log.tensorboard=false"]
-    config = parse_arguments(command[4:]).config
+    words = ["--compile", "--optimizer.arguments", "{fused: true}", "--jobs", "1", "--log.tensorboard=false"]
+    assert call_cifar("swin_mini", *words) == 0
+    config = parse_arguments(found["swin_mini_seed0"][4:]).config
     assert (config.compile, config.optimizer.arguments, config.log.tensorboard) == (True, {"fused": True}, False)
 
 
@@ -253,66 +223,15 @@ def test_jobs_run_few_at_a_time_and_only_good_ones_are_finished(run_codes, tmp_p
     assert order.read_text() == "+-+-+-"
     assert done == ["a", "b", "c"]
     shown = capsys.readouterr().out
-    assert "b: done, but ValueError: no room" in shown
-    assert "d: exit code 3, see " in shown
-    assert "e: not begun, since" in shown
-    assert "2 of 5 done" in shown
-    assert run_codes({"a": "pass"}, at_once=1, a={"of another call"}) == 0
-
-
-def test_a_job_waits_for_those_it_comes_after_alone(run_codes, tmp_path):
-    """Not for all that began with them."""
-    begun = tmp_path / "begun"
-    slow = f"import os, time\nwhile not os.path.exists({str(begun)!r}): time.sleep(0.05)"
-    codes = {"first": "pass", "slow": slow, "second": f"open({str(begun)!r}, 'w')"}
-    assert run_codes(codes, at_once=2, limit_s=30, second={"first"}) == 0
+    for part in ("b: done, but ValueError: no room", "d: exit code 3, see ", "e: not begun, since", "2 of 5 done"):
+        assert part in shown
 
 
 def test_when_time_is_over_all_are_stopped_and_nothing_is_finished(run_codes, capsys):
     saves = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); time.sleep(60)"
-    done, began = [], time.monotonic()
-    codes = {"a": saves, "b": saves, "c": "pass"}
-    assert run_codes(codes, at_once=2, limit_s=0.5, finished=done.append)
+    done = []
+    assert run_codes({"a": saves, "b": saves, "c": "pass"}, at_once=2, limit_s=0.5, finished=done.append)
     assert not done
-    assert time.monotonic() - began < 20
     shown = capsys.readouterr().out
     assert shown.count("exit code 75") == 2
     assert "c: not begun" in shown
-
-
-@pytest.mark.slow
-def test_training_stopped_resumed_and_measured_from_the_command_line(tmp_path):
-    def call(*words, expected=0):
-        places = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
-        command = [sys.executable, "-m", "benchmarks.accuracy.cifar", "--data", "sample", "--jobs", "2"]
-        done = subprocess.run([*command, *places, *words], capture_output=True, text=True, cwd=ROOT)
-        assert done.returncode == expected, done.stdout + done.stderr
-        return done.stdout
-
-    runs = ["--runs", "cvt_mini_circular", "cvt_mini_adapted_10_epochs", "--keep-weights", str(tmp_path / "kept")]
-    trial = ["--limit", "6", "--batch", "12", "--device", "cpu"]
-    words = [*runs, *trial, "--measure", "--parts", "canonical", "exactness_float32"]
-    words += words_of({**TRIAL, "schedule.epochs": "3"})
-    call("--limit-s", "1", *words, expected=75)
-    assert not (tmp_path / "results").exists()
-    assert "4 of 4 done" in call(*words)
-    assert "finished before" in call(*words)
-    names = ("cvt_mini_adapted_10_epochs_seed0", "cvt_mini_circular_seed0")
-    kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
-    expected = [f"{name}.{suffix}" for name in names for suffix in ("json", "safetensors")]
-    assert kept == [*expected, *(f"measured_{name}_cpu.json" for name in names)]
-    measured = [store.about(name.removesuffix("_seed0"), tmp_path / "results")["measured"] for name in names]
-    assert [[part["part"] for part in parts] for parts in measured] == [["exactness_float32"], ["canonical"]]
-    shutil.rmtree(tmp_path / "work")  # as on a machine that was given back
-    words = ["--runs", "cvt_mini*", "--weights", str(tmp_path / "kept"), *trial]
-    assert "cvt_mini_standard_seed0" not in call("--measure-only", *words)
-    parts = store.about("cvt_mini_circular", tmp_path / "results")["measured"]
-    assert [(part["part"], part["weights"]) for part in parts] == [
-        ("adapted", "float16"),
-        ("canonical", "float32"),
-        ("magnitude", "float16"),
-    ]
-    table = (tmp_path / "results" / "cifar10_small.csv").read_text()
-    for part in ("canonical", "adapted"):
-        assert f"cvt_mini_circular,0,cpu,{part},circular,bit_exact,,1,6\n" in table
-    assert store.about("cvt_mini_adapted_10_epochs", tmp_path / "results")["measured"]

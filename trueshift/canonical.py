@@ -152,11 +152,9 @@ def canonicalize(model: nn.Module, dense: bool | str | Back = False, circular: s
     """Wrap any image model so that its answer does not change under circular shifts, weights untouched.
 
     Each image is rolled to its canonical frame, the model runs on that, and dense output is rolled back. The frame is
-    found exactly, so the model sees the same tensor whatever the shift: outputs are bit-identical.
-
-    What it does not give: robustness to ordinary shifts, where content leaves the frame. There the frame itself may
-    jump (``docs/exactness.md`` has numbers), and the model is as sensitive as it was. Nor is the frame always the
-    photograph's own: where it is not, the model sees a rolled image it was not trained on.
+    found exactly, so the model sees the same tensor whatever the shift. Where it is not the photograph's own, the model
+    sees a rolled image it was not trained on. Under ordinary shifts, where content leaves the frame, the frame may jump
+    (``docs/exactness.md`` has numbers), and the model is as sensitive as it was.
 
     Shift law: ``f(S x) == f(x)``, or ``f(S x) == S f(x)`` for dense output of the image's size, bit for bit. A map of
     stride s can only be rolled by whole cells: there the law holds for shifts by multiples of s, and for every shift

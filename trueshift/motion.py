@@ -154,12 +154,10 @@ def steady(model: nn.Module, size: int | Pair, crops: int = 1) -> Steady:
     crop stays in view and no better one comes in, the model sees the same tensor, whatever else enters or
     leaves: outputs are bit-identical. ``docs/motion.md`` has what that is worth and what it costs.
 
-    A crop chosen by its content is in the middle of the image no more often than any other, where objects are. The mean
-    over the two best crops makes up for the Top-1 that this costs, for two passes.
-
-    What it does not give: an answer that never changes. The crop jumps when it leaves the view or a better one enters;
-    ``choose(image).margin`` has how far that is. Resizing, noise and fractions of a pixel change pixels, and may change
-    the crop.
+    It does not give an answer that never changes: the crop jumps when it leaves the view or a better one enters
+    (``choose(image).margin`` has how far that is), and with resizing, noise and fractions of a pixel, which change
+    pixels. A crop chosen by its content is in the middle, where objects are, no more often than any other; the mean
+    over the two best crops makes up for the Top-1 that this costs.
 
     Shift law: with A and B two views of one size of a larger image, if A contains the crop chosen in B and B the one
     chosen in A, then ``f(A) == f(B)``, bit for bit; with several crops, if they contain all of each other's.
@@ -314,11 +312,6 @@ def adaptive_tokenizer(model: nn.Module) -> AdaptiveTokenize | None:
     return layer if isinstance(layer, AdaptiveTokenize) and layer.anchor and layer.criterion.adaptive else None
 
 
-def _undoes_shifts(part: nn.Module) -> bool:
-    """Whether a layer shows the rest of a network the same for every circular shift."""
-    return isinstance(part, Canonicalize) or (isinstance(part, AdaptiveTokenize) and part.anchor)
-
-
 def mean_over_grids(model: nn.Module, grids: int = 4, stride: int | Pair | None = None) -> MeanOverGrids:
     """Wrap a model so that its output is the mean over several grids of patches, in one batch of ``grids`` passes.
 
@@ -344,7 +337,9 @@ def mean_over_grids(model: nn.Module, grids: int = 4, stride: int | Pair | None 
     found = stride or getattr(layer, "patch_size", None)
     if found is None:
         raise ValueError(f"a {type(model).__name__} does not say how large its patches are: needs stride")
-    if adaptive_tokenizer(model) is None and any(map(_undoes_shifts, model.modules())):
+    anchored = (isinstance(each, AdaptiveTokenize) and each.anchor for each in model.modules())
+    exact = any(anchored) or any(isinstance(each, Canonicalize) for each in model.modules())
+    if exact and adaptive_tokenizer(model) is None:
         raise ValueError(
             f"a {type(model).__name__} that gives one answer under every circular shift sees no further grids: needs "
             f"canonicalize(mean_over_grids(ordinary, {grids})), around the ordinary model"

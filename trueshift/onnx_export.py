@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from .canonical import ImageWrapper
 from .layers.patch_conv import AdaptivePatchConv
-from .layers.tokenize import check_size
 from .models.backbone import Backbone
 from .motion import Steady, Video
 from .ops.geometry.shift import Pair, pair
@@ -71,11 +70,10 @@ def export_onnx(
         raise ValueError(f"opset {opset}: needs at least {OPSET}, which has integer operators on bits")
     if batch is not None and batch < 1:
         raise ValueError(f"batch {batch}: needs at least 1, or None for any number of images")
-    channels, multiple, usual_size = _input(backbone)
+    channels, usual_size = _input(backbone)
     if image_size is None and usual_size is None:
         raise ValueError(f"image_size: needs height and width of the images for this {type(model).__name__}, e.g. 224")
     path, size = Path(path), pair(usual_size if image_size is None else image_size)  # type: ignore[arg-type]
-    check_size(size, multiple)
     if path.is_dir() or not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: needs the name of a file in a folder that exists")
     weight = next(model.parameters())
@@ -99,20 +97,20 @@ def export_onnx(
     return path
 
 
-def _input(network: nn.Module) -> tuple[int, Pair, int | Pair | None]:
-    """Channels of the images, what their sides are multiples of, and their size if the network knows it."""
+def _input(network: nn.Module) -> tuple[int, int | Pair | None]:
+    """Channels of the images, and their size if the network knows it."""
     if isinstance(network, Backbone):
-        return network.in_chans, pair(network.size_multiple), network.config.img_size
+        return network.in_chans, network.config.img_size
     if isinstance(network, ImageWrapper):
-        channels, multiple, size = _input(network.model)
-        return (channels, (1, 1), None) if isinstance(network, Steady) else (channels, multiple, size)
+        channels, size = _input(network.model)
+        return channels, None if isinstance(network, Steady) else size
     conv = next((part for part in network.modules() if isinstance(part, AdaptivePatchConv)), None)
     if conv is None:
         raise TypeError(
             f"a {type(network).__name__}: needs a model of trueshift, e.g. create_model('a_swin_tiny'), or an adapted "
             "network for images"
         )
-    return conv.in_channels, pair(conv.factor), None
+    return conv.in_channels, None
 
 
 class _Outputs(nn.Module):

@@ -1,22 +1,20 @@
 """Weights that come with the package: written as ``benchmarks/release`` writes them, found, checked, loaded."""
 
 import json
-import runpy
 import shutil
 import socket
-import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 import timm
 import timm.data
 import torch
-from model_checks import perturb_norms
 from safetensors.torch import save_file
 
 import trueshift as ts
+from benchmarks.accuracy.runs import keep_weights
+from benchmarks.release import ship_weights
 from trueshift.cli import main
 from trueshift.data import Preparation
 from trueshift.data.arrays import CIFAR10_CLASSES, EmbeddedSample
@@ -24,26 +22,16 @@ from trueshift.data.subset import spread
 from trueshift.eval import WeightsUnavailable, load_eval_model
 from trueshift.models import bundled_weights as shipped
 from trueshift.models import from_pretrained
-from trueshift.models.bundled_weights import DamagedWeights, find_shipped, packed, tags_of, unpacked
-from trueshift.models.registry import CIFAR_MEAN, _shipped_cfgs, resolve_name
-from trueshift.testing import assert_invariant, photographs
+from trueshift.models.bundled_weights import DamagedWeights, find_shipped, tags_of
+from trueshift.models.registry import _shipped_cfgs, resolve_name
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = {"recipe": "r", "seed": 0, "commit": "c", "epochs": 1, "data": "CIFAR-10", "machine": "m", "date": "d"}
 MEASURED = {"top1": 0.9, "c_cons": 1.0, "s_cons": None}
 SHIPPED = sorted((ROOT / "trueshift" / "weights").glob("*.json"))
 FULL = "a_swin_mini_patch2_window4_32"
-SMALL = ("swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini")
 IMAGE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 QUICK = {"images": 4, "shifts": 1, "allowed": 4}
-
-
-@pytest.fixture(scope="module")
-def shipping():
-    """The maintainers' script."""
-    from benchmarks.release import ship_weights
-
-    return ship_weights
 
 
 def untrained(name, **arguments):
@@ -53,7 +41,7 @@ def untrained(name, **arguments):
 
 
 @pytest.fixture(scope="module")
-def made(shipping, tmp_path_factory):
+def made(tmp_path_factory):
     """A folder with weights, and the networks they were made from."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("weights")
@@ -63,7 +51,7 @@ def made(shipping, tmp_path_factory):
         "mvitv2_mini": untrained("mvitv2_mini", padding="circular"),
     }
     for model in models.values():
-        shipping.ship(model, folder, TRAINING, MEASURED, **QUICK)
+        ship_weights.ship(model, folder, TRAINING, MEASURED, **QUICK)
     return folder, models
 
 
@@ -89,14 +77,17 @@ def copied(made, monkeypatch, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("package", [ts, timm], ids=["trueshift", "timm"])
-@pytest.mark.parametrize("name", ["a_swin_mini", f"{FULL}.cifar10"])
-def test_every_name_gives_the_rounded_weights_in_float32(here, package, name):
+@pytest.mark.parametrize(
+    ("package", "name", "short"),
+    [(ts, "a_swin_mini", "a_swin_mini"), (timm, f"{FULL}.cifar10", "a_swin_mini"), (ts, "a_cvt_mini", "a_cvt_mini")],
+)
+def test_every_name_gives_the_rounded_weights_in_float32(here, package, name, short):
     model = package.create_model(name, pretrained=True)
-    for key, value in here["a_swin_mini"].state_dict().items():
+    for key, value in here[short].state_dict().items():
         found = model.state_dict()[key]
-        assert found.dtype == torch.float32
-        assert torch.equal(found, value.half().float())
+        assert found.dtype == value.dtype
+        assert torch.equal(found, value if "running" in key else value.half().to(value.dtype))
+    assert model.config.criterion == here[short].config.criterion  # what the weights need comes with them
     assert model.config.drop_path_rate == 0  # how it was trained is the user's choice again
 
 
@@ -104,28 +95,14 @@ def test_images_are_prepared_as_in_training_also_when_saved_again(here, tmp_path
     model = ts.create_model("a_swin_mini", pretrained=True)
     assert model.pretrained_cfg["label_names"] == CIFAR10_CLASSES
     assert "label_names" not in ts.create_model("a_swin_mini").pretrained_cfg
-    assert {"license", "num_classes", "paper_ids"} <= model.pretrained_cfg.keys()
-    assert model.pretrained_cfg["architecture"] == "a_swin_mini_patch2_window4_32"
-    assert model.pretrained_cfg["tag"] == "cifar10"
     data = timm.data.resolve_data_config({}, model=model)
-    assert (data["input_size"], data["mean"], data["crop_pct"]) == ((3, 32, 32), CIFAR_MEAN, 1.0)
+    assert (data["input_size"], data["crop_pct"]) == ((3, 32, 32), 1.0)
     subject = load_eval_model("a_swin_mini")
     assert subject.preparation == Preparation.from_config(model.pretrained_cfg)
-    assert subject.classes == list(CIFAR10_CLASSES)
-    assert subject.weights == "pretrained, cifar10"
-    assert not subject.random
+    assert (subject.classes, subject.weights) == (list(CIFAR10_CLASSES), "pretrained, cifar10")
     model.save_pretrained(tmp_path)
     assert str(shipped.FOLDER) not in (tmp_path / "config.json").read_text()
     assert from_pretrained(tmp_path).pretrained_cfg["label_names"] == list(CIFAR10_CLASSES)
-
-
-def test_which_there_are(here):
-    listed = ts.list_models("*mini*", pretrained=True)
-    assert {resolve_name(name) for name in here} <= set(listed)
-    assert "a_mvitv2_mini_32" in listed  # takes its twin's
-    assert find_shipped("swin_mini_patch2_window4_32") is None  # and not the other way round
-    with pytest.raises(RuntimeError, match="Invalid pretrained tag"):
-        ts.create_model("a_swin_mini.cifar11", pretrained=True)
 
 
 @torch.no_grad()
@@ -143,22 +120,20 @@ def test_another_classifier_channels_and_features_as_timm_does_it(here):
         assert torch.equal(mine.permute(0, 3, 1, 2), wanted)
 
 
-def test_what_the_weights_need_comes_with_them(here):
-    assert ts.create_model("mvitv2_mini", pretrained=True).config.padding == "circular"
-    assert ts.create_model("mvitv2_mini", pretrained=True, padding="zeros").config.padding == "zeros"
-    assert ts.create_model("a_swin_mini", pretrained=True).config.criterion == {"name": "max_norm", "p": 4}
-
-
 @torch.no_grad()
 def test_an_adaptive_network_without_its_own_takes_those_of_its_twin(here):
+    ordinary = ts.create_model("mvitv2_mini", pretrained=True).eval()
+    assert ordinary.config.padding == "circular"
+    assert ts.create_model("mvitv2_mini", pretrained=True, padding="zeros").config.padding == "zeros"
     model = ts.create_model("a_mvitv2_mini", pretrained=True).eval()
     assert model.config.position_mode == "shortest"  # their tables are linear
     assert model.config.padding is None
-    ordinary = ts.create_model("mvitv2_mini", pretrained=True).eval()
     assert torch.equal(model(IMAGE), ts.adapt(ordinary)(IMAGE))
+    assert {resolve_name(name) for name in (*here, "a_mvitv2_mini")} <= set(ts.list_models("*mini*", pretrained=True))
 
 
 def test_its_own_come_before_those_of_its_twin(copied):
+    assert find_shipped("cvt_mini_32") is None  # the ordinary one takes none of the adaptive one's
     for suffix in ("json", "safetensors"):
         shutil.copy(copied / f"a_cvt_mini_32.cifar10.{suffix}", copied / f"cvt_mini_32.cifar10.{suffix}")
     shutil.copy(copied / "cvt_mini_32.cifar10.json", copied / "cvt_mini_32.another.json")
@@ -182,199 +157,98 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-1000])
 
 
-def change(path):
-    path.write_bytes(path.read_bytes()[:-7] + b"changed")
-
-
 @pytest.mark.parametrize(
     ("suffix", "damage", "message"),
     [
         ("safetensors", cut, "is damaged"),
-        ("safetensors", change, "is damaged"),
         ("safetensors", Path.unlink, "is missing"),
         ("json", cut, "cannot be read"),
         ("json", lambda path: path.write_text("{}"), "has no architecture"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_to_do(copied, suffix, damage, message, capsys):
-    damage(copied / f"a_swin_mini_patch2_window4_32.cifar10.{suffix}")
-    with pytest.raises(DamagedWeights, match=rf"a_swin_mini_patch2_window4_32\.cifar10\.{suffix} {message}.*install"):
+    assert list(_shipped_cfgs(FULL)) == ["cifar10"]
+    damage(copied / f"{FULL}.cifar10.{suffix}")
+    with pytest.raises(DamagedWeights, match=rf"{FULL}\.cifar10\.{suffix} {message}.*install"):
         timm.create_model("a_swin_mini", pretrained=True)
     assert main(["audit", "a_swin_mini", "--output", str(copied / "audit")]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "network connection" not in error
+    assert message in capsys.readouterr().err
     ts.create_model("a_cvt_mini", pretrained=True)  # others are as they were
+    if suffix == "json":  # which is read while the package is imported
+        with pytest.warns(UserWarning, match=message):
+            assert _shipped_cfgs(FULL) == {}
 
 
-def test_a_damaged_description_does_not_stop_the_import(copied):
-    assert list(_shipped_cfgs(FULL)) == ["cifar10"]
-    assert "label_names" not in _shipped_cfgs(FULL)["cifar10"]
-    cut(copied / f"{FULL}.cifar10.json")
-    with pytest.warns(UserWarning, match="cannot be read"):
-        assert _shipped_cfgs(FULL) == {}
-
-
-@pytest.mark.skipif(len(SHIPPED) < 8, reason="not all weights are here")
-@pytest.mark.parametrize("name", SMALL)
-def test_an_adaptive_network_is_not_below_its_twin_by_its_card(name):
-    """On all test images: the mean over four grids beside the ordinary twin, in both columns."""
-    ordinary, adaptive = (find_shipped(resolve_name(each)).about["measured"] for each in (name, f"a_{name}"))
-    (four,) = (each for each in adaptive["several"] if each["grids"] == 4)
-    assert four["top1"] > ordinary["top1"]
-    assert four["s_cons"] > ordinary["s_cons"]
-    assert four["c_cons"] == adaptive["c_cons"] == 1 > ordinary["c_cons"]
-
-
-def test_an_empty_folder_offers_nothing(monkeypatch, tmp_path):
+def test_without_weights_nothing_is_offered(monkeypatch, tmp_path):
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     assert find_shipped(FULL) is None
-    assert find_shipped(FULL, "cifar10") is None
     with pytest.raises(WeightsUnavailable, match="--random-weights"):
         load_eval_model("a_swin_mini.none")
-
-
-def test_the_example_says_which_weights_are_missing(monkeypatch, capsys):
-    monkeypatch.setattr(ts, "list_models", lambda **asked: ["swin_mini_patch2_window4_32"])
-    monkeypatch.setattr(sys, "argv", ["trained.py"])
-    with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(ROOT / "examples" / "trained.py"), run_name="__main__")
-    assert left.value.code == 1
-    message = capsys.readouterr().err
-    assert " a_swin_mini, swinv2_mini" in message
-    assert " swin_mini," not in message
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(len(SHIPPED) < 8, reason="not all weights are here")
-def test_the_example_shows_that_only_ordinary_networks_flip():
-    command = [sys.executable, ROOT / "examples" / "trained.py", "--images", "50"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    rows = [(line[:22].strip(), line[22:].split()) for line in done.stdout.splitlines() if "mini" in line]
-    assert [title for title, _ in rows] == [
-        title for name in SMALL for title in (name, f"{name}, anchor", f"a_{name}", f"a_{name}, grids=4")
-    ]
-    for title, (*_, near, far, another, change) in rows:
-        flips = near, far, another
-        assert (sum(map(int, flips)) == float(change) == 0) == (title not in SMALL)
 
 
 # -- how they are written ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [prefix + name for name in SMALL for prefix in ("", "a_")])
-def test_every_small_model_can_be_shipped_and_stays_exact(shipping, monkeypatch, tmp_path, name):
-    model = perturb_norms(untrained(name))  # as after training
-    shipping.ship(model, tmp_path, TRAINING, MEASURED, images=50, shifts=4, allowed=5)
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
-    if name.startswith("a_"):
-        loaded = ts.create_model(name, pretrained=True).eval()
-        assert_invariant(loaded, torch.stack([*photographs(32).values(), *IMAGE]), shifts=16)
-
-
-def test_half_precision_for_parameters_alone():
-    state = {"weight": torch.randn(4, 8), "bn.running_var": torch.rand(4) * 1e-9, "count": torch.tensor(3)}
-    kept = packed(state)
-    assert [value.dtype for value in kept.values()] == [torch.float16, torch.float32, torch.int64]
-    whole = unpacked(kept)
-    assert whole.keys() == state.keys()
-    assert torch.equal(whole["bn.running_var"], state["bn.running_var"])
-    assert (whole["weight"] - state["weight"]).abs().max() < 2e-3
-
-
-def test_what_must_not_be_shipped_is_refused_and_nothing_is_written(shipping, monkeypatch, tmp_path):
+def test_what_must_not_be_shipped_is_refused_and_nothing_is_written(monkeypatch, tmp_path):
     def refused(model, message, **changes):
-        with pytest.raises(shipping.Refused, match=message):
-            shipping.ship(model, tmp_path, TRAINING, MEASURED, **{**QUICK, **changes})
+        with pytest.raises(ship_weights.Refused, match=message):
+            ship_weights.ship(model, tmp_path, TRAINING, MEASURED, **{**QUICK, **changes})
         assert not list(tmp_path.iterdir())
 
     model = untrained("a_swin_mini")
     with monkeypatch.context() as patch:
         answers = iter([torch.eye(4, 10), torch.eye(4, 10).flip(1)])
-        patch.setattr(shipping, "logits_of", lambda model, images: next(answers))
+        patch.setattr(ship_weights, "logits_of", lambda model, images: next(answers))
         refused(model, "answers 4 of 4 images differently: allowed are 2", allowed=2)
     flawed = untrained("a_swin_mini", criterion={"align": "fixed"}, anchor=False)  # adaptive by name alone
     refused(flawed, "changes its logits")
-    with torch.no_grad():
-        model.norm.weight[3] = 1e6
-    refused(model, "norm.weight holds 1e.06: half precision ends at 65504")
-    with torch.no_grad():
-        model.norm.weight[3] = torch.nan
-    refused(model, "not numbers")
+    for value, message in ((1e6, "holds 1e.06: half precision ends"), (torch.nan, "not numbers")):
+        torch.nn.init.constant_(model.norm.weight, value)
+        refused(model, f"norm.weight .*{message}")
     model = untrained("a_swin_mini")
     model.pretrained_cfg["label_names"] = ("cat",)
     refused(model, "10 classes, but 1 names")
 
 
 EVALUATED = {"circular": {"top1": {"rate": 0.92, "images": 10_000}, "consistency": {"rate": 1.0}}}
-
-
-@pytest.mark.parametrize(
-    ("result", "numbers"),
-    [
-        ({"evaluation": {**EVALUATED, "cifar-standard": {"consistency": {"rate": 0.9}}}}, (0.92, 1.0, 0.9)),
-        ({"result": {"evaluation": EVALUATED}}, (0.92, 1.0, None)),
-        ({"config": {"model": {"padding": "circular"}}}, (None, None, None)),
-    ],
-)
-def test_numbers_are_found_in_results(shipping, result, numbers):
-    assert tuple(shipping.numbers_of(result).values())[:3] == pytest.approx(numbers)
-
-
 RUN = {"recipe": "a/swin", "config": {"schedule": {"epochs": 200}}, "evaluation": EVALUATED}
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["folder", "one file"])
-def test_a_run_is_shipped_by_one_command(kept, shipping, made, monkeypatch, tmp_path, capsys):
-    from benchmarks.accuracy.runs import keep_weights
-
+def test_a_run_is_shipped_by_one_command(kept, made, monkeypatch, tmp_path, capsys):
     run, target = tmp_path / "a_swin_mini", tmp_path / "target"
     target.mkdir()
     made[1]["a_swin_mini"].save_pretrained(run / "final", num_classes=10, label_names=list(CIFAR10_CLASSES))
     source = keep_weights(run / "final", tmp_path / "swin_seed3.safetensors") if kept else run
     result = tmp_path / ("swin_seed3.json" if kept else "a_swin_mini.json")
     result.write_text(json.dumps({"commit": "abc", "seed": 3, "result": RUN}))
-    verified = json.loads((made[0] / "a_swin_mini_patch2_window4_32.cifar10.json").read_text())["verified"]
-    monkeypatch.setattr(shipping, "compare", lambda *given, **limits: verified)
+    verified = json.loads((made[0] / f"{FULL}.cifar10.json").read_text())["verified"]
+    monkeypatch.setattr(ship_weights, "compare", lambda *given, **limits: verified)
     words = ["ship_weights.py", str(source), str(tmp_path / "nothing"), "--folder", str(target)]
     monkeypatch.setattr(sys, "argv", words)
-    assert shipping.main() == 1  # there is no second run, and the first is shipped all the same
+    assert ship_weights.main() == 1  # there is no second run, and the first is shipped all the same
     message = capsys.readouterr()
-    assert "a_swin_mini_patch2_window4_32.cifar10.json" in message.out
+    assert f"{FULL}.cifar10.json" in message.out
     assert "not shipped: " in message.err
     about, card = json.loads((target / f"{FULL}.cifar10.json").read_text()), target / f"{FULL}.cifar10.md"
-    assert card.read_text() == shipping.card(about)
+    assert card.read_text() == ship_weights.card(about)
     assert about["weights"]["bytes"] == card.with_suffix(".safetensors").stat().st_size
     assert about["training"].items() >= {"recipe": "a/swin", "seed": 3, "commit": "abc", "epochs": 200}.items()
     assert about["measured"].items() >= {"top1": 0.92, "s_cons": None, "data": "10,000 test images"}.items()
-    assert about["verified"].items() >= {"images": 4, "shifted_views": 4}.items()
     assert about["verified"]["compared_with"] == ("float16" if kept else "float32")
-    assert len(list(target.iterdir())) == 3
-
-
-def test_the_wheel_takes_them_along():
-    """hatchling takes all files of the package that git does not ignore."""
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel == {"packages": ["trueshift"]}
-    files = [f"trueshift/weights/x.cifar10.{suffix}" for suffix in ("safetensors", "json", "md")]
-    assert subprocess.run(["git", "check-ignore", *files], cwd=ROOT, capture_output=True).returncode != 0
-    assert (ROOT / "trueshift" / "weights" / "README.md").is_file()
 
 
 # -- whatever is shipped ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_the_card_agrees_with_the_description(shipping, path):
+def test_the_card_agrees_with_the_description(path):
     about = json.loads(path.read_text())
     assert path.stem == f"{about['architecture']}.{about['tag']}"
-    assert path.with_suffix(".md").read_text() == shipping.card(about)
+    assert path.with_suffix(".md").read_text() == ship_weights.card(about)
     measured, training = about["measured"], about["training"]
-    assert measured.get("several", []) == shipping.over_grids(training["recipe"], training["seed"])
-    assert path.with_suffix(".safetensors").stat().st_size <= shipping.LIMIT
-    assert about["architecture"] in ts.list_models(pretrained=True)
+    assert measured.get("several", []) == ship_weights.over_grids(training["recipe"], training["seed"])
+    assert path.with_suffix(".safetensors").stat().st_size <= ship_weights.LIMIT
     assert path.stem in timm.list_pretrained()
 
 

@@ -4,7 +4,16 @@ from itertools import product
 
 import pytest
 import torch
-from model_checks import all_shifts, broken_pairs, everything, loss_and_gradients, narrow, perturb_norms, random_shifts
+from model_checks import (
+    all_shifts,
+    broken_pairs,
+    column_shifts,
+    everything,
+    loss_and_gradients,
+    narrow,
+    perturb_norms,
+    random_shifts,
+)
 from unchecked import in_own_process
 
 import trueshift as ts
@@ -40,22 +49,17 @@ def assert_unmoved(model: ts.models.Backbone, images: torch.Tensor, shifts: int)
     assert not broken
 
 
-def test_every_shift_of_a_photograph():
-    """In one family; in the slow run of all, and below random shifts."""
-    image = photographs(32)["coffee"].expand(32, -1, -1, -1)
-    broken, pairs = broken_pairs(everything(small("a_swin_mini")), image, all_shifts(image))
-    assert pairs == 1024
-    assert not broken
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MINI)
-@pytest.mark.parametrize("perturbed", [False, True])
-def test_every_shift_of_hostile_images(name, perturbed):
-    model = small(name, perturbed)
-    for image in (*some_images((32, 32), every=4), photographs(32)["coffee"]):
+# in one family; in the slow run of all, with fresh norms and of hostile images, too
+@pytest.mark.parametrize(
+    ("name", "perturbed"),
+    [("a_swin_mini", True), *(pytest.param(*each, marks=pytest.mark.slow) for each in product(MINI, (False, True)))],
+)
+def test_every_shift(name, perturbed, request):
+    slow = request.node.get_closest_marker("slow")
+    for image in (photographs(32)["coffee"], *(some_images((32, 32), every=4) if slow else ())):
         copies = image.expand(64, -1, -1, -1)
-        broken, _ = broken_pairs(everything(model), copies, all_shifts(copies))
+        broken, pairs = broken_pairs(everything(small(name, perturbed)), copies, all_shifts(copies))
+        assert pairs == 1024
         assert not broken
 
 
@@ -83,8 +87,8 @@ def test_rectangular_images_and_bf16_autocast(name):
 
 OTHERWISE = [
     {"border": "closed"},
-    {"criterion": "spot"},
     {"criterion": "spot", "border": "closed"},
+    {"criterion": "learned"},
     {"criterion": {"tokenize": "fixed"}, "anchor": True},
     {"criterion": "fixed", "anchor": True, "border": "circular"},
 ]
@@ -94,6 +98,8 @@ OTHERWISE = [
     ("name", "arguments"),
     [
         *product(MINI, OTHERWISE),
+        ("a_swin_mini", {"criterion": ts.MaxNorm(float("inf"))}),
+        ("a_mvitv2_mini", {"criterion": {"merge": "input_norm"}}),
         ("a_cvt_mini", {"cls_token": (False,) * 3}),
         ("a_cvt_mini", {"cls_token": (True,) * 3, "global_pool": "avg"}),
     ],
@@ -112,6 +118,9 @@ def test_training_mode_and_gradients(name):
     for a, b in zip(before, loss_and_gradients(model, moved), strict=True):
         assert torch.equal(a, b)
     assert sum(bool(grad.any()) for grad in before[1:]) > 0.9 * len(before)  # a bias of keys has none
+    learned = small(name, criterion="learned").train()  # whose choices are soft in training, and not exact
+    learned(images).sum().backward()
+    assert all(parameter.grad is not None for parameter in learned.parameters())
 
 
 @pytest.mark.parametrize("name", MINI)
@@ -150,14 +159,15 @@ def test_the_ordinary_network_fails_the_same_checks(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MINI)
+@pytest.mark.parametrize(("name", "circular"), [*((name, "both") for name in MINI), ("a_swin_mini", "width")])
 @in_own_process
 @torch.no_grad()
-def test_one_graph(name):
+def test_one_graph(name, circular):
     torch.set_num_threads(1)
-    model, images = small(name), some_images((32, 32), every=4)
+    model, images = small(name, circular=circular), some_images((32, 32), every=4)
     compiled = torch.compile(everything(model), fullgraph=True)
-    broken, _ = broken_pairs(compiled, images, random_shifts(images, 4))
+    shifts = random_shifts(images, 4) if circular == "both" else column_shifts(images, 9)
+    broken, _ = broken_pairs(compiled, images, shifts)
     assert not broken
     photos = torch.stack(list(photographs(32).values()) * 2)
     torch.testing.assert_close(compiled(photos)[0], model(photos), rtol=1e-3, atol=1e-3)

@@ -1,13 +1,12 @@
 """Networks that go around along the width alone: columns as on a circle, rows as in an ordinary network."""
 
-from functools import partial
+from itertools import product
 
 import pytest
 import timm
 import torch
 from model_checks import broken_pairs, column_shifts, everything, loss_and_gradients, narrow, perturb_norms
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
-from unchecked import in_own_process
 
 import trueshift as ts
 from trueshift.testing import assert_equivariant, assert_invariant, hostile_images
@@ -46,20 +45,17 @@ def test_every_column_shift_of_hostile_images(name):
     assert_unmoved(one_axis(name), some_images(every=3))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_another_size_and_a_closed_border(name):
-    assert_unmoved(one_axis(name, (32, 64)), some_images((32, 64), every=9), 7)
-    for more in ({"border": "closed"}, {"criterion": "fixed", "anchor": True}):
-        assert_unmoved(one_axis(name, **more), some_images(every=9), 5)
+NOT_DIVIDED = {"depths": (2, 2), "num_heads": (1, 2), "window_size": ((4, 4), (2, 4))}
+OTHERWISE = [
+    *product(FAMILIES, [{"size": (32, 64)}, {"border": "closed"}, {"criterion": "fixed", "anchor": True}]),
+    *(("a_swin_mini", {"criterion": each}) for each in ("learned", "input_norm", "spot", {"name": "max_norm", "p": 4})),
+    *(("a_swin_mini", {"size": size, **NOT_DIVIDED}) for size in ((20, 28), (28, 32), (16, 28))),
+]
 
 
-@pytest.mark.parametrize("criterion", ["learned", "input_norm", "spot", {"name": "max_norm", "p": 4}], ids=str)
-def test_other_criteria(criterion):
-    images = some_images(every=8)
-    model = one_axis("a_swin_mini", criterion=criterion, grid_drop_rate=0.5)
-    assert_unmoved(model, images, 5)
-    model.train()(images).sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
+@pytest.mark.parametrize(("name", "arguments"), OTHERWISE, ids=str)
+def test_made_otherwise(name, arguments):
+    assert_unmoved(one_axis(name, **arguments), some_images(arguments.get("size", WIDE), every=9), 5)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -93,12 +89,6 @@ def test_the_mean_over_grids_leaves_rows_where_they_are():
     assert_invariant(model, torch.rand(2, 3, *WIDE), shifts=3, circular="width")
 
 
-def test_windows_that_do_not_divide_the_grid():
-    for size in [(20, 28), (28, 32), (16, 28)]:
-        model = one_axis("a_swin_mini", size, depths=(2, 2), num_heads=(1, 2), window_size=((4, 4), (2, 4)))
-        assert_unmoved(model, some_images(size, every=8), 4)
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_labels_of_pixels_roll_with_the_columns(name):
@@ -111,14 +101,7 @@ def test_labels_of_pixels_roll_with_the_columns(name):
         moved = ts.circular_shift(images, shift, (2, 3))
         assert torch.equal(net(moved), ts.circular_shift(labels, shift, (2, 3)))
     assert not torch.allclose(net(images.roll(3, 2)), labels.roll(3, 2), atol=1e-3)
-
-
-@torch.no_grad()
-def test_an_image_that_repeats_along_its_rows_keeps_its_top_and_bottom():
-    torch.manual_seed(0)
-    net = ts.UperNet("a_swin_mini", 3, channels=8, img_size=WIDE, circular="width", **shallow("swin")).eval()
-    stripes = torch.rand(1, 3, 4, 32).repeat(1, 1, 4, 1)
-    answer = net(stripes)
+    answer = net(torch.rand(1, 3, 4, 32).repeat(1, 1, 4, 1))  # which keeps its top and bottom
     assert not torch.allclose(answer[:, :, :4], answer[:, :, 4:8], atol=1e-4)
 
 
@@ -137,10 +120,10 @@ def test_any_model_from_outside():
 
 
 def test_weights_and_arguments_survive(tmp_path):
+    image = torch.rand(1, 3, *WIDE)
     for name in ("a_swin_mini", "a_mvitv2_mini"):
-        model, image = one_axis(name), torch.rand(1, 3, *WIDE)
-        model.save_pretrained(tmp_path / name)
-        again = ts.from_pretrained(tmp_path / name).eval()
+        model = one_axis(name)
+        again = ts.from_pretrained(model.save_pretrained(tmp_path / name)).eval()
         assert again.config.circular == "width"
         assert torch.equal(again(image), model(image))
         other = ts.adapt(model, circular="both").eval()  # tables become circular ones
@@ -152,48 +135,20 @@ def test_weights_and_arguments_survive(tmp_path):
     with pytest.raises(RuntimeError, match="create it with circular='width'"):
         other.load_state_dict(model.state_dict())
     ordinary = MultiScaleVit(MultiScaleVitCfg(depths=(1, 1), embed_dim=(16, 32), num_heads=(1, 2)), (32, 32)).eval()
-    assert_invariant(ts.adapt(ordinary, circular="width"), torch.rand(1, 3, 32, 32), shifts=2, circular="width")
     shipped = ts.create_model("a_mvitv2_mini", pretrained=True, circular="width").eval()
-    assert_invariant(shipped, torch.rand(1, 3, 32, 32), shifts=2, circular="width")
+    for linear in (ts.adapt(ordinary, circular="width"), shipped):
+        assert_invariant(linear, torch.rand(1, 3, 32, 32), shifts=2, circular="width")
 
 
-def test_bad_arguments():
-    with pytest.raises(ValueError, match="circular 'rows': needs one of"):
-        ts.create_model("a_swin_mini", circular="rows")
-    with pytest.raises(ValueError, match="circular 'width' without an anchor: needs anchor=True"):
-        ts.create_model("a_swin_mini", circular="width", anchor=False)
-    for make in (ts.canonicalize, partial(ts.AdaptiveTokenize, 3, 8)):
-        with pytest.raises(ValueError, match="circular 'height': needs one of"):
-            make(**({"model": torch.nn.Identity()} if make is ts.canonicalize else {}), circular="height")
-
-
-# -- in one graph -----------------------------------------------------------------------------------------------------
-
-
-# without code generation, which takes a CPU minutes, the graph is what inductor would be given
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-@in_own_process
-@torch.no_grad()
-def test_one_graph(name):
-    torch.set_num_threads(1)
-    model, images = one_axis(name), some_images(every=4)
-    compiled = torch.compile(everything(model), fullgraph=True, backend="aot_eager_decomp_partition")
-    broken, _ = broken_pairs(compiled, images, column_shifts(images, 5))
-    assert not broken
-    torch.testing.assert_close(compiled(images)[0], model(images), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.slow
-@in_own_process
-@torch.no_grad()
-def test_in_onnx_runtime(tmp_path):
-    import onnxruntime
-
-    torch.set_num_threads(1)
-    model, images = one_axis("a_swin_mini"), some_images(every=4)
-    path = str(ts.export_onnx(model, tmp_path / "model.onnx"))
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    turned = [session.run(None, {"image": images.roll(-n, 3).numpy()})[0] for n in range(0, 32, 5)]
-    assert all((logits == turned[0]).all() for logits in turned)
-    torch.testing.assert_close(torch.from_numpy(turned[0]), model(images), rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ts.create_model("a_swin_mini", circular="rows"), "circular 'rows': needs one of"),
+        (lambda: ts.create_model("a_swin_mini", circular="width", anchor=False), "needs anchor=True"),
+        (lambda: ts.canonicalize(torch.nn.Identity(), circular="height"), "circular 'height': needs one of"),
+        (lambda: ts.AdaptiveTokenize(3, 8, circular="height"), "circular 'height': needs one of"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

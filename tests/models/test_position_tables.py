@@ -41,7 +41,6 @@ def test_of_a_network_without_positions_they_stay_what_they_are(name, positions,
     again = from_file(model, name, tmp_path)
     assert again.config.position_mode == positions
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
-    assert torch.equal(again(IMAGES), model(IMAGES))
     wrapper = from_file(model, name, tmp_path, features_only=True)
     assert torch.equal(wrapper(IMAGES)[-1], model.forward_intermediates(IMAGES)[1][-1])
 
@@ -52,31 +51,22 @@ def test_of_a_network_without_positions_they_stay_what_they_are(name, positions,
         (f"a_{NAME}", "circular", "shortest"),
         (f"a_{NAME}", "shortest", "circular"),
         (NAME, "circular", "linear"),
-        (NAME, "circular", "shortest"),
         (NAME, "shortest", "circular"),
     ],
 )
 @torch.no_grad()
-def test_read_in_another_way_they_are_equivalent(name, trained, wanted, tmp_path):
+def test_read_in_another_way_and_for_another_size_they_are_equivalent(name, trained, wanted, tmp_path):
     """Around the image a table of the circle and a linear one, read at the shortest distance, hold the same."""
     model = with_strong_positions(name, positions=trained)
     again = from_file(model, name, tmp_path, positions=wanted)
     assert again.config.positions == wanted
     torch.testing.assert_close(again(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("trained", ["circular", "shortest"])
-@pytest.mark.parametrize("wanted", ["circular", "shortest"])
-@torch.no_grad()
-def test_for_another_size_they_are_what_set_input_size_makes_them(trained, wanted, tmp_path):
-    model = with_strong_positions(f"a_{NAME}", positions=trained)
-    larger = from_file(model, f"a_{NAME}", tmp_path, positions=wanted, img_size=64)
-    expected = model(LARGE)  # interpolates as it reads
-    torch.testing.assert_close(larger(LARGE), expected, rtol=1e-5, atol=1e-5)
-    model.set_input_size(64)
-    torch.testing.assert_close(larger(LARGE), model(LARGE), rtol=1e-5, atol=1e-5)
-    if trained == wanted:
-        assert all(torch.equal(value, model.state_dict()[key]) for key, value in larger.state_dict().items())
+    for positions in (trained, wanted) if name.startswith("a_") else ():
+        larger = from_file(model, name, tmp_path, positions=positions, img_size=64)
+        torch.testing.assert_close(larger(LARGE), model(LARGE), rtol=1e-5, atol=1e-5)  # which interpolates as it reads
+        resized = with_strong_positions(name, positions=trained)
+        resized.set_input_size(64)
+        torch.testing.assert_close(larger(LARGE), resized(LARGE), rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
@@ -120,25 +110,34 @@ def test_of_a_single_stage_their_own_size_tells_what_they_are(tmp_path):
         from_file(model, f"a_{NAME}", tmp_path, img_size=32, **stage)
 
 
-def test_tables_that_do_not_fit_are_refused_with_what_would(tmp_path):
-    ordinary = ts.create_model(NAME)
-    adapted = ts.adapt(ordinary)
-    fresh = ts.create_model(f"a_{NAME}")
-    message = r"positions='shortest'.* this model has positions='circular'.*: create it with positions='shortest'"
-    with pytest.raises(RuntimeError, match=message):
-        fresh.load_state_dict(adapted.state_dict())
-    with pytest.raises(RuntimeError, match="create it with positions='circular'"):
-        adapted.load_state_dict(fresh.state_dict(), strict=False)
-    with pytest.raises(RuntimeError, match="create it with positions='linear'"):
-        ts.create_model(NAME, positions="circular").load_state_dict(ordinary.state_dict())
-    sized = r"images of 32 x 32.*: create it with img_size=\(32, 32\), load them, then set_input_size\(\(64, 64\)\)"
-    with pytest.raises(RuntimeError, match=sized):
-        ts.create_model(f"a_{NAME}", img_size=64).load_state_dict(fresh.state_dict())
+def ours(name=f"a_{NAME}", **arguments):
+    return ts.create_model(name, **arguments)
+
+
+def segmenter(name):
+    return ts.UperNet(name, 3, channels=16)
+
+
+@pytest.mark.parametrize(
+    ("model", "other", "message"),
+    [
+        (
+            ours,
+            lambda: ts.adapt(ours(NAME)),
+            r"='shortest'.* this model has .*'circular'.*: create it with .*='shortest'",
+        ),
+        (lambda: ts.adapt(ours(NAME)), ours, "create it with positions='circular'"),
+        (lambda: ours(NAME, positions="circular"), lambda: ours(NAME), "create it with positions='linear'"),
+        (lambda: ours(img_size=64), ours, r"with img_size=\(32, 32\), load them, then set_input_size\(\(64, 64\)\)"),
+        (lambda: segmenter(f"a_{NAME}"), lambda: ts.adapt(segmenter(NAME)), "create it with positions='shortest'"),
+        (ours, lambda: ours(num_classes=4), r"^((?!positions).)*$"),  # another mistake is not blamed on positions
+    ],
+)
+def test_tables_that_do_not_fit_are_refused_with_what_would(model, other, message):
+    with pytest.raises(RuntimeError, match=f"(?s){message}"):
+        model().load_state_dict(other().state_dict())
+
+
+def test_a_folder_with_other_tables_is_refused(tmp_path):
     with pytest.raises(ValueError, match="create it with positions='circular'"):
-        ts.from_pretrained(fresh.save_pretrained(tmp_path), positions="shortest")
-    segmenter = ts.UperNet(f"a_{NAME}", 3, channels=16)
-    with pytest.raises(RuntimeError, match="create it with positions='shortest'"):
-        segmenter.load_state_dict(ts.adapt(ts.UperNet(NAME, 3, channels=16)).state_dict())
-    with pytest.raises(RuntimeError) as other:  # another mistake is not blamed on positions
-        fresh.load_state_dict(ts.create_model(f"a_{NAME}", num_classes=4).state_dict())
-    assert "positions" not in str(other.value)
+        ts.from_pretrained(ours().save_pretrained(tmp_path), positions="shortest")

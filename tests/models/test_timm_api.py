@@ -20,6 +20,9 @@ def test_feature_info_groups_and_decay_are_timms(name):
         theirs, ours = timm.create_model(name), ts.create_model(name)
     for mine, other in zip(ours.feature_info, theirs.feature_info, strict=True):
         assert (mine["num_chs"], mine["reduction"]) == (other["num_chs"], other["reduction"])
+    features = (timm.create_model(each, features_only=True, out_indices=(1, 3)) for each in (f"a_{name}", name))
+    mine, other = (each.feature_info for each in features)
+    assert (mine.channels(), mine.reduction()) == (other.channels(), other.reduction())
     assert ours.num_features == theirs.num_features
     assert ours.head_hidden_size == theirs.head_hidden_size
     parameters = [key for key, _ in theirs.named_parameters()]
@@ -50,17 +53,6 @@ def test_intermediates_are_timms(name):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "mvitv2_tiny"])
-def test_features_only_gives_what_timms_gives(name):
-    with torch.device("meta"):
-        theirs = timm.create_model(name, features_only=True, out_indices=(1, 3))
-        ours = timm.create_model(f"a_{name}", features_only=True, out_indices=(1, 3))
-        image = torch.randn(1, 3, 224, 224)
-    assert [f.shape for f in ours(image)] == [f.shape for f in theirs(image)]
-    assert ours.feature_info.channels() == theirs.feature_info.channels()
-    assert ours.feature_info.reduction() == theirs.feature_info.reduction()
-
-
 def test_features_of_several_grids_are_refused(tmp_path):
     for create in (timm.create_model, ts.create_model):
         with pytest.raises(ValueError, match=r"grids=4: .* logits of classifiers; needs grids=1"):
@@ -89,17 +81,11 @@ def test_features_only_stands_in_the_frame_of_the_image(name):
         assert torch.equal(torch.roll(values, [-n for n in steps], (1, 2) if nhwc else (2, 3)), after)
     for before, after in zip(tokens, wrapper.tokens(ts.circular_shift(image, (3, 5), (2, 3))), strict=True):
         assert torch.equal(ts.place(after), ts.circular_shift(ts.place(before), (3, 5)))
-
-
-@pytest.mark.parametrize("name", MINI)
-@torch.no_grad()
-def test_aligned_to_pixels(name):
     model = ts.create_model(name, feature_frame="pixel", **narrow(name)).eval()
-    image = photographs(32)["rocket"][None]
     for tokens, raw in zip(model.intermediate_tokens(image), model.features(image), strict=True):
+        fixed = ts.TokenGrid(raw.grid.stride, torch.zeros_like(raw.grid.origin), (32, 32))
         assert not tokens.grid.origin.any()
-        expected = ts.resample(raw, ts.TokenGrid(raw.grid.stride, torch.zeros_like(raw.grid.origin), (32, 32)))
-        assert torch.equal(tokens.values, expected.values)
+        assert torch.equal(tokens.values, ts.resample(raw, fixed).values)
 
 
 def test_timm_sees_what_it_needs():
@@ -114,8 +100,8 @@ def test_timm_sees_what_it_needs():
 
 @pytest.mark.parametrize("family", ["swin", "swinv2", "cvt", "mvitv2"])
 @torch.no_grad()
-def test_timm_reads_other_channels_and_no_classifier_as_they_were_saved(family, tmp_path):
-    for number, changes in enumerate(({"in_chans": 4}, {"num_classes": 0})):
+def test_timm_reads_what_was_saved_of_other_arguments(family, tmp_path):
+    for number, changes in enumerate(({"in_chans": 4}, {"num_classes": 0}, {"criterion": "learned"})):
         model = ts.create_model(f"a_{family}_mini", **narrow(family), **changes).eval()
         model.save_pretrained(tmp_path / str(number))
         read = timm.create_model(f"local-dir:{tmp_path / str(number)}", pretrained=True).eval()

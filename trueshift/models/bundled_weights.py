@@ -84,7 +84,7 @@ def has_own_weights(name: str) -> bool:
 def find_shipped(
     name: str, tag: str | Mapping[str, Any] | PretrainedCfg | None = None, overlay: Mapping[str, Any] | None = None
 ) -> Shipped | None:
-    """The requested bundled weights, if there are any.
+    """The requested bundled weights, if there are any; their description alone is read.
 
     Args:
         tag: the first there is if none is given; a whole ``pretrained_cfg`` asks for weights from elsewhere.
@@ -94,11 +94,8 @@ def find_shipped(
         return None
     tags = tags_of(name)
     path = tags.get(tag) if isinstance(tag, str) and tag else next(iter(tags.values()), None)
-    return read_shipped(path, borrowed=not path.name.startswith(f"{name}.")) if path else None
-
-
-def read_shipped(path: Path, borrowed: bool = False) -> Shipped:
-    """One description, without a look at the weights."""
+    if path is None:
+        return None
     try:
         about = json.loads(path.read_text())
         missing = [part for part in _PARTS if part not in about]
@@ -106,7 +103,7 @@ def read_shipped(path: Path, borrowed: bool = False) -> Shipped:
         raise DamagedWeights(f"{path} cannot be read ({error}): {_REPAIR}") from error
     if missing:
         raise DamagedWeights(f"{path} has no {', '.join(missing)}: {_REPAIR}")
-    return Shipped(about, path.with_name(about["weights"]["file"]), borrowed)
+    return Shipped(about, path.with_name(about["weights"]["file"]), borrowed=not path.name.startswith(f"{name}."))
 
 
 def packed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

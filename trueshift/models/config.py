@@ -44,22 +44,20 @@ class SelectionConfig:
             places default to ``"max_norm"``: ``{"align": "fixed"}`` is the paper's ablation without A-WSA.
         anchor: start the grid at the wrap seam; by default wherever the tokenizer is adaptive. An ordinary network with
             ``anchor=True`` sees every image in its photograph's own frame, and is exact under circular shifts too.
-        border: what is beyond the border of the image. ``"circular"``: its other side, the paper's way. ``"closed"``:
-            nothing, as in an ordinary network: windows are masked there, convolutions padded with zeros, positions
-            linear. The border is then that of the anchored frame, so outputs stay bit-identical under circular shifts;
-            while training it is that of the image as given. Needs the anchor in an adaptive network. By default
-            circular in every network that adapts anywhere.
+        border: what is beyond the border of the image. ``"circular"``, the default of adaptive networks: its other
+            side, as in the paper. ``"closed"``: nothing, as in an ordinary network, with masked windows, zero padding
+            and linear positions. It is the border of the anchored frame, so outputs stay bit-identical; while training,
+            that of the image as given. Needs the anchor in an adaptive network.
         padding: of convolutions, ``"circular"``, ``"zeros"`` or ``"circular_width"``: columns around the border, zeros
             above and below. Follows ``border`` and ``circular`` by default.
         positions: how relative positions over all tokens are read. ``"circular"``: a table with a row per step around
             the image; ``"shortest"``: the linear table of an ordinary network, read at the shortest signed distance;
-            ``"linear"``: as the ordinary network. Follows ``border`` by default. Of columns, where rows are fixed.
+            ``"linear"``: as the ordinary network. Follows ``border`` by default.
         grid_drop_rate: while training, the probability with which each choice is replaced by a random grid, for each
             image and layer on its own.
-        circular: along which axes the image goes around. ``"width"``, for panoramas and maps of the globe: columns
-            choose, go around and are anchored; rows are those of an ordinary network, with a fixed grid from the first
-            row on, zeros and masked windows above and below, and linear positions. Outputs are then bit-identical under
-            shifts of columns alone. Needs the anchor in an adaptive network.
+        circular: along which axes the image goes around. ``"width"``, for panoramas: columns choose, go around and are
+            anchored; rows are those of an ordinary network. Outputs are then bit-identical under shifts of columns
+            alone. Needs the anchor in an adaptive network.
     """
 
     criterion: CriterionSpec = "max_norm"

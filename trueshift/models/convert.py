@@ -37,17 +37,15 @@ def adapt(model: nn.Module | Mapping[str, Tensor], **changes: Any) -> Any:
     Takes any size and number of classes; dtype, device, training mode and which parameters are trained stay the same.
     The network given is not touched; DataParallel, DistributedDataParallel and ``torch.compile`` are taken off.
 
-    **Swin, SwinV2 and MViTv2 of timm, CvT**: one of our networks, all of whose layers choose their grids. Outputs
-    differ from the network's own, also on images that did not move: windows, patches and keys begin elsewhere now.
-    Accuracy follows with some fine-tuning, as the paper reports. Position tables stay as they are: Swin's are only
-    read within windows, MViTv2's linear ones are read at the shortest signed distance. One of ours that adapts already
-    stays as it is but for the changes.
+    **Swin, SwinV2 and MViTv2 of timm, CvT**: one of our networks, all of whose layers choose their grids. Windows,
+    patches and keys begin elsewhere now, also on images that did not move, so fine-tune it. Position tables stay as
+    they are; MViTv2's linear ones are read at the shortest signed distance. One of ours that adapts already stays as
+    it is but for the changes.
 
     **ViT, DeiT, DINO, CLIP, Hiera, torchvision's and transformers' networks**: a copy of the same class, with the same
     call and the same keys, whose patch embedding shows each image to the rest in a frame that moves with it, in
     evaluation. By default that is the photograph's own, so that nothing has to be fine-tuned: see
-    :func:`trueshift.models.foreign.adapt_foreign`. Features stay in that frame; :func:`~trueshift.features` has them
-    with their positions.
+    :func:`trueshift.models.foreign.adapt_foreign`. :func:`~trueshift.features` has features with their positions.
 
     Args:
         model: what is named above; a state_dict of Microsoft's CvT; or one of ours.

@@ -76,8 +76,8 @@ class PoolingAttention(nn.Module):
         else:
             (query,), choice = pooled(slice(1), self.query_criterion, self.shape.stride_q)
             (key, value), key_choice = pooled(slice(1, 3), self.key_criterion, self.shape.stride_kv)
-        grid = _advance(tokens.grid, choice, self.shape.stride_q)
-        key_grid = _advance(tokens.grid, key_choice, self.shape.stride_kv)
+        grid = tokens.grid if choice is None else tokens.grid.advance(choice.offset, self.shape.stride_q)
+        key_grid = tokens.grid if key_choice is None else tokens.grid.advance(key_choice.offset, self.shape.stride_kv)
 
         queries, keys, values = (
             self._heads(sequence, None if prefix is None else norm(prefix.unflatten(2, (self.shape.heads, -1))))
@@ -124,10 +124,6 @@ class PoolingAttention(nn.Module):
             fitted = fit_table(table.detach(), self.positions[axis].kind, place, wanted[axis].kind).clone()
             setattr(self, name, nn.Parameter(fitted, requires_grad=table.requires_grad))
         self.shape, self.positions = shape, wanted
-
-
-def _advance(grid: TokenGrid, choice: Choice | None, stride: Pair) -> TokenGrid:
-    return grid if choice is None else grid.advance(choice.offset, stride)
 
 
 class MvitV2Block(nn.Module):
