@@ -18,7 +18,7 @@ CHANGES |= {"max_steps": 2, "augment__mixup": 1.0, "augment__cutmix": 1.0}
 class Compiled(nn.Module):
     """Stands for what the compiler makes of a network."""
 
-    passes = 0
+    passes = 0  # made so far
 
     def __init__(self, network, options):
         super().__init__()
@@ -33,7 +33,7 @@ class Compiled(nn.Module):
 class Failing(Compiled):
     def forward(self, images):
         super().forward(images)
-        raise RuntimeError("no kernel found to launch")
+        raise RuntimeError("no kernel found to launch\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace")
 
 
 class WrongGradients(Compiled):
@@ -55,7 +55,8 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"), [(Failing, "no kernel found"), (WrongGradients, "wrong gradients"), (Compiled, None)]
+    ("kind", "message"),
+    [(Failing, "(RuntimeError: no kernel found to launch)"), (WrongGradients, "wrong gradients"), (Compiled, None)],
 )
 def test_the_same_is_learned(tmp_path, monkeypatch, plain, kind, message):
     monkeypatch.setattr(torch, "compile", kind)
@@ -86,7 +87,7 @@ class Steeper(torch.autograd.Function):
 
 TWO = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1)}
 THREE = {"embed_dim": (8, 8, 8), "depths": (1, 1, 1), "num_heads": (1, 1, 1)}
-SIZES = {"swin_mini": TWO, "a_cvt_mini": THREE, "a_mvitv2_mini": THREE}
+SIZES = {"a_cvt_mini": THREE}
 SIZES["swinv2_mini"] = SIZES["a_swinv2_mini"] = TWO | {"pretrained_window_sizes": (0, 0)}
 
 
@@ -120,21 +121,11 @@ def test_wrong_gradients_behind_zeros_and_random_depth_are_found(factor):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
+@pytest.mark.parametrize("name", ["a_swinv2_mini", "a_cvt_mini"])  # norms after the branches; batch norms
 def test_rounding_is_no_disagreement(name):
     """Compiled code rounds otherwise than eager code; noise of bf16's size on the input stands for both."""
     model, loss = network(name)
     assert fault_of_compiler(model, lambda: loss(-(2.0**-9)), lambda: loss(2.0**-9), loss) is None
-
-
-def test_the_compilers_own_reason_is_given():
-    """It says it first; advice on debugging comes last."""
-    model, loss = network("swin_mini")
-
-    def by_compiler():
-        raise RuntimeError("no kernel for this product\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace")
-
-    assert fault_of_compiler(model, by_compiler, loss, loss) == "RuntimeError: no kernel for this product"
 
 
 def of(*values):
@@ -144,8 +135,7 @@ def of(*values):
 @pytest.mark.parametrize(
     ("compiled", "plain", "wrong"),
     [
-        (of(1.0), of(1.05), None),
-        (of(0.0), of(0.0), None),
+        (of(1.0, 0.0), of(1.05, 0.0), None),
         (of(1.0), of(float("inf")), None),  # not finite by itself: no fault of the compiler
         (of(0.0), of(1.0), "weight0, of size 0 instead of 1"),
         (of(1.5), of(1.0), "of size 1.5 instead of 1"),

@@ -3,20 +3,14 @@
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from training_runs import recipe
 
-from trueshift.data import open_data
-from trueshift.data.segmentation import open_scenes
-from trueshift.data.source import IGNORED
 from trueshift.train import dry_run, list_recipes, parse_arguments
 from trueshift.train.checkpoint import _leaves
-from trueshift.train.config import CLASSES, WITH_MASKS
 from trueshift.train.data.augment import ClassificationTransform
-from trueshift.train.dry_run import write_cifar, write_images, write_scenes
 from trueshift.train.network import build_network, build_segmenter, preparation_for
 from trueshift.train.optimization import build_optimizer, build_schedule
 
@@ -27,27 +21,6 @@ def tried(*words: str) -> int:
     return dry_run(
         parse_arguments([*words, "--device", "cpu", "--log.tensorboard", "false"]).config, Console(quiet=True)
     )
-
-
-@pytest.mark.parametrize(
-    ("write", "classes", "images"), [(write_cifar, 10, 16), (write_cifar, 100, 16), (write_images, 3, 3)]
-)
-def test_made_up_images_are_read_as_the_real_ones(tmp_path, write, classes, images):
-    write(tmp_path, classes)
-    train, test = (open_data(tmp_path, split) for split in ("train", "test"))
-    assert train.classes == test.classes
-    assert (len(train.classes), len(train), len(test)) == (classes, images, images)
-
-
-@pytest.mark.parametrize("kind", WITH_MASKS)
-def test_made_up_scenes_are_read_as_the_real_ones(tmp_path, kind):
-    write_scenes(tmp_path, CLASSES[kind])
-    for split in ("train", "val", "test"):
-        source = open_scenes(tmp_path, split)
-        assert (len(source.classes), len(source)) == (CLASSES[kind], 16)
-        assert source[0].target.min() != IGNORED
-        assert source[0].target.max() < CLASSES[kind]
-    assert not np.array_equal(open_scenes(tmp_path, "train")[0].target, source[0].target)
 
 
 SMALL_SWIN = "embed_dim: 16, depths: [1, 1], num_heads: [1, 2]"
@@ -80,20 +53,6 @@ def test_processes_of_torchrun_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ValueError, match="a dry run has one process, not 4: leave out torchrun"):
         tried("--config", "cifar10/a_swin_tiny_standard")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--config", "ade20k/a_swin_tiny_standard", "--segmentation.augment.crop", "[40, 24]"),
-        ("--config", "camvid/swin_tiny", "--model.name", "swin_mini"),
-        ("--config", "camvid/a_swin_tiny", "--data.kind", "cityscapes", "--accumulate", "2"),
-        ("--config", "camvid/a_swin_tiny", "--model.start_from", "not/there/yet", "--model.arguments", "{}"),
-    ],
-)
-def test_small_recipes_for_scenes(words):
-    assert tried(*words[:2], *SMALL_SCENES, *words[2:]) == 0
 
 
 @each_folder
