@@ -37,8 +37,7 @@ def same(one, other):
     return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.77, 1.0, 1.3, 2.0])
-@pytest.mark.parametrize("flip", [0.0, 1.0])
+@pytest.mark.parametrize(("factor", "flip"), [(0.77, 0.0), (1.0, 1.0), (2.0, 1.0)])
 def test_image_and_labels_stay_together_to_a_fraction_of_a_pixel(factor, flip):
     source = smooth(120, 160)
     change = transform((160, 120), scale_range=(factor, factor), flip=flip, max_class_share=1.0, crop=(50, 60))
@@ -68,8 +67,7 @@ def test_at_their_own_size_pixels_and_labels_are_those_of_the_file():
     assert same(mirrored, (pixels.flip(-1), labels.flip(-1)))
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
-@pytest.mark.parametrize("factor", [0.6, 1.0, 1.2])
+@pytest.mark.parametrize(("interpolation", "factor"), [("bilinear", 0.6), ("bicubic", 1.2), ("nearest", 1.2)])
 def test_a_crop_is_cut_out_of_the_resized_whole(factor, interpolation):
     noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
     source = Sample(Image.fromarray(noise), "noise", np.zeros((48, 64), np.int32))
@@ -97,20 +95,16 @@ def test_what_is_smaller_than_the_crop_is_padded_at_the_bottom_and_the_right():
     # mirrored first: the padding stays where a network's own is
     mirrored = transform((32, 24), crop=(40, 44), flip=1.0)(source, 0, 0)[1]
     assert np.array_equal(mirrored[:24, :32], source.target[:, ::-1])
-    # of one side only
-    wide = transform((64, 16), crop=(20, 20))(scene(16, 64), 0, 0)[1]
-    assert (wide[16:] == IGNORED).all()
-    assert (wide[:16] != IGNORED).all()
+    # its colours change, and no label; the padding stays
+    changed = transform((32, 24), crop=(40, 44), photometric=True)
+    seen = [changed(source, 1, index) for index in range(20)]
+    assert all(torch.equal(classes, labels) for _, classes in seen)
+    assert all(torch.equal(image[:, 24:], pixels[:, 24:]) for image, _ in seen)
+    assert 0.4 < np.mean([not torch.equal(image, pixels) for image, _ in seen]) < 1
 
 
 @pytest.mark.parametrize(
-    ("crop", "multiple", "frame"),
-    [
-        ((48, 48), (32, 32), (64, 64)),
-        ((48, 96), (32, 28), (64, 112)),
-        ((64, 56), (32, 28), (64, 56)),
-        ((20, 20), (32, 28), (32, 28)),
-    ],
+    ("crop", "multiple", "frame"), [((48, 96), (32, 28), (64, 112)), ((64, 56), (32, 28), (64, 56))]
 )
 def test_a_crop_is_padded_to_what_the_network_takes(crop, multiple, frame):
     preparation = ScenePreparation((200, 100), multiple, "pad")
@@ -124,22 +118,6 @@ def test_a_crop_is_padded_to_what_the_network_takes(crop, multiple, frame):
         outside[: inside[0], : inside[1]] = False
         assert torch.equal(labels == IGNORED, outside)
         assert (pixels[:, outside] == torch.tensor(preparation.mean_pixel)[:, None]).all()
-
-
-@pytest.mark.parametrize(("colour", "least", "most"), [((90, 90, 90), 0.4, 0.75), ((90, 40, 40), 0.8, 0.99)])
-def test_colours_change_and_nothing_else(colour, least, most):
-    """Half of the images become brighter, or darker; so do hue and saturation, which a grey has not."""
-    options = {"crop": (40, 44), "flip": 0.5}
-    calm, change = (transform((32, 24), **options, photometric=wanted) for wanted in (False, True))
-    source = Sample(Image.new("RGB", (32, 24), colour), "one colour", scene(24, 32).target)
-    changed = []
-    for index in range(60):
-        (plain, labels), (coloured, same_labels) = calm(source, 1, index), change(source, 1, index)
-        assert torch.equal(labels == IGNORED, same_labels == IGNORED)
-        assert torch.equal(plain[:, labels == IGNORED], coloured[:, labels == IGNORED])  # padding stays
-        assert (coloured[:, :24, :32] == coloured[:, :1, :1]).all()
-        changed.append(not torch.equal(plain, coloured))
-    assert least < np.mean(changed) < most
 
 
 def test_nothing_counts_but_seed_epoch_and_scene():
