@@ -227,16 +227,16 @@ def test_a_state_and_the_next_are_rolled_together(flows, on_device):
 
 def test_splits_of_other_variables_are_refused(tmp_path, flows):
     """Also by what was trained: in the same place stands something else."""
-    xarray, (first, second) = pytest.importorskip("xarray"), np.load(flows / "train.npy")[:2]
+    xarray, states = pytest.importorskip("xarray"), np.load(flows / "train.npy")
 
-    def save(split, states, *names):
-        channels = {name: (("time", "lat", "lon"), states[:, at]) for at, name in enumerate(names)}
+    def save(split, number, *names):
+        channels = {name: (("time", "lat", "lon"), states[number, :, at]) for at, name in enumerate(names)}
         xarray.Dataset(channels).to_netcdf(tmp_path / f"{split}.nc")
 
-    save("train", first, "u", "v")
-    save("test", second, "u", "v")
+    save("train", 0, "u", "v")
+    save("test", 1, "u", "v")
     run(tmp_path / "run", tmp_path, FIELDS, max_steps=1, batch_size=2)
-    save("test", second, "t", "u")
+    save("test", 1, "t", "u")
     with pytest.raises(ValueError, match=r"test\.nc has the variables t, u, train\.nc u, v: needs the same names"):
         run(tmp_path / "other", tmp_path, FIELDS, batch_size=2)
     with pytest.raises(ValueError, match=r"test\.nc has the variables t, u, .*final u, v: needs the same names"):

@@ -28,8 +28,8 @@ CRITERION = ("model.arguments.criterion", "model.arguments.anchor")
 LONGER = ("schedule.epochs", "augment.auto_augment", "data.workers", "distill.teacher", *GRIDS)
 TUNED = ("model.name", "schedule", "optimizer.lr", "augment.cutmix", *GRIDS, *CRITERION)
 SAYS = {  # by the end of a name: all that may differ from the recipe without it; the first that fits
-    **dict.fromkeys(["_adapted_10_epochs", "_adapted_20_epochs", "_adapted_random_grids"], TUNED),
-    **dict.fromkeys(["_anchored_20_epochs", "_spot_20_epochs"], TUNED),
+    **dict.fromkeys(["_adapted_10_epochs", "_adapted_20_epochs", "_anchored_20_epochs", "_spot_20_epochs"], TUNED),
+    "_adapted_random_grids": TUNED,
     **dict.fromkeys(["_longer", "_longest", "_distilled", "_300_epochs"], LONGER),
     **dict.fromkeys(["_learned", "_input_norm", "_no_anchor", "_no_a_token", "_no_a_wsa", "_no_a_pmerge"], CRITERION),
     **{"_random_grids": GRIDS, "_spot": (*GRIDS, *CRITERION), "_consistency": ("augment.consistency", *GRIDS)},
@@ -95,8 +95,10 @@ def test_classifiers_are_trained_as_the_appendix_says(data, model, shifts):
     assert config.batch_size == ((256 if "mvit" in model else 1024) if imagenet else 48)
     for_one_image = config.optimizer.lr / config.optimizer.lr_batch_size
     assert for_one_image == pytest.approx(2.5e-4 / 256 if "cvt" in model else 1e-3 / 1024)
+    own = ({"act_layer": "quick_gelu"}, False) if "cvt" in model else ({}, True)  # as in CvT's code
+    assert (config.model.arguments, config.schedule.scale_min_lr) == own
     # "no shift or resizing augmentation is applied"
-    assert (augment.flip, augment.crop_scale, augment.pad_crop) == (0.5, None, 0)
+    assert (augment.flip, augment.crop_scale, augment.pad_crop, augment.label_smoothing) == (0.5, None, 0, 0.1)
     kind = "rand-m10-n6-mstd0.5-inc1" if "mvitv2" in model else "rand-m9-mstd0.5-inc1"
     assert (augment.auto_augment, augment.erasing) == ((kind, 0.25) if imagenet and not circular else (None, 0))
 

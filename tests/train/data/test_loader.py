@@ -74,7 +74,6 @@ class Signalled(Subset):
     def __getitem__(self, index):
         if get_worker_info():
             signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGINT)
         return super().__getitem__(index)
 
 
