@@ -160,16 +160,16 @@ def test_a_trial_that_goes_on_is_the_whole_run(tmp_path, data, kind, changes):
 
 
 def test_a_full_disk_and_a_damaged_checkpoint_cost_nothing_but_time(tmp_path, whole, monkeypatch, capsys):
-    config, write, calls = tiny(tmp_path, checkpoint__every_steps=3), checkpoint.save_file, []
+    config, write, calls = tiny(tmp_path, checkpoint__every_steps=3), checkpoint.write_whole, []
 
     def disk_fills_up(*arguments, **more):
         calls.append(1)
-        if len(calls) > 2:
+        if len(calls) > 2 * 3:  # three files of two checkpoints
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(*arguments, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "save_file", disk_fills_up)
+        patched.setattr(checkpoint, "write_whole", disk_fills_up)
         with pytest.raises(OSError, match=r"step 9 .*No space left.*step_00000006: free about"):
             train(config)
     saved = sorted((tmp_path / "checkpoints").iterdir())
