@@ -45,7 +45,7 @@ def test_a_gradient_alone_may_overflow_and_the_last_20_are_remembered():
 
 
 def test_the_input_is_looked_at_first_then_the_weights_then_the_layers_in_order():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.BatchNorm2d(1), nn.Linear(4, 4)), nn.Linear(4, 2)).eval()
+    model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.BatchNorm2d(1), nn.Linear(4, 4)), nn.Linear(4, 2)).eval()
     images = torch.rand(2, 1, 2, 4)
     assert first_not_finite(model, images) == "every layer is finite, so it is the loss itself"
     with torch.no_grad():
