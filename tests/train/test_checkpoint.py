@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from trueshift.train.checkpoint import CheckpointFolder, Snapshot, read_checkpoint
+from trueshift.train import TrainConfig
+from trueshift.train.checkpoint import CheckpointFolder, Snapshot, find_snapshot, read_checkpoint
 
 FILES = ["about.json", "ema.safetensors", "model.safetensors", "training.pt"]
 
@@ -60,6 +61,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("average", [True, False])
 def test_what_is_saved_comes_back_bit_for_bit_and_replaces_the_same_step(folder, average):
     assert (folder.all(), folder.newest()) == ([], (None, []))
+    assert find_snapshot(folder, TrainConfig(resume="never"), {}) == (None, [])
     first, saved = snapshot(), snapshot(average=average)
     folder.save(first)
     saved.epoch, saved.step_in_epoch = 3, 0
@@ -150,6 +152,8 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(folder, nam
         assert name in message
     truncate(folder.all()[0] / name)
     assert (folder.newest()[0], len(folder.newest()[1])) == (None, 2)  # all are damaged, and reported
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole .*: move them away to start anew"):
+        find_snapshot(folder, TrainConfig(), {})
     folder.save(snapshot(20))  # the run comes by again
     assert folder.newest()[0].step == 20
 
