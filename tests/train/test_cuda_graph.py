@@ -34,6 +34,7 @@ LIVELY = {
     "ema_decay": 0.9,
 }
 SMALL = {"model__arguments": "{embed_dim: 8, depths: [2], num_heads: [1]}", "model__grid_drop_rate": 0.5}
+SMALL |= {"evaluate__every_epochs": 2, "evaluate__limit": 4}
 
 
 def near(expected, relative):

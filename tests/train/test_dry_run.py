@@ -22,7 +22,7 @@ SMALL_SWIN = "embed_dim: 16, depths: [1, 1], num_heads: [1, 2]"
 SMALL_SCENES = (
     *("--model.name", "a_swin_mini", "--model.arguments", f"{{{SMALL_SWIN}}}"),
     *("--segmentation.decoder", "{channels: 8, bins: [1, 2]}", "--segmentation.scale", "[32, 32]"),
-    *("--segmentation.augment.crop", "[32, 32]", "--data.workers", "0"),
+    *("--segmentation.augment.crop", "[32, 32]", "--data.workers", "0", "--evaluate.protocols", "[]"),
 )
 
 

@@ -147,7 +147,7 @@ def test_told_to_stop_while_it_measures_a_run_goes_on(tmp_path, data, whole, lea
     [
         pytest.param(PIXELS, {"model__drop_path_rate": 0.3}, marks=slow),
         (FIELDS, {"fields__random_rolls": True, "model__grid_drop_rate": 0.5}),
-        (FIELDS, TRANSFORMERS),
+        pytest.param(FIELDS, TRANSFORMERS, marks=slow),
     ],
 )
 def test_a_trial_that_goes_on_is_the_whole_run(tmp_path, data, kind, changes):

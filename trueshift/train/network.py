@@ -96,12 +96,12 @@ def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
 
 def _started(name: str, folder: Path, changes: dict[str, Any], decoder: dict[str, Any] | None = None) -> Any:
     """A backbone of another run, or UperNet with a decoder; ``changes`` override the backbone's arguments."""
-    more = decoder or {}
-    model: Any = Backbone.from_pretrained(folder) if decoder is None else from_pretrained(folder, **more)
+    load: Any = Backbone.from_pretrained if decoder is None else partial(from_pretrained, **decoder)
+    model = load(folder)
     asked = create_model(name, **changes).config
     if _to_adapt(model if decoder is None else model.encoder, name, asked, folder):
         return adapt(model, **{key: getattr(asked, key) for key in changes})
-    return (Backbone.from_pretrained if decoder is None else from_pretrained)(folder, **more, **changes)
+    return load(folder, **changes)
 
 
 def _to_adapt(model: Backbone, name: str, asked: BackboneConfig, folder: Path) -> bool:
