@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 from training_runs import learn, log, same, weights
+from unchecked import in_own_process
 
 from trueshift import create_model
 from trueshift.train import trainer as loop
-from trueshift.train.compile_check import SAFE, disagreement, fault_of_compiler
+from trueshift.train.compile_check import SAFE, compiled, disagreement, fault_of_compiler
 
 # with batch norms, which move in every pass; on batches that are mixed in place
 SMALL = "{embed_dim: [8, 8, 8], depths: [1, 1, 1], num_heads: [1, 1, 1]}"
@@ -18,7 +19,7 @@ CHANGES |= {"max_steps": 2, "augment__mixup": 1.0, "augment__cutmix": 1.0}
 class Compiled(nn.Module):
     """Stands for what the compiler makes of a network."""
 
-    passes = 0
+    passes = 0  # made so far
 
     def __init__(self, network, options):
         super().__init__()
@@ -33,7 +34,7 @@ class Compiled(nn.Module):
 class Failing(Compiled):
     def forward(self, images):
         super().forward(images)
-        raise RuntimeError("no kernel found to launch")
+        raise RuntimeError("no kernel found to launch\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace")
 
 
 class WrongGradients(Compiled):
@@ -55,7 +56,8 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"), [(Failing, "no kernel found"), (WrongGradients, "wrong gradients"), (Compiled, None)]
+    ("kind", "message"),
+    [(Failing, "(RuntimeError: no kernel found to launch)"), (WrongGradients, "wrong gradients"), (Compiled, None)],
 )
 def test_the_same_is_learned(tmp_path, monkeypatch, plain, kind, message):
     monkeypatch.setattr(torch, "compile", kind)
@@ -86,7 +88,7 @@ class Steeper(torch.autograd.Function):
 
 TWO = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1)}
 THREE = {"embed_dim": (8, 8, 8), "depths": (1, 1, 1), "num_heads": (1, 1, 1)}
-SIZES = {"swin_mini": TWO, "a_cvt_mini": THREE, "a_mvitv2_mini": THREE}
+SIZES = {"a_cvt_mini": THREE}
 SIZES["swinv2_mini"] = SIZES["a_swinv2_mini"] = TWO | {"pretrained_window_sizes": (0, 0)}
 
 
@@ -120,21 +122,11 @@ def test_wrong_gradients_behind_zeros_and_random_depth_are_found(factor):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["swin_mini", "a_swinv2_mini", "a_cvt_mini", "a_mvitv2_mini"])
+@pytest.mark.parametrize("name", ["a_swinv2_mini", "a_cvt_mini"])  # norms after the branches; batch norms
 def test_rounding_is_no_disagreement(name):
     """Compiled code rounds otherwise than eager code; noise of bf16's size on the input stands for both."""
     model, loss = network(name)
     assert fault_of_compiler(model, lambda: loss(-(2.0**-9)), lambda: loss(2.0**-9), loss) is None
-
-
-def test_the_compilers_own_reason_is_given():
-    """It says it first; advice on debugging comes last."""
-    model, loss = network("swin_mini")
-
-    def by_compiler():
-        raise RuntimeError("no kernel for this product\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace")
-
-    assert fault_of_compiler(model, by_compiler, loss, loss) == "RuntimeError: no kernel for this product"
 
 
 def of(*values):
@@ -144,8 +136,7 @@ def of(*values):
 @pytest.mark.parametrize(
     ("compiled", "plain", "wrong"),
     [
-        (of(1.0), of(1.05), None),
-        (of(0.0), of(0.0), None),
+        (of(1.0, 0.0), of(1.05, 0.0), None),
         (of(1.0), of(float("inf")), None),  # not finite by itself: no fault of the compiler
         (of(0.0), of(1.0), "weight0, of size 0 instead of 1"),
         (of(1.5), of(1.0), "of size 1.5 instead of 1"),
@@ -182,30 +173,20 @@ def test_without_the_memory_for_it_less_is_compared():
         assert fault_of_compiler(model, loss, too_large, too_large) is None
 
 
-GRADIENTS = """
-import torch
-from torch import nn
-from trueshift import create_model
-from trueshift.train.compile_check import compiled, fault_of_compiler
-
-torch.manual_seed(0)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-images = 512 if device == "cuda" else 8
-model = create_model(NAME, num_classes=10, drop_path_rate=0.2).to(device).train()
-x, labels = torch.randn(images, 3, 32, 32, device=device), torch.arange(images, device=device) % 10
-run = compiled(model)
-
-def loss(network, low=True):
-    torch.manual_seed(1)
-    with torch.autocast(device, torch.bfloat16, enabled=low):
-        return nn.functional.cross_entropy(network(x), labels)
-
-print(fault_of_compiler(model, lambda: loss(run), lambda: loss(model), lambda: loss(model, low=False)))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["swin_mini", "swinv2_mini", "cvt_mini", "mvitv2_mini"])
-def test_this_compiler_here(name, run_unchecked):
+@in_own_process
+def test_this_compiler_here(name):
     """Of which networks the trainer will use what this torch compiles, on the GPU if there is one."""
-    assert run_unchecked(GRADIENTS.replace("NAME", repr(name))).splitlines()[-1] == "None"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    count = 512 if device == "cuda" else 8
+    model = create_model(name, num_classes=10, drop_path_rate=0.2).to(device).train()
+    images, labels = torch.randn(count, 3, 32, 32, device=device), torch.arange(count, device=device) % 10
+    run = compiled(model)
+
+    def loss(network, low=True):
+        torch.manual_seed(1)
+        with torch.autocast(device, torch.bfloat16, enabled=low):
+            return nn.functional.cross_entropy(network(images), labels)
+
+    assert not fault_of_compiler(model, lambda: loss(run), lambda: loss(model), lambda: loss(model, low=False))

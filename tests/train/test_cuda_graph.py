@@ -16,7 +16,7 @@ from trueshift.eval.fields import relative_l2
 from trueshift.train import cuda_graph, optimization
 from trueshift.train import trainer as loop
 from trueshift.train.config import OptimizerConfig, TrainConfig
-from trueshift.train.cuda_graph import WARM_UP, GraphedStep, check_capture, make_capturable, rates_from
+from trueshift.train.cuda_graph import WARM_UP, GraphedStep, check_capture, rates_from
 from trueshift.train.data.loader import Batch
 from trueshift.train.optimization import build_optimizer, load_state
 
@@ -34,6 +34,7 @@ LIVELY = {
     "ema_decay": 0.9,
 }
 SMALL = {"model__arguments": "{embed_dim: 8, depths: [2], num_heads: [1]}", "model__grid_drop_rate": 0.5}
+SMALL |= {"evaluate__every_epochs": 2, "evaluate__limit": 4}
 
 
 def near(expected, relative):
@@ -66,16 +67,13 @@ def test_what_cannot_be_captured_is_refused(changes, device, processes, message)
     check_capture(TrainConfig(cuda_graph=True, precision="bf16", compile=True), GPU, 1)
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "sgd", "lamb", "lion"])
-def test_an_optimizer_that_keeps_its_steps_on_the_host_is_refused(name):
-    config = TrainConfig(cuda_graph=True, optimizer=OptimizerConfig(name=name))
-    if name.startswith(("adam", "nadam")):
-        for graph in (True, False):
-            optimizer = build_optimizer(replace(config, cuda_graph=graph), nn.Linear(3, 2))
-            assert {group["capturable"] for group in optimizer.param_groups} == {graph}
-    else:
+def test_an_optimizer_that_keeps_its_steps_on_the_host_is_refused():
+    for graph in (True, False):
+        optimizer = build_optimizer(TrainConfig(cuda_graph=graph), nn.Linear(3, 2))
+        assert {group["capturable"] for group in optimizer.param_groups} == {graph}
+    for name in ("sgd", "lamb"):  # of torch's, of timm's
         with pytest.raises(ValueError, match=r"cannot capture .*: needs an optimizer of torch's .* adamw"):
-            build_optimizer(config, nn.Linear(3, 2))
+            build_optimizer(TrainConfig(cuda_graph=True, optimizer=OptimizerConfig(name=name)), nn.Linear(3, 2))
 
 
 # -- on a CPU, uncaptured -------------------------------------------------------------------------------------------
@@ -93,26 +91,12 @@ class Uncaptured(GraphedStep):
             return self._step(batch)
 
 
-class Stuck(Uncaptured):
-    """Captured with a learning rate that is a number."""
-
-    def _eagerly(self, batch):
-        self.rates = [rate.clone().fill_(0.01) for rate in self.rates]
-        return super()._eagerly(batch)
-
-
-@pytest.fixture
-def uncaptured(monkeypatch):
-    """Runs with ``cuda_graph`` on a CPU, whose optimizers are never capturable; gives a way to choose the step."""
+def test_rates_on_the_device_teach_the_same_in_parts_too(tmp_path, monkeypatch):
+    """Between eager steps and captured ones a run may change whenever it is resumed."""
     monkeypatch.setattr(loop, "check_capture", lambda *given: None)
-    monkeypatch.setattr(optimization, "make_capturable", lambda optimizer: None)
+    monkeypatch.setattr(optimization, "make_capturable", lambda optimizer: None)  # none is on a CPU
     monkeypatch.setattr(cuda_graph, "WARM_UP", 10**6)
     monkeypatch.setattr(loop, "GraphedStep", Uncaptured)
-    return lambda kind: monkeypatch.setattr(loop, "GraphedStep", kind)
-
-
-def test_rates_on_the_device_teach_the_same_in_parts_too(tmp_path, uncaptured):
-    """Between eager steps and captured ones a run may change whenever it is resumed."""
     eager = learn(tmp_path / "eager", **LIVELY, **SMALL)
     expected = losses(eager)
     for steps, captured in ((5, "true"), (7, "false"), (0, "true")):
@@ -120,9 +104,6 @@ def test_rates_on_the_device_teach_the_same_in_parts_too(tmp_path, uncaptured):
     assert losses(graph) == near(expected, 1e-5)
     assert rates(graph) == rates(eager)  # numbers, as in the log
     assert len(set(rates(graph))) > 6
-    uncaptured(Stuck)
-    stuck = losses(learn(tmp_path / "stuck", max_steps=4, cuda_graph="true", **LIVELY, **SMALL))
-    assert stuck != near({step: expected[step] for step in stuck}, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -148,18 +129,11 @@ def test_a_step_that_waits_for_the_gpu_is_refused(error, kind, message):
 
 @pytest.mark.parametrize("before", [False, True])
 def test_a_checkpoint_does_not_decide_where_steps_are_counted(before):
-    def made(capturable):
-        optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters())
-        if capturable:
-            make_capturable(optimizer)
-        return optimizer
-
-    saved, optimizer = made(before).state_dict(), made(not before)
-    saved["param_groups"][0]["lr"] = 0.125
-    load_state(optimizer, saved)
-    (group,) = optimizer.param_groups
-    assert group["capturable"] is not before
-    assert group["lr"] == 0.125
+    first, optimizer = (
+        build_optimizer(TrainConfig(cuda_graph=graph), nn.Linear(2, 2)) for graph in (before, not before)
+    )
+    load_state(optimizer, first.state_dict())
+    assert {group["capturable"] for group in optimizer.param_groups} == {not before}
 
 
 @pytest.mark.parametrize("circular", ["both", "width"])

@@ -10,8 +10,6 @@ import pytest
 import torch
 from training_runs import learn, losses, same, tiny_words, weights
 
-from trueshift.models import create_model
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -56,14 +54,6 @@ def test_torchrun_starts_a_run_and_goes_on_with_it(tmp_path):
     assert measured[0]["processes"] == 2
 
 
-@pytest.mark.parametrize("criterion", ["input_norm", "spot", "learned"])
-def test_every_criterion_learns_in_bf16(criterion):
-    model = create_model("a_swin_mini", criterion=criterion, embed_dim=8, depths=(1, 1), num_heads=(1, 2)).train()
-    with torch.autocast("cpu", torch.bfloat16):
-        model(torch.randn(2, 3, 32, 32)).logsumexp(1).sum().backward()
-    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
-
-
 @pytest.mark.parametrize("family", ["swin", "swinv2", "cvt", "mvitv2"])
 def test_padding_makes_no_difference_where_one_training_is_for_both(tmp_path, family):
     padded = family in ("cvt", "mvitv2")  # convolutions that are not circular anyway
@@ -71,6 +61,6 @@ def test_padding_makes_no_difference_where_one_training_is_for_both(tmp_path, fa
     depths, heads = ("[1, 1, 1]", "[1, 1, 1]") if padded else ("[1, 1]", "[1, 2]")
     more = ", pretrained_window_sizes: [0, 0]" if family == "swinv2" else ""
     sizes = f"{{embed_dim: {width}, depths: {depths}, num_heads: {heads}{more}}}"
-    tiny = {"model__name": f"{family}_mini", "model__arguments": sizes, "schedule__epochs": 1, "data__limit": 32}
+    tiny = {"model__name": f"{family}_mini", "model__arguments": sizes, "max_steps": 2, "evaluate__limit": 4}
     ways = (learn(tmp_path / way, model__padding=way, optimizer__lr=0.01, **tiny) for way in ("circular", "zeros"))
     assert same(*map(weights, ways)) == (not padded)

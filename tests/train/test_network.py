@@ -13,7 +13,6 @@ from trueshift.data import Preparation
 from trueshift.eval.models.load import load_eval_model
 from trueshift.eval.options import EvalOptions
 from trueshift.models.foreign import is_adapted
-from trueshift.models.registry import resolve_name
 from trueshift.train.config import DataConfig, ModelConfig, TrainConfig
 from trueshift.train.network import build_network, is_ours, preparation_for, save_network
 
@@ -44,12 +43,6 @@ def ordinary(tmp_path):
     return model, str(model.save_pretrained(tmp_path / "ordinary"))
 
 
-def test_ours_win_where_timm_has_the_name_too():
-    assert timm.is_model("swin_tiny_patch4_window7_224")
-    assert all(map(is_ours, ("swin_tiny_patch4_window7_224", "a_swin_tiny", "swin_tiny_patch4_window7_224.ms_in1k")))
-    assert not any(map(is_ours, ("resnet18", "resnet18.a1_in1k")))
-
-
 def test_what_is_asked_for_is_passed_on():
     model = built("swin_mini", padding="circular", drop_path_rate=0.3, data=DataConfig(img_size=64))
     assert model.config.padding_mode == "circular"
@@ -61,6 +54,9 @@ def test_what_is_asked_for_is_passed_on():
     assert not choices.anchored
     assert not choices.adaptive("align")
     assert built("test_vit", drop_path_rate=0.2).blocks[-1].drop_path1.drop_prob == pytest.approx(0.2)
+    # ours wins where timm has the name too
+    assert all(map(is_ours, ("swin_tiny_patch4_window7_224", "swin_tiny_patch4_window7_224.ms_in1k")))
+    assert not is_ours("resnet18")
 
 
 both = pytest.mark.parametrize("name", ["swin_mini", "a_swin_mini"])
@@ -92,10 +88,9 @@ def test_one_of_timms_starts_from_a_folder_by_its_name(tmp_path, arguments):
     assert same(again, model)
 
 
-@both
-def test_another_number_of_classes_has_a_new_head(ordinary, name):
+def test_another_number_of_classes_has_a_new_head(ordinary):
     model, folder = ordinary
-    again = built(name, classes=7, start_from=folder)
+    again = built("a_swin_mini", classes=7, start_from=folder)
     assert again.num_classes == 7
     assert again(torch.rand(1, 3, 32, 32)).shape == (1, 7)
     assert again.head.fc.weight.abs().max() < 1  # those of the folder are normal
@@ -104,18 +99,12 @@ def test_another_number_of_classes_has_a_new_head(ordinary, name):
             assert torch.equal(again.state_dict()[key], value)
 
 
-@pytest.mark.parametrize("name", ["a_cvt_mini", "swinv2_mini", "swin_mini"])
-def test_another_architecture_is_refused(ordinary, name):
-    wanted = resolve_name(name)
-    with pytest.raises(ValueError, match=rf"holds a swin_\S+: needs {wanted}, or the ordinary network to adapt"):
-        build_network(configured(name, start_from=ordinary[1]), 5)
-
-
-def test_an_adaptive_network_is_no_start_for_an_ordinary_one(tmp_path):
+def test_an_adaptive_network_is_no_start_for_an_ordinary_one_nor_for_another(tmp_path):
     folder = str(built("a_swin_mini").save_pretrained(tmp_path))
     assert built("a_swin_mini", start_from=folder)
-    with pytest.raises(ValueError, match="holds a a_swin"):
-        built("swin_mini", start_from=folder)
+    for name in ("swin_mini", "a_cvt_mini", "swinv2_mini"):
+        with pytest.raises(ValueError, match=rf"holds a a_swin_\S+: needs {name}\S*, or the ordinary network to adapt"):
+            build_network(configured(name, start_from=folder), 5)
     ordinary = trueshift.create_model("swin_mini", num_classes=5)  # of the usual sizes: its name is enough
     folder = str(ordinary.save_pretrained(tmp_path))
     assert same(build_network(configured("a_swin_mini", start_from=folder), 5), ordinary)
@@ -163,8 +152,7 @@ def came_back(model, folder, preparation):
     ("name", "data", "arguments"),
     [
         ("test_resnet", None, {}),
-        ("test_vit", DataConfig(img_size=64), {}),
-        ("test_vit", None, {"depth": 2, "global_pool": "avg"}),
+        ("test_vit", DataConfig(img_size=64), {"depth": 2, "global_pool": "avg"}),
     ],
 )
 def test_timms_come_back_with_the_preparation_of_images(tmp_path, name, data, arguments):
@@ -199,10 +187,8 @@ def test_a_network_of_timms_that_chooses_its_grid(tmp_path):
 @pytest.mark.parametrize(
     ("name", "given", "error", "message"),
     [
-        *(
-            (name, {}, ValueError, f"no model is called '{name}'")
-            for name in ("a_swin_minni", "a_resnet18", "nothing_like_it")
-        ),
+        ("a_swin_minni", {}, ValueError, "no model is called 'a_swin_minni'"),
+        ("a_resnet18", {}, ValueError, "no model is called 'a_resnet18'"),
         ("test_vit", {"grid_drop_rate": 0.5}, ValueError, "needs a criterion that chooses"),
         ("swin_mini", {"start_from": "nowhere/at/all"}, FileNotFoundError, "nowhere"),
     ],

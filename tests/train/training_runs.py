@@ -15,10 +15,9 @@ import torch
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from trueshift.train import TrainConfig, parse_arguments, train
-from trueshift.train.data.loader import Batch
 
 # one block, which is an adaptive network already, and 6 steps in an epoch
 TINY = {
@@ -78,14 +77,14 @@ TRANSFORMERS = {  # a network of another library, for fields
 }
 USUAL = {"classification": TINY, "segmentation": TINY_SCENES, "fields": TINY_FIELDS}
 RANDOM = {  # all that makes a run random; the first of the blocks is never dropped
-    "model.arguments": "{embed_dim: 8, depths: [2], num_heads: [1]}",
-    "model.drop_path_rate": "0.3",
-    "model.grid_drop_rate": "0.5",
-    "augment.auto_augment": "rand-m9-mstd0.5-inc1",
-    "augment.erasing": "0.5",
-    "augment.mixup": "0.8",
-    "augment.cutmix": "1.0",
-    "ema_decay": "0.9",
+    "model__arguments": "{embed_dim: 8, depths: [2], num_heads: [1]}",
+    "model__drop_path_rate": 0.3,
+    "model__grid_drop_rate": 0.5,
+    "augment__auto_augment": "rand-m9-mstd0.5-inc1",
+    "augment__erasing": 0.5,
+    "augment__mixup": 0.8,
+    "augment__cutmix": 1.0,
+    "ema_decay": 0.9,
 }
 
 
@@ -121,13 +120,6 @@ def learn(output: Path, **changes: Any) -> Path:
     """A run to its end; the folder that it leaves behind."""
     assert run_here(output, **changes) == 0
     return output
-
-
-def network_and_batch(channels: int = 3) -> tuple[nn.Module, Batch]:
-    """A linear classifier, and four images; 6 channels are two views."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
-    return model, Batch(torch.randn(4, channels, 32, 32), torch.tensor([0, 3, 3, 9]), np.arange(4))
 
 
 def write_scenes(folder: Path, train: int = 8, test: int = 3, flat: bool = False) -> Path:

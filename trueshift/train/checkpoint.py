@@ -12,12 +12,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..utils.files import json_text, sha256_of, write_whole
@@ -89,7 +90,8 @@ class CheckpointFolder:
         try:
             yield
         except (OSError, SafetensorError) as error:
-            code = _system_error(error, folder).errno or errno.EIO
+            hidden = errno.ENOSPC if "No space left" in str(error) else errno.EIO  # by safetensors
+            code = getattr(error, "errno", None) or hidden
             before = self.all()
             last = f"the last whole checkpoint is {before[-1].name}" if before else "there is no checkpoint yet"
             full = f"free about {max(1, needed / 2**20):.0f} MiB"
@@ -113,30 +115,20 @@ class CheckpointFolder:
 
 def _write(snapshot: Snapshot, folder: Path) -> None:
     folder.mkdir()
-    try:
-        for name, tensors in ((_WEIGHTS, snapshot.weights), (_AVERAGE, snapshot.average)):
-            if tensors is not None:
-                plain = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-                save_file(plain, folder / name, metadata={"format": "pt"})
-        torch.save(snapshot.state, folder / _STATE)
-    except OSError:
-        raise
-    except Exception as error:
-        raise _system_error(error, folder) from error
-    files = {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
-    for name in files:
-        _sync(folder / name)
+    contents = {}
+    for name, tensors in ((_AVERAGE, snapshot.average), (_WEIGHTS, snapshot.weights)):
+        if tensors is not None:
+            plain = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+            contents[name] = save(plain, metadata={"format": "pt"})
+    state = BytesIO()
+    torch.save(snapshot.state, state)
+    contents[_STATE] = state.getvalue()
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    for name, content in contents.items():
+        write_whole(folder / name, content)
     about = {**{name: getattr(snapshot, name) for name in _VALUES}, "files": files}
     write_whole(folder / _ABOUT, json_text({**about, "digest": _digest_of(about)}))
     _sync(folder)
-
-
-def _system_error(error: Exception, folder: Path) -> OSError:
-    """The system's error, which torch and safetensors hide."""
-    if isinstance(error, OSError):
-        return error
-    full = shutil.disk_usage(folder).free < 1 << 20 or "No space left" in str(error)
-    return OSError(errno.ENOSPC if full else errno.EIO, str(error))
 
 
 def read_checkpoint(folder: Path) -> Snapshot:

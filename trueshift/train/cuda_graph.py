@@ -49,9 +49,8 @@ def make_capturable(optimizer: Optimizer) -> None:
 class GraphedStep:
     """One training step on a GPU. The first calls are eager; the next one captures the step, and later ones replay it.
 
-    All are real steps, on their own batch: a capture computes nothing, and is replayed at once. Learning rates are
-    copied to the device before each call. Random numbers are those of an eager step: a replay draws from the default
-    generator's current seed and offset, so a step that is seeded outside draws the same, from any step on.
+    All are real steps: a capture computes nothing, and is replayed at once. A replay draws from the default generator's
+    current seed and offset, so random numbers are those of an eager step.
 
     Args:
         gradients: computes and clips the gradients of a list of one batch without a look at values; returns the loss

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,12 @@ def build_network(config: TrainConfig, num_classes: int) -> nn.Module:
         if given.pop("padding", None) == "circular":
             raise ValueError(f"{asked.name} of timm's cannot be padded circularly: needs --model.padding null")
         chosen = {key: given.pop(key) for key in ("criterion", "grid_drop_rate") if key in given}
+        made = partial(timm.create_model, asked.name, pretrained=asked.pretrained, num_classes=num_classes)
         try:
-            model = timm.create_model(asked.name, pretrained=asked.pretrained, num_classes=num_classes, **given)
+            model = made(**given)
         except TypeError:  # convolutional networks have no img_size argument
             given.pop("img_size", None)
-            model = timm.create_model(asked.name, pretrained=asked.pretrained, num_classes=num_classes, **given)
+            model = made(**given)
         if chosen:
             model = adapt(model, **chosen)
         model.made_with = given  # needed to save it; timm does not keep it
@@ -94,12 +96,12 @@ def build_segmenter(config: TrainConfig, num_classes: int) -> UperNet:
 
 def _started(name: str, folder: Path, changes: dict[str, Any], decoder: dict[str, Any] | None = None) -> Any:
     """A backbone of another run, or UperNet with a decoder; ``changes`` override the backbone's arguments."""
-    more = decoder or {}
-    model: Any = Backbone.from_pretrained(folder) if decoder is None else from_pretrained(folder, **more)
+    load: Any = Backbone.from_pretrained if decoder is None else partial(from_pretrained, **decoder)
+    model = load(folder)
     asked = create_model(name, **changes).config
     if _to_adapt(model if decoder is None else model.encoder, name, asked, folder):
         return adapt(model, **{key: getattr(asked, key) for key in changes})
-    return (Backbone.from_pretrained if decoder is None else from_pretrained)(folder, **more, **changes)
+    return load(folder, **changes)
 
 
 def _to_adapt(model: Backbone, name: str, asked: BackboneConfig, folder: Path) -> bool:

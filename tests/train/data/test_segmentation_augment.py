@@ -33,12 +33,7 @@ def smooth(height, width):
     return Sample(Image.fromarray(pixels), "smooth", (rows * 1000 + columns).astype(np.int32))
 
 
-def same(one, other):
-    return all(torch.equal(left, right) for left, right in zip(one, other, strict=True))
-
-
-@pytest.mark.parametrize("factor", [0.5, 0.77, 1.0, 1.3, 2.0])
-@pytest.mark.parametrize("flip", [0.0, 1.0])
+@pytest.mark.parametrize(("factor", "flip"), [(0.77, 0.0), (1.0, 1.0), (2.0, 1.0)])
 def test_image_and_labels_stay_together_to_a_fraction_of_a_pixel(factor, flip):
     source = smooth(120, 160)
     change = transform((160, 120), scale_range=(factor, factor), flip=flip, max_class_share=1.0, crop=(50, 60))
@@ -59,17 +54,7 @@ def test_image_and_labels_stay_together_to_a_fraction_of_a_pixel(factor, flip):
         assert (green[:, 0] > green[:, -1]).all() == bool(flip)
 
 
-def test_at_their_own_size_pixels_and_labels_are_those_of_the_file():
-    source = scene()
-    pixels, labels = transform((64, 48), crop=(48, 64))(source, 0, 0)
-    assert np.array_equal(pixels.permute(1, 2, 0), source.image)
-    assert np.array_equal(labels, source.target)
-    mirrored = transform((64, 48), crop=(48, 64), flip=1.0)(source, 0, 0)
-    assert same(mirrored, (pixels.flip(-1), labels.flip(-1)))
-
-
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
-@pytest.mark.parametrize("factor", [0.6, 1.0, 1.2])
+@pytest.mark.parametrize(("interpolation", "factor"), [("bilinear", 0.6), ("bicubic", 1.2), ("nearest", 1.2)])
 def test_a_crop_is_cut_out_of_the_resized_whole(factor, interpolation):
     noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
     source = Sample(Image.fromarray(noise), "noise", np.zeros((48, 64), np.int32))
@@ -97,20 +82,16 @@ def test_what_is_smaller_than_the_crop_is_padded_at_the_bottom_and_the_right():
     # mirrored first: the padding stays where a network's own is
     mirrored = transform((32, 24), crop=(40, 44), flip=1.0)(source, 0, 0)[1]
     assert np.array_equal(mirrored[:24, :32], source.target[:, ::-1])
-    # of one side only
-    wide = transform((64, 16), crop=(20, 20))(scene(16, 64), 0, 0)[1]
-    assert (wide[16:] == IGNORED).all()
-    assert (wide[:16] != IGNORED).all()
+    # its colours change, and no label; the padding stays
+    changed = transform((32, 24), crop=(40, 44), photometric=True)
+    seen = [changed(source, 1, index) for index in range(20)]
+    assert all(torch.equal(classes, labels) for _, classes in seen)
+    assert all(torch.equal(image[:, 24:], pixels[:, 24:]) for image, _ in seen)
+    assert 0.4 < np.mean([not torch.equal(image, pixels) for image, _ in seen]) < 1
 
 
 @pytest.mark.parametrize(
-    ("crop", "multiple", "frame"),
-    [
-        ((48, 48), (32, 32), (64, 64)),
-        ((48, 96), (32, 28), (64, 112)),
-        ((64, 56), (32, 28), (64, 56)),
-        ((20, 20), (32, 28), (32, 28)),
-    ],
+    ("crop", "multiple", "frame"), [((48, 96), (32, 28), (64, 112)), ((64, 56), (32, 28), (64, 56))]
 )
 def test_a_crop_is_padded_to_what_the_network_takes(crop, multiple, frame):
     preparation = ScenePreparation((200, 100), multiple, "pad")
@@ -126,37 +107,19 @@ def test_a_crop_is_padded_to_what_the_network_takes(crop, multiple, frame):
         assert (pixels[:, outside] == torch.tensor(preparation.mean_pixel)[:, None]).all()
 
 
-@pytest.mark.parametrize(("colour", "least", "most"), [((90, 90, 90), 0.4, 0.75), ((90, 40, 40), 0.8, 0.99)])
-def test_colours_change_and_nothing_else(colour, least, most):
-    """Half of the images become brighter, or darker; so do hue and saturation, which a grey has not."""
-    options = {"crop": (40, 44), "flip": 0.5}
-    calm, change = (transform((32, 24), **options, photometric=wanted) for wanted in (False, True))
-    source = Sample(Image.new("RGB", (32, 24), colour), "one colour", scene(24, 32).target)
-    changed = []
-    for index in range(60):
-        (plain, labels), (coloured, same_labels) = calm(source, 1, index), change(source, 1, index)
-        assert torch.equal(labels == IGNORED, same_labels == IGNORED)
-        assert torch.equal(plain[:, labels == IGNORED], coloured[:, labels == IGNORED])  # padding stays
-        assert (coloured[:, :24, :32] == coloured[:, :1, :1]).all()
-        changed.append(not torch.equal(plain, coloured))
-    assert least < np.mean(changed) < most
-
-
 def test_nothing_counts_but_seed_epoch_and_scene():
     source = scene()
-    options = {"scale_range": (0.5, 2.0), "flip": 0.5, "photometric": True}
-    first = transform(**options)(source, 3, 5)
-    np.random.default_rng().random()
-    torch.rand(3)
-    assert same(transform(**options)(source, 3, 5), first)
-    others = [
-        transform(**options)(source, 3, 6),
-        transform(**options)(source, 4, 5),
-        transform(**options, seed=1)(source, 3, 5),
-    ]
-    assert not any(same(other, first) for other in others)
-    for _, labels in (first, *others):  # taken, never mixed
-        assert set(labels.unique().tolist()) <= {IGNORED, 0, 1, 2, 3, 4}
+
+    def drawn(epoch=3, index=5, seed=0):
+        change = transform(scale_range=(0.5, 2.0), flip=0.5, photometric=True, seed=seed)
+        torch.rand(3)
+        pixels, labels = change(source, epoch, index)
+        assert set(labels.unique().tolist()) <= {IGNORED, 0, 1, 2, 3, 4}  # taken, never mixed
+        return pixels
+
+    first = drawn()
+    assert torch.equal(drawn(), first)
+    assert not any(torch.equal(other, first) for other in (drawn(index=6), drawn(epoch=4), drawn(seed=1)))
 
 
 def test_factors_and_corners_are_spread_over_all_that_is_allowed():
@@ -170,7 +133,6 @@ def test_factors_and_corners_are_spread_over_all_that_is_allowed():
         found = np.bincount(corners[:, column], minlength=count)
         assert len(found) == count
         assert (abs(found - 200 / count) < 5 * np.sqrt(200 / count)).all()
-    assert abs(np.corrcoef(corners.T)[0, 1]) < 0.2
     assert abs(mirrored.mean() - 0.3) < 0.1
     scaled = transform((40, 40), scale_range=(0.5, 2.0), crop=(80, 80), max_class_share=1.0)
     sizes = np.array([(scaled(source, 0, index)[1][0] != IGNORED).sum() for index in range(100)]) / 40
@@ -183,18 +145,18 @@ def test_a_crop_with_too_much_of_one_class_is_drawn_again():
     mask = np.zeros((40, 400), np.int32)
     mask[:, :40] = np.arange(40) % 4
     source = Sample(Image.new("RGB", (400, 40)), "mostly one", mask)
-    shares = {}
-    for most in (1.0, 0.75):
+
+    def too_much(most):
         change = transform((400, 40), crop=(40, 40), max_class_share=most)
-        shares[most] = np.array([largest_share(change(source, 0, index)[1].numpy()) for index in range(60)])
-    assert (shares[1.0] > 0.75).mean() > 0.8  # one in ten shows more than one class
-    assert (shares[0.75] > 0.75).mean() < 0.55  # what is left after ten more attempts at one in ten
+        return np.mean([largest_share(change(source, 0, index)[1].numpy()) > 0.75 for index in range(60)])
+
+    assert too_much(1.0) > 0.8  # one in ten shows more than one class
+    assert too_much(0.75) < 0.55  # what is left after ten more attempts at one in ten
     alike = Sample(source.image, "one class", np.zeros((40, 400), np.int32))
     assert transform((400, 40), crop=(40, 40))(alike, 0, 0)[1].eq(0).all()  # ends, with the last crop
 
 
 def test_unlabelled_pixels_do_not_count_for_the_share():
-    assert largest_share(np.array([[0, 0, 0, 1]])) == 0.75
     assert largest_share(np.array([[0, 0, 0, 1, *[IGNORED] * 12]])) == 0.75
     assert largest_share(np.full((2, 2), IGNORED)) == 1.0
 

@@ -49,13 +49,11 @@ def open_training_data(config: TrainConfig, fetch: bool = True) -> TrainingData:
             raise ValueError(f"{source.title} has no classes: needs one folder of images per class")
     classes, known = list(train.classes or []), CLASSES.get(wanted.kind)
     if classes != test.classes:
-        only = [
-            sorted({*one}.difference(other or []))[:5]
-            for one, other in ((classes, test.classes), (test.classes or [], classes))
-        ]
+        there = {*(test.classes or [])}
         raise ValueError(
-            f"{len(classes)} classes to learn from and {len(test.classes or [])} to measure on are not the same: needs "
-            f"the same folders, in the same order; only to learn from: {only[0]}, only to measure on: {only[1]}"
+            f"{len(classes)} classes to learn from and {len(there)} to measure on are not the same: needs the same "
+            f"folders, in the same order; only to learn from: {sorted({*classes} - there)[:5]}, only to measure on: "
+            f"{sorted(there - {*classes})[:5]}"
         )
     if known not in (None, len(classes)):
         raise ValueError(
