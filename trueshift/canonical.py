@@ -10,9 +10,9 @@ from jaxtyping import Float, Int64, Real
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from .layers.checks import check_image
 from .layers.frame import FrameFinder
 from .layers.patch_conv import FrameConv
-from .layers.tokenize import check_image
 from .ops.geometry.periodic import repeated, whether_repeating
 from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, fixes_rows
 from .ops.nn.autocast import without_autocast

@@ -25,7 +25,8 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor, nn
 
 from .canonical import Canonicalize, ImageWrapper
-from .layers.tokenize import AdaptiveTokenize, check_image
+from .layers.checks import check_image
+from .layers.tokenize import AdaptiveTokenize
 from .ops.geometry.grid import displacements, mean_of_each, repeat_each
 from .ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from .ops.nn.autocast import without_autocast

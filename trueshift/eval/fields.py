@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..data.fields import FieldPairs, FieldStatistics, open_fields
-from ..layers.tokenize import check_size
+from ..layers.checks import check_size
 from ..models.hub import check_path
 from ..ops.geometry.shift import IMAGE_DIMS, Pair, circular_shift, pair
 from ..tasks.fields import ARCHITECTURE, FieldNet

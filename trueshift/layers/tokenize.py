@@ -24,8 +24,6 @@ from ..ops.selection.choose import Choice, choose
 from ..ops.selection.content_hash import first_row, origin_keys
 from ..ops.selection.plain import plain_norm
 from .checks import check_image
-from .checks import check_size as check_size
-from .checks import refuse_scripting as refuse_scripting
 from .frame import FrameFinder
 from .patches import PatchCandidates, PatchLayer, of_columns, strided_conv
 

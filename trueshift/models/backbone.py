@@ -11,7 +11,8 @@ from timm.models._features import FeatureGetterNet, feature_take_indices
 from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor, nn
 
-from ..layers.tokenize import AdaptiveTokenize, check_image, check_size, refuse_scripting
+from ..layers.checks import check_image, check_size, refuse_scripting
+from ..layers.tokenize import AdaptiveTokenize
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.resample import resample
 from ..ops.geometry.shift import Pair, circular_shift, pair

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any
 
 from ..criteria import Criterion, FixedOffset, InputNorm, LearnedScore, MaxNorm, Spot
-from ..layers.attention import check_heads
+from ..layers.checks import check_heads
 from ..ops.geometry.shift import Pair, fixes_rows, pair
 from ..ops.nn.conv import PADDINGS
 from .position_tables import POSITIONS

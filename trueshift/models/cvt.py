@@ -14,10 +14,10 @@ from timm.layers import calculate_drop_path_rates
 from timm.layers.activations import QuickGELU
 from torch import Tensor, nn
 
+from ..layers.checks import check_size
 from ..layers.linear import Linear
 from ..layers.merge import AdaptiveConvMerge
 from ..layers.pool import pool_sequences
-from ..layers.tokenize import check_size
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.shift import Pair, pair
 from ..ops.nn.attention import attention

@@ -14,9 +14,9 @@ from timm.models.mvitv2 import checkpoint_filter_fn
 from torch import Tensor, nn
 
 from ..criteria import Criterion
+from ..layers.checks import check_size
 from ..layers.linear import Linear
 from ..layers.pool import max_pool, pool_sequences
-from ..layers.tokenize import check_size
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.rel_pos import finer, position_bias
 from ..ops.geometry.shift import Pair, pair

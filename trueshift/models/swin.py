@@ -13,8 +13,8 @@ from timm.models.swin_transformer_v2 import checkpoint_filter_fn as v2_checkpoin
 from torch import Tensor, nn
 
 from ..layers.attention import AlignWindows, CosineWindowAttention, WindowAttention, distance_index, log_distances
+from ..layers.checks import check_size
 from ..layers.merge import AdaptiveMerge
-from ..layers.tokenize import check_size
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.shift import Pair, pair
 from .backbone import Backbone

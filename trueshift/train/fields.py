@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..eval.fields import relative_l2
-from ..layers.tokenize import check_size
+from ..layers.checks import check_size
 from ..models import hub as saving
 from ..models.registry import is_ours, resolve_name
 from ..tasks.adapted import LIBRARY

@@ -12,7 +12,7 @@ from timm.models import save_for_hf
 from torch import nn
 
 from ..data.transforms import Preparation
-from ..layers.tokenize import check_size
+from ..layers.checks import check_size
 from ..models import create_model
 from ..models import hub as saving
 from ..models.backbone import Backbone

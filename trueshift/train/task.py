@@ -27,7 +27,7 @@ from ..eval.options import EvalOptions
 from ..eval.protocols.registry import PROTOCOLS, find_protocols
 from ..eval.runner.evaluate import run_evaluation
 from ..eval.runner.segment import labels_at, read_scenes
-from ..layers.tokenize import check_size
+from ..layers.checks import check_size
 from ..ops.geometry.shift import pair
 from ..report.console import progress_bars
 from ..tasks import UperNet
