@@ -177,16 +177,6 @@ def test_the_default_window_is_the_crop_or_the_shortest_side():
     assert usual_sliding(subject) == ((32, 32), (21, 21))
 
 
-def test_a_photograph_is_labelled_upright(tmp_path, colours):
-    labels = stripes(tmp_path / "a.png", (64, 32))
-    exif = Image.Exif()
-    exif[0x0112] = 3  # held upside down
-    with Image.open("a.png") as image:
-        image.transpose(Image.Transpose.ROTATE_180).save("a.png", exif=exif)
-    assert main(["segment", "a.png", "--model", "any", "--output", "."]) == 0
-    assert np.array_equal(read(tmp_path / "a_mask.png"), labels)
-
-
 @pytest.mark.parametrize(("classes", "mode"), [(2, "P"), (255, "P"), (256, "I;16"), (3000, "I;16")])
 def test_label_files_are_read_back_as_they_were(tmp_path, classes, mode):
     labels = np.random.default_rng(0).integers(0, classes, (20, 30))

@@ -127,7 +127,7 @@ def test_a_folder_has_its_trained_weights(tmp_path):
         found = load_eval_model(str(folder))
         assert not found.random
         assert torch.equal(found.forward(IMAGES), model(IMAGES))
-        assert not torch.equal(load_eval_model(str(folder), RANDOM).forward(IMAGES), model(IMAGES))
+        assert not torch.equal(load_eval_model(str(folder), replace(RANDOM, seed=5)).forward(IMAGES), model(IMAGES))
 
 
 def save_processor(folder, kind, side, resample=2):
@@ -272,7 +272,6 @@ def test_a_network_of_ones_own_is_known_by_its_answer():
     subject = load_eval_model("known_models:HalfSize")
     assert (subject.dense, subject.assumed, subject.num_classes) == (True, True, 5)
     assert subject.forward(IMAGES).shape == (2, 5, 32, 32)
-    assert load_eval_model("known_models:HalfSize", EvalOptions(precision="bf16")).forward(IMAGES).isfinite().all()
     with pytest.raises(ValueError, match="adapt"):
         adapted_twin(subject)
     twin = canonical_twin(subject)
