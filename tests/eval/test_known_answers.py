@@ -29,9 +29,9 @@ def test_a_constant_classifier_is_consistent_under_everything():
 
 def expected_rate(images) -> float:
     """How often two different pixels of an image lie on the same side of the middle."""
-    rates = []
+    source, rates = EmbeddedSample(), []
     for index in images:
-        bright = int((TINY.normalise(TINY.canvas(EmbeddedSample()[index].image)).sum(0) > 0).sum())
+        bright = int((TINY.normalise(TINY.canvas(source[index].image)).sum(0) > 0).sum())
         dark = 1024 - bright
         rates.append((bright * (bright - 1) + dark * (dark - 1)) / (1024 * 1023))
     return sum(rates) / len(rates)

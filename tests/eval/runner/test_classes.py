@@ -20,7 +20,7 @@ def model():
 
 
 def test_an_evaluation_goes_by_the_names_of_classes(model, tmp_path):
-    settings = EvalOptions(limit=20, batch_size=60, workers=1)
+    settings = EvalOptions(limit=10, batch_size=30, workers=1)
     wanted = run_evaluation(model, EmbeddedSample(), CIRCULAR, settings)["measured"]
     assert wanted["circular"]["top1"]["rate"] > 0.5
     for _ in range(2):  # also from the answers on disk

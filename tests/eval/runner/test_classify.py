@@ -95,9 +95,10 @@ def test_a_view_that_differs_in_its_own_place_is_not_exact():
     def bright_corner(views):
         return (views[:, 0, 0, 0] > 1.5) & (views[:, 0, 0, 1] > 1.5)
 
-    records, _ = answers_to(RoundsByPlace(bright_corner), ["circular"], 8, range(20), batch_size=64)
+    source = EmbeddedSample()
+    records, _ = answers_to(RoundsByPlace(bright_corner), ["circular"], 8, range(20), source=source, batch_size=64)
     for record in records:
-        image = TINY.normalise(TINY.canvas(EmbeddedSample()[record.index].image))
+        image = TINY.normalise(TINY.canvas(source[record.index].image))
         said = record.answers["circular"]
         moved = torch.stack([torch.roll(image, tuple(shift.tolist()), (1, 2)) for shift in said.shifts])
         wrong = bright_corner(moved).numpy()
