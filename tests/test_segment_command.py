@@ -66,14 +66,10 @@ def read(path, labels=Labels.numbered(3)):  # noqa: B008
 
 
 def test_label_files_and_overlays_are_written_at_the_size_of_the_image(tmp_path, colours, capsys):
-    expected = {
-        "a": stripes(tmp_path / "a.png"),
-        "deep_b": stripes(tmp_path / "in" / "deep" / "b.png", (33, 47), (2, 1, 0)),
-    }
+    deep = stripes(tmp_path / "in" / "deep" / "b.png", (33, 47), (2, 1, 0))
+    expected = {"a": stripes(tmp_path / "a.png"), "deep_b": deep}
     assert main(["segment", "a.png", "in", "--model", "any", "--output", "out"]) == 0
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
-        "a_mask.png", "a_overlay.png", "deep_b_mask.png", "deep_b_overlay.png",
-    ]  # fmt: skip
+    assert len(list((tmp_path / "out").iterdir())) == 4
     for name, labels in expected.items():
         found = read(tmp_path / "out" / f"{name}_mask.png")
         assert found.shape == labels.shape
@@ -104,47 +100,29 @@ def test_windows_slide_by_the_crop_of_the_training(tmp_path, colours):
         assert np.array_equal(read(tmp_path / "out" / "a_mask.png"), labels)
 
 
-def test_unreadable_images_are_reported_and_the_others_done(tmp_path, colours, capsys):
-    for name in "ac":
-        stripes(tmp_path / "in" / f"{name}.png")
-    (tmp_path / "in" / "b.png").write_bytes(b"no picture")
+def test_images_without_an_answer_are_reported_and_the_others_done(tmp_path, colours, capsys, monkeypatch):
+    for name, size in (("a", (60, 40)), ("c", (60, 40)), ("e", (24, 32))):
+        stripes(tmp_path / "in" / f"{name}.png", size)
+    (tmp_path / "in" / "b.png").write_bytes(b"no image")
     (tmp_path / "in" / "d.png").write_bytes((tmp_path / "in" / "a.png").read_bytes()[:-30])
-    assert main(["segment", "in", "--model", "any", "--output", "out"]) == 1
-    said = capsys.readouterr()
-    assert "b.png could not be labelled: " in said.err
-    assert "d.png could not be labelled: " in said.err
-    assert "Traceback" not in said.err
-    assert "2 of 4 images" in said.out
-    assert {file.name[0] for file in (tmp_path / "out").iterdir()} == {"a", "c"}
-
-
-def test_an_answer_that_is_not_numbers_is_no_class(tmp_path, colours, capsys, monkeypatch):
-    stripes(tmp_path / "a.png")
-    stripes(tmp_path / "b.png", (24, 32))
     forward = colours.forward
-    monkeypatch.setattr(colours, "forward", lambda images: forward(images) * (torch.nan if images.shape[3] > 40 else 1))
-    assert main(["segment", "a.png", "b.png", "--model", "any", "--output", "out"]) == 1
-    assert "a.png could not be labelled: the model's logits are not numbers (NaN)" in capsys.readouterr().err
-    assert {file.name[0] for file in (tmp_path / "out").iterdir()} == {"b"}
+    monkeypatch.setattr(colours, "forward", lambda images: forward(images) * (torch.nan if images.shape[3] < 40 else 1))
+    for _ in range(2):  # results of the last time are not images
+        assert main(["segment", "in", "--model", "any", "--output", "in/out", "--overwrite"]) == 1
+        said = capsys.readouterr()
+        assert [line.partition(" could not")[0][-5:] for line in said.err.splitlines()] == ["b.png", "d.png", "e.png"]
+        assert "e.png could not be labelled: the model's logits are not numbers (NaN)" in said.err
+        assert "2 of 5 images" in said.out
+        assert {file.name[0] for file in (tmp_path / "in" / "out").iterdir()} == {"a", "c"}
 
 
 def test_files_are_not_written_over(tmp_path, colours, capsys):
     stripes(tmp_path / "a.png")
-    mine = tmp_path / "a_mask.png"
-    mine.write_text("drawn by hand")
+    (tmp_path / "a_mask.png").write_text("drawn by hand")
     assert main(["segment", "a.png", "--model", "any", "--output", "."]) == 2
     assert "a_mask.png is there already: needs --overwrite, or another --output" in capsys.readouterr().err
-    assert mine.read_text() == "drawn by hand"
+    assert (tmp_path / "a_mask.png").read_text() == "drawn by hand"
     assert not (tmp_path / "a_overlay.png").exists()
-    assert main(["segment", "a.png", "--model", "any", "--output", ".", "--overwrite"]) == 0
-    assert read(mine).shape == (40, 60)
-
-
-def test_results_of_the_last_time_are_not_images(tmp_path, colours):
-    stripes(tmp_path / "in" / "a.png")
-    for _ in range(2):
-        assert main(["segment", "in", "--model", "any", "--output", "in/out", "--overwrite"]) == 0
-    assert len(list((tmp_path / "in" / "out").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
@@ -156,12 +134,7 @@ def test_results_of_the_last_time_are_not_images(tmp_path, colours):
         (["a.png", "in"], "a.png and in/a.png would both become a_mask.png: needs different names"),
         (["a.png", "--output", "a.png"], "a.png is a file: needs a folder"),
         (["a.png", "--window", "8", "8"], "needs --sliding as well"),
-        (
-            ["a.png", "--sliding", "--window", "8", "8", "--stride", "9", "8"],
-            "needs strides from 1 to the window's size",
-        ),
-        (["a.png", "--device", "cuda:9"], "no CUDA device"),
-        (["a.png", "--precision", "int3"], "needs one of float32, bf16"),
+        (["a.png", "--sliding", "--window", "8", "8", "--stride", "9", "8"], "needs strides from 1 to the window"),
     ],
 )
 def test_what_a_user_can_put_right_is_reported_in_a_line(tmp_path, colours, capsys, arguments, message):
@@ -182,21 +155,14 @@ def test_a_network_from_its_folder(tmp_path, capsys):
     network.pretrained_cfg = {**network.pretrained_cfg, "label_names": NAMES, "scene": scene.to_dict()}
     network.save_pretrained(tmp_path / "net")
     stripes(tmp_path / "a.png", (50, 30))
-    for options in (["--sliding"], []):
-        assert main(["segment", "a.png", "--model", "net", "--output", "out", "--overwrite", *options]) == 0
-        assert read(tmp_path / "out" / "a_mask.png").shape == (30, 50)
+    assert main(["segment", "a.png", "--model", "net", "--output", "out"]) == 0
     # the same as by hand
-    with Image.open("a.png") as picture, torch.inference_mode():
-        logits = network(scene.normalise(scene.canvas(picture))[None])
+    with Image.open("a.png") as image, torch.inference_mode():
+        logits = network(scene.normalise(scene.canvas(image))[None])
     logits = nn.functional.interpolate(logits, (30, 50), mode="bilinear", align_corners=False)
     assert np.array_equal(read(tmp_path / "out" / "a_mask.png"), logits[0].argmax(0))
-
-
-def test_a_model_of_whole_images_is_refused(tmp_path, colours, capsys):
-    stripes(tmp_path / "a.png")
-    colours.dense = False
-    assert main(["segment", "a.png", "--model", "cats"]) == 2
-    assert "cats gives one answer per image: needs a segmentation model" in capsys.readouterr().err
+    assert main(["segment", "a.png", "--model", "swin_mini", "--output", "other"]) == 2
+    assert "swin_mini gives one answer per image: needs a segmentation model" in capsys.readouterr().err
 
 
 # the parts
@@ -211,16 +177,6 @@ def test_the_default_window_is_the_crop_or_the_shortest_side():
     assert usual_sliding(subject) == ((32, 32), (21, 21))
 
 
-def test_a_photograph_is_labelled_upright(tmp_path, colours):
-    labels = stripes(tmp_path / "a.png", (64, 32))
-    exif = Image.Exif()
-    exif[0x0112] = 3  # held upside down
-    with Image.open("a.png") as image:
-        image.transpose(Image.Transpose.ROTATE_180).save("a.png", exif=exif)
-    assert main(["segment", "a.png", "--model", "any", "--output", "."]) == 0
-    assert np.array_equal(read(tmp_path / "a_mask.png"), labels)
-
-
 @pytest.mark.parametrize(("classes", "mode"), [(2, "P"), (255, "P"), (256, "I;16"), (3000, "I;16")])
 def test_label_files_are_read_back_as_they_were(tmp_path, classes, mode):
     labels = np.random.default_rng(0).integers(0, classes, (20, 30))
@@ -232,12 +188,9 @@ def test_label_files_are_read_back_as_they_were(tmp_path, classes, mode):
             shown = np.asarray(image.convert("RGB"))
             assert np.array_equal(shown, class_colours()[labels])
     assert np.array_equal(read(tmp_path / "a.png", Labels.numbered(classes, ignored=(65535,))), labels)
-
-
-def test_labels_of_no_class_are_not_written():
-    for wrong in (-1, 3):
-        with pytest.raises(ValueError, match=r"labels from .* of 3 classes: needs 0 to the number of classes"):
-            mask_png(np.array([[0, wrong]]), 3)
+    for wrong in (-1, classes):
+        with pytest.raises(ValueError, match=rf"labels from .* of {classes} classes: needs 0 to the number of classes"):
+            mask_png(np.array([[0, wrong]]), classes)
 
 
 def test_colours_of_classes_are_fixed_and_far_apart():

@@ -1,6 +1,6 @@
 """Label the pixels of image files; write a label file and an overlay for each."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def find_images(given: Sequence[str | Path], output: Path) -> dict[str, Path]:
     return found
 
 
-def check_free(names: Sequence[str] | Mapping[str, Path], output: Path) -> None:
+def check_free(names: Iterable[str], output: Path) -> None:
     """Refuse to write over files: they may be someone's own labels."""
     for name in names:
         for path in (output / _MASK.format(name), output / _OVERLAY.format(name)):

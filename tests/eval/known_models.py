@@ -1,6 +1,5 @@
 """Models whose consistency is known, what they answer, and small scenes in memory."""
 
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -38,18 +37,6 @@ class Constant(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.eye(10)[3].expand(len(images), 10)
-
-
-class Interrupted(nn.Module):
-    """Ctrl-C is pressed while it answers to the 60th batch."""
-
-    num_classes, calls = 10, 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls == 60:
-            signal.raise_signal(signal.SIGINT)
-        return images.mean((2, 3)).repeat(1, 4)[:, :10]
 
 
 class ReadsOnePixel(nn.Module):
@@ -113,12 +100,6 @@ class HalfSize(nn.Module):
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         return {"out": self.mix(images)}
-
-
-def half_size_that_says_how() -> nn.Module:
-    model = HalfSize()
-    model.num_classes, model.size_multiple, model.pretrained_cfg = 5, 8, {"scene": {"scale": [96, 48]}}
-    return model
 
 
 class Reversed(EmbeddedSample):

@@ -14,14 +14,12 @@ from trueshift.data import FieldPairs, FieldStatistics, open_fields
 from trueshift.eval import (
     EvalOptions,
     harmonic_share,
-    load_eval_model,
     measure_fields,
     relative_l2,
-    rollout,
     run_field_evaluation,
     spectrum,
 )
-from trueshift.eval.fields import example_rollouts, is_field_net
+from trueshift.eval.fields import example_rollouts
 
 PLAIN = FieldStatistics((0.0,), (1.0,))
 MEAN, STD = [3.0, -1.0], [0.7, 2.0]
@@ -36,14 +34,8 @@ def moving():
 
 def test_relative_error():
     true = torch.tensor([[3.0, 4.0], [0.0, 2.0]]).view(2, 1, 1, 2)
-    assert relative_l2(true, true).tolist() == [0, 0]
     assert relative_l2(torch.zeros_like(true), true).tolist() == [1, 1]
     assert relative_l2(true + torch.tensor([0.0, 1.0]), true).tolist() == pytest.approx([0.2, 0.5])
-
-
-def test_a_rollout_feeds_on_itself():
-    states = list(rollout(lambda state: 2 * state, torch.ones(1, 1, 2, 2), 3))
-    assert [state.max().item() for state in states] == [2, 4, 8]
 
 
 @pytest.mark.parametrize("size", [(16, 16), (16, 24)])
@@ -62,16 +54,10 @@ def test_patterns_of_the_patches(size):
 @pytest.mark.parametrize(
     ("size", "waves", "number"),
     [
-        ((16, 16), (3, 4), 5),
-        ((16, 16), (0, 1), 1),
         ((16, 16), (2, 3), 4),  # 3.6
         ((16, 32), (3, 8), 5),  # 8 waves along the longer side are as long as 4 along the shorter
-        ((16, 32), (0, 6), 3),
-        ((16, 32), (4, 0), 4),
         ((16, 32), (0, 1), 1),  # 0.5: not with the mean
         ((32, 16), (8, 3), 5),
-        ((8, 32), (0, 1), 1),  # 0.25
-        ((8, 12), (2, 3), 3),  # 2.8
     ],
 )
 def test_energy_of_a_wave(size, waves, number):
@@ -82,7 +68,7 @@ def test_energy_of_a_wave(size, waves, number):
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("size", [(16, 16), (16, 32), (12, 8), (9, 15), (4, 64)])
+@pytest.mark.parametrize("size", [(16, 16), (9, 15), (64, 4)])
 def test_spectra(size):
     """All energy is counted, and it does not depend on directions, on shifts or on how often a field is repeated."""
     noise = torch.randn(2, 3, *size, dtype=torch.float64)
@@ -116,19 +102,19 @@ def test_batches_of_unequal_size_change_no_number(moving):
     moving.states[2] *= 5  # the last trajectory is unlike the others
     moving.states[2, ..., ::4] += 20
     found = [measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=(1, 3), batch_size=size) for size in (3, 2, 1)]
-    for key in ("relative_l2", "one_step_l2", "persistence_l2"):
-        assert found[1][key] == found[2][key] == pytest.approx(found[0][key])
-    for kind, shares in found[0]["harmonics"].items():
-        assert found[1]["harmonics"][kind] == pytest.approx(shares)
-        assert found[2]["harmonics"][kind] == pytest.approx(shares)
-    for kind, energies in found[0]["spectrum"]["3"].items():
-        assert found[1]["spectrum"]["3"][kind] == pytest.approx(energies)
+    for other in found[1:]:
+        for key in ("relative_l2", "one_step_l2", "persistence_l2"):
+            assert other[key] == pytest.approx(found[0][key])
+        for kind, shares in found[0]["harmonics"].items():
+            assert other["harmonics"][kind] == pytest.approx(shares)
+        for kind, energies in found[0]["spectrum"]["3"].items():
+            assert other["spectrum"]["3"][kind] == pytest.approx(energies)
 
 
 def test_errors_are_of_normalized_states(moving):
     shifted = FieldPairs(moving.states * 10 + 1000, "shifted")
-    known = measure_fields(lambda x: 0 * x, shifted, shifted.statistics(), (4,), steps=(1,))
-    assert known["one_step_l2"] == pytest.approx(1)
+    found = measure_fields(lambda x: 0 * x, shifted, shifted.statistics(), (4,), steps=(1,))
+    assert found["one_step_l2"] == pytest.approx(1)
 
 
 def test_a_rollout_that_grows_without_end_has_an_error(moving):
@@ -148,16 +134,19 @@ def test_shifts_of_columns_alone(moving):
         assert (found["shift_error"]["1"] == 0) == exact
 
 
-def test_what_is_refused(moving, tmp_path):
-    for steps, message in (((50,), "from 1 to 5"), ((), "from 1 to 5"), ((1, 0), "at least 1"), ((-2,), "at least 1")):
-        with pytest.raises(ValueError, match=message):
-            measure_fields(lambda x: x, moving, PLAIN, (2, 4), steps=steps)
-    with pytest.raises(ValueError, match="needs 'both' or 'width'"):
-        measure_fields(lambda x: x, moving, PLAIN, (4,), circular="height")
-    with pytest.raises(ValueError, match="height 32: needs a multiple of 5"):
-        measure_fields(lambda x: x, moving, PLAIN, (5,), steps=(1,))
-    with pytest.raises(ValueError, match="network for fields"):
-        load_eval_model(save_field_net(tmp_path))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": (50,)}, "from 1 to 5"),
+        ({"steps": ()}, "from 1 to 5"),
+        ({"steps": (1, 0)}, "at least 1"),
+        ({"circular": "height"}, "needs 'both' or 'width'"),
+        ({"patches": (5,)}, "height 32: needs a multiple of 5"),
+    ],
+)
+def test_what_is_refused(moving, options, message):
+    with pytest.raises(ValueError, match=message):
+        measure_fields(lambda x: x, moving, PLAIN, **{"patches": (4,), "steps": (1,), **options})
 
 
 # the commands
@@ -180,13 +169,9 @@ def test_what_an_evaluation_writes(saved, tmp_path, capsys):
     words = ["--data", data, "--output", str(tmp_path), "--seed", "3", "--steps", "4", "2", "1", "2"]
     assert main(["eval", adaptive, *words]) == 0
     found = json.loads((tmp_path / "eval.json").read_text())
-    assert {"command", "commit", "date", "machine", "versions"} <= found.keys()
-    assert (found["schema"], found["task"], found["seed"]) == (1, "fields", 3)
-    assert (found["steps"], found["steps_left_out"]) == ([1, 2], [4])
-    assert found["data"] == {
-        "title": "test.npy", "split": "test", "trajectories": 2, "times": 3, "channels": 2, "size": [16, 32],
-    }  # fmt: skip
-    assert (found["settings"]["batch_size"], found["settings"]["circular"]) == (32, "both")
+    assert {"command", "commit", "date", "machine", "versions", "settings"} <= found.keys()
+    assert (found["task"], found["seed"], found["steps"], found["steps_left_out"]) == ("fields", 3, [1, 2], [4])
+    assert (found["data"]["trajectories"], found["data"]["times"], found["data"]["size"]) == (2, 3, [16, 32])
     assert (found["model"]["name"], found["model"]["mean"], found["model"]["patches"]) == (adaptive, MEAN, [2, 4])
     net, known = FieldNet.from_pretrained(adaptive), FieldStatistics(tuple(MEAN), tuple(STD))  # not those of the data
     direct = measure_fields(net, open_fields(data, "test"), known, (2, 4), (1, 2), shifts=2, seed=3)
@@ -202,10 +187,6 @@ def test_an_audit_of_two_networks(saved, tmp_path, capsys):
     words = ["--data", data, "--output", str(tmp_path), "--shifts", "2", "--steps", "2"]
     assert main(["audit", adaptive, "--against", ordinary, *words]) == 0
     assert f"Report: {tmp_path / 'report.html'}" in capsys.readouterr().out
-    page = (tmp_path / "report.html").read_text()
-    assert "bit for bit" in page
-    assert "after 2 steps" in page
-    assert "after 1 step" not in page
     found = json.loads((tmp_path / "audit.json").read_text())
     assert [model["name"] for model in found["models"]] == [adaptive, ordinary]
     exact, other = (model["measured"]["shift_error"]["2"] for model in found["models"])
@@ -252,14 +233,6 @@ def test_bf16_and_some_of_the_trajectories(saved):
     assert full != rounded["measured"]["one_step_l2"] == pytest.approx(full, rel=0.05)
 
 
-def test_which_folders_hold_a_network_for_fields(saved, tmp_path):
-    assert is_field_net(saved[0])
-    assert not is_field_net("swin_mini")
-    for text in ("[]", "{", '{"architecture": "swin_mini"}'):
-        (tmp_path / "config.json").write_text(text)
-        assert not is_field_net(str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("states", "message"),
     [
@@ -270,39 +243,37 @@ def test_which_folders_hold_a_network_for_fields(saved, tmp_path):
         (None, "has no fields for test"),
     ],
 )
-def test_fields_that_do_not_fit(saved, tmp_path, capsys, states, message):
+def test_fields_that_do_not_fit(saved, tmp_path, states, message):
     if states is not None:
         np.save(tmp_path / "test.npy", states)
-    assert main(["eval", saved[0], "--data", str(tmp_path), "--output", str(tmp_path / "eval")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-    assert not (tmp_path / "eval" / "eval.json").exists()
+    with pytest.raises((ValueError, OSError), match=message):
+        run_field_evaluation([saved[0]], tmp_path)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["eval", "FOLDER", "--data", "DATA", "--protocols", "circular"], "--protocols circular: for images"),
-        (["eval", "FOLDER", "--data", "DATA", "--img-size", "64"], "--img-size: for images"),
-        (["eval", "FOLDER", "--data", "DATA", "--shifts", "0"], "needs at least 2"),
-        (["eval", "FOLDER", "--data", "DATA", "--steps", "0", "1"], "steps [0, 1]: needs lengths of at least 1"),
-        (["audit", "FOLDER", "--data", "DATA", "--steps", "3"], "steps [3]: needs some from 1 to 2"),
-        (["eval", "swin_mini", "--data", "sample", "--steps", "1"], "--steps 1: for a FieldNet"),
-        (["eval", "runs/mine/final", "--data", "DATA"], "there is no file or folder runs/mine/final"),
-        (["audit", "swin_mini", "--random-weights", "--steps", "1", "2"], "--steps 1 2: for a FieldNet"),
-        (["eval", "swin_mini", "--data", "sample"], "the following arguments are required: --protocols"),
-        (["audit", "FOLDER"], "needs --data FIELDS"),
-        (["audit", "FOLDER", "--data", "DATA", "--against", "adapted"], "adapted holds no network for fields"),
-        (["audit", "FOLDER", "--data", "DATA", "--examples", "2"], "--examples: for images"),
-        (["audit", "swin_mini", "--random-weights", "--against", "FOLDER"], "is a network for fields"),
+        ("eval FOLDER --data DATA --protocols circular", "--protocols circular: for images"),
+        ("eval FOLDER --data DATA --img-size 64", "--img-size: for images"),
+        ("audit FOLDER --data DATA --examples 2", "--examples: for images"),
+        ("eval FOLDER --data DATA --shifts 0", "needs at least 2"),
+        ("audit FOLDER --data DATA --steps 3", "steps [3]: needs some from 1 to 2"),
+        ("audit FOLDER", "needs --data FIELDS"),
+        ("audit FOLDER --data DATA --against adapted", "adapted holds no network for fields"),
+        ("audit swin_mini --random-weights --against FOLDER", "is a network for fields"),
+        ("audit swin_mini --random-weights --steps 1 2", "--steps 1 2: for a FieldNet"),
+        ("eval swin_mini --data sample --steps 1", "--steps 1: for a FieldNet"),
+        ("eval swin_mini --data sample", "the following arguments are required: --protocols"),
+        ("eval runs/mine/final --data DATA", "there is no file or folder runs/mine/final"),
     ],
 )
 def test_words_that_do_not_fit(saved, tmp_path, capsys, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     given = {"FOLDER": saved[0], "DATA": saved[2]}
-    assert main([given.get(word, word) for word in words]) == 2
+    assert main([given.get(word, word) for word in words.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+    assert not list(tmp_path.rglob("*.json"))
 
 
 @pytest.mark.parametrize(
@@ -320,7 +291,7 @@ def test_networks_that_do_not_fit(saved, tmp_path, changes, message):
         run_field_evaluation([saved[0], save_field_net(tmp_path, **changes)], saved[2])
 
 
-def test_one_process_alone(saved, monkeypatch):
+def test_several_processes_are_refused(saved, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="needs no torchrun"):
         run_field_evaluation([saved[0]], saved[2])

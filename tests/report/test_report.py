@@ -37,20 +37,12 @@ class Reader(HTMLParser):
         self.attributes += [(tag, name, value) for name, value in attrs]
 
 
-@pytest.fixture(params=["written", "written_scenes"])
-def page(request):
-    """The page of each task on images, read."""
-    return Reader(*request.getfixturevalue(request.param))
+every_page = pytest.mark.parametrize("which", ["written", "written_scenes", "written_fields"])
 
 
-@pytest.fixture(params=["written", "written_scenes", "written_fields"])
-def any_page(request):
-    """The page of each task, read."""
-    return Reader(*request.getfixturevalue(request.param))
-
-
-def test_names_are_escaped_and_the_page_needs_nothing_else(any_page):
-    page = any_page
+@every_page
+def test_names_are_escaped_and_the_page_needs_nothing_else(request, which):
+    page = Reader(*request.getfixturevalue(which))
     assert not {"script", "b"} & set(page.tags)  # "b" from "torn <b>"
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     assert "&lt;script&gt;alert(1)" in page.text
@@ -60,14 +52,14 @@ def test_names_are_escaped_and_the_page_needs_nothing_else(any_page):
     assert all(address.startswith("data:") for address in addresses)
 
 
-def test_every_image_is_one_and_says_what_it_shows(any_page):
-    page = any_page
+@every_page
+def test_every_image_is_one_and_says_what_it_shows(request, which):
+    page = Reader(*request.getfixturevalue(which))
     images = [value for tag, name, value in page.attributes if (tag, name) in (("img", "src"), ("source", "srcset"))]
-    if page.found["task"] == "segmentation":
-        assert len(images) == 2 * (2 + 2 * 3) + sum(len(model["worst_images"]) for model in page.found["models"])
-    if page.found["task"] == "fields":
-        assert len(images) == 1 + 2 * 2 * 4 + 2 * 2  # animation, maps, spectra in light and dark
-    assert len(images) > (20 if page.found["task"] == "classification" else 15)
+    worst = sum(len(model.get("worst_images", ())) for model in page.found["models"])
+    # flip maps and photographs; animation, maps, and spectra in light and dark
+    expected = {"written_scenes": 2 * (2 + 2 * 3) + worst, "written_fields": 1 + 2 * 2 * 4 + 2 * 2}
+    assert len(images) == expected.get(which, len(images)) > 15
     for image in images:
         head, data = image.split(",", 1)
         assert head == f"data:image/{'gif' if data.startswith('R0lGOD') else 'png'};base64"
@@ -76,10 +68,16 @@ def test_every_image_is_one_and_says_what_it_shows(any_page):
     assert page.tags.count("img") == len(described)
 
 
-def test_what_must_be_known_is_said(page):
-    dense = page.found["task"] == "segmentation"
-    words = ("mIoU", "mASCC", "mASSC", "pixel accuracy", "whole images of at most 64 x 16")
-    for word in (*(words if dense else ("random initialisation", "C-Cons.")), "1 skipped", "±"):
+@pytest.mark.parametrize(
+    ("which", "words"),
+    [
+        ("written", ["random initialisation", "C-Cons."]),
+        ("written_scenes", ["mIoU", "mASCC", "mASSC", "pixel accuracy", "whole images of at most 64 x 16"]),
+    ],
+)
+def test_what_must_be_known_is_said(request, which, words):
+    page = Reader(*request.getfixturevalue(which))
+    for word in (*words, "1 skipped", "±"):
         assert word in page.text
     for protocol in page.found["protocols"].values():
         assert protocol["description"].replace("'", "&#39;") in page.text
@@ -148,28 +146,23 @@ def test_the_table_in_a_narrow_terminal_has_whole_names(written):
     assert names[2].startswith("swin_tiny_patch4_window7_224,adaptedrandom weights")
 
 
-def test_the_verdict_counts_images_that_flip(written):
-    found, _ = written
-    flipped = sum(agreed < 1 for _, agreed in found["models"][0]["consistency_of_images"])
-    assert flipped > 0
-    assert f"changes its answer for {flipped} of 6 images" in verdict(found)
-
-
-@pytest.mark.parametrize(("protocol", "kind"), [("circular", "circular"), ("cifar-standard", "standard")])
-def test_the_verdict_names_the_kind_of_shift_it_is_about(protocol, kind):
-    protocols = find_protocols([protocol])
-    settings = AuditOptions(limit=3, examples=0)
-    found = run_audit([subject(Constant(), "constant")], EmbeddedSample(), settings, protocols)
-    assert verdict(found) == f"constant keeps its answer for all 3 images under every {kind} shift tried, bit for bit."
-
-
-@pytest.mark.parametrize("protocol", find_protocols(["motion"]), ids=lambda protocol: protocol.name)
-def test_the_verdict_on_motion_is_a_sentence(protocol):
-    view = "version" if protocol.name in ("jpeg", "noise") else "crop"
-    settings, models = AuditOptions(limit=3, examples=0), [subject(Constant(), "one"), subject(ReadsOnePixel(), "two")]
-    sentence = verdict(run_audit(models, EmbeddedSample(), settings, [protocol]))
-    assert sentence.startswith(f"one keeps its answer for all 3 images in every {view} tried")
-    assert re.search(rf"two (keeps its .* in every {view} tried|changes its .* images from {view} to {view})", sentence)
+@pytest.mark.parametrize(
+    ("protocol", "every", "each"),
+    [
+        ("circular", "under every circular shift tried", "under circular shifts"),
+        ("cifar-standard", "under every standard shift tried", "under standard shifts"),
+        ("path-32", "in every crop tried", "from crop to crop"),
+        ("subpixel", "in every crop tried", "from crop to crop"),
+        ("jpeg", "in every version tried", "from version to version"),
+    ],
+)
+def test_the_verdict_counts_images_and_names_what_was_tried(protocol, every, each):
+    models = [subject(Constant(), "one"), subject(ReadsOnePixel(), "two")]
+    options = AuditOptions(limit=12, examples=0)
+    found = run_audit(models, EmbeddedSample(), options, find_protocols([protocol]))
+    changed = sum(agreed < 1 for _, agreed in found["models"][1]["consistency_of_images"])
+    two = f"changes its answer for {changed} of 12 images {each}" if changed else f"keeps its .* images {every}"
+    assert re.fullmatch(rf"one keeps its answer for all 12 images {every}, bit for bit; two {two}.*\.", verdict(found))
 
 
 def test_real_motion_comes_first(written):
@@ -206,6 +199,7 @@ def test_images_of_a_flip_show_it(written_scenes, scenes):
     down, right = flip["shift"]
     assert (np.roll(drawn["image"], (down, right), (0, 1)) == drawn["shifted"]).all()
     assert (drawn["before"][0, 0] != drawn["before"][-1, 0]).any()
+    assert label_image(np.array([[0, 3, 256, 70000, -1]])).shape == (1, 5, 3)  # more classes than colours
     standard = flip_images({**flip, "wraps": False, "shift": [2, -3]}, scenes)["shifted"]
     assert (standard[:2] == standard[0, 0]).all()
     assert (standard[2:, :-3] == drawn["image"][:-2, 3:]).all()
@@ -220,10 +214,6 @@ def test_changed_pixels_are_marked_and_boxed():
     assert (picture[4, 9:15] == boxed).all()
     assert (picture[4:10, 14] == boxed).all()
     assert len({tuple(colour) for colour in (marked, boxed, pale)}) == 3
-
-
-def test_more_classes_than_colours_are_drawn():
-    assert label_image(np.array([[0, 3, 256, 70000, -1]])).shape == (1, 5, 3)
 
 
 def test_protocols_against_the_unshifted_image_are_shown():

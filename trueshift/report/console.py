@@ -10,21 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ..eval.options import Progress as Report
-from .wording import (
-    MOTION_ROWS,
-    PIXEL_ROWS,
-    ROWS,
-    SEGMENTATION,
-    audit_remarks,
-    cell,
-    field_remarks,
-    field_rows,
-    field_verdict,
-    percent,
-    remarks,
-    table_rows,
-    verdict,
-)
+from . import wording
 
 
 @contextmanager
@@ -47,9 +33,9 @@ def print_audit(console: Console, audit: dict[str, Any]) -> None:
     data, shifts = audit["data"], audit["settings"]["shifts"]
     title = f"{data['images']} images of {escape(data['title'])}, {shifts} shifts each"
     heads = [escape(each["name"]) + "\n[yellow]random weights[/]" * each["random"] for each in audit["models"]]
-    _print_table(console, title, heads, table_rows(audit))
-    _print_remarks(console, audit_remarks(audit))
-    console.print(escape(verdict(audit)), highlight=False)
+    _print_table(console, title, heads, wording.table_rows(audit))
+    _print_remarks(console, wording.audit_remarks(audit))
+    console.print(escape(wording.verdict(audit)), highlight=False)
 
 
 def print_fields(console: Console, result: dict[str, Any]) -> None:
@@ -58,9 +44,9 @@ def print_fields(console: Console, result: dict[str, Any]) -> None:
     shape = " x ".join(map(str, (data["channels"], *data["size"])))
     heads = [f"{escape(each['name'])}\n[dim]{escape(each['title'])}[/]" for each in result["models"]]
     title = f"{data['trajectories']} trajectories of {escape(data['title'])}, {shape}"
-    _print_table(console, title, heads, field_rows(result))
-    _print_remarks(console, field_remarks(result))
-    console.print(escape(field_verdict(result)), highlight=False)
+    _print_table(console, title, heads, wording.field_rows(result))
+    _print_remarks(console, wording.field_remarks(result))
+    console.print(escape(wording.field_verdict(result)), highlight=False)
 
 
 def _print_table(console: Console, title: str, heads: list[str], rows: list[Any]) -> None:
@@ -84,23 +70,23 @@ def print_evaluation(console: Console, result: dict[str, Any]) -> None:
     model, data = result["model"], result["data"]
     table = Table(title=f"{escape(model['name'])} on {data['images']} images of {escape(data['title'])}")
     table.add_column("protocol")
-    rows = PIXEL_ROWS if result["task"] == SEGMENTATION else ROWS
+    rows = wording.PIXEL_ROWS if result["task"] == wording.SEGMENTATION else wording.ROWS
     columns = {key: title.removesuffix(" of a logit") or key for key, title, _ in rows if key != "worst_case_accuracy"}
     for title in columns.values():
         table.add_column(title, justify="right")
     for name, measured in result["measured"].items():
-        cells = {key: cell(key, measured[key]) for key in columns}
+        cells = {key: wording.cell(key, measured[key]) for key in columns}
         shown = [_above(*each) if key == "consistency" else each[0] for key, each in cells.items()]
         table.add_row(_above(escape(result["protocols"][name]["title"]), name), *shown)
     console.print(table)
     for name, measured in result["measured"].items():
         if "flicker" in measured:
-            said = [f"{title} {cell(key, measured[key])[0]}" for key, title, _ in MOTION_ROWS]
+            said = [f"{title} {wording.cell(key, measured[key])[0]}" for key, title, _ in wording.MOTION_ROWS]
             console.print(f"{name}: {', '.join(said)}", highlight=False)
     for name, protocol in result["protocols"].items():
         console.print(f"[dim]{name}: {escape(protocol['description'])}[/]", highlight=False)
     _print_classes(console, result)
-    _print_remarks(console, remarks([model], data))
+    _print_remarks(console, wording.remarks([model], data))
 
 
 def _print_remarks(console: Console, remarks: list[str]) -> None:
@@ -110,7 +96,7 @@ def _print_remarks(console: Console, remarks: list[str]) -> None:
 
 def _print_classes(console: Console, result: dict[str, Any]) -> None:
     """The intersection over union of each class, or why there is none."""
-    if result["task"] != SEGMENTATION:
+    if result["task"] != wording.SEGMENTATION:
         return
     first = next(iter(result["measured"].values()))
     names, classes = result["data"]["classes"], result["model"]["num_classes"]
@@ -120,7 +106,7 @@ def _print_classes(console: Console, result: dict[str, Any]) -> None:
             console.print(f"[yellow]mIoU is not reported: {escape(reason)}.[/]")
         return
     shares = [
-        f"{names[label] if names else f'class {label}'} {percent(share)}"
+        f"{names[label] if names else f'class {label}'} {wording.percent(share)}"
         for label, share in enumerate(first["iou_by_class"])
         if share is not None
     ]

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from trueshift.eval.protocols.registry import PROTOCOLS, SUITES, find_protocols
-from trueshift.eval.protocols.shifts import Circular
 
 REAL_MOTION = [protocol.name for protocol in find_protocols(["motion", "path-8", "pixel-motion"])]
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
@@ -37,20 +36,14 @@ def test_protocols_that_move_alike_draw_shifts_of_their_own():
     assert len(drawn) == len(alike)
 
 
-def test_the_distortion_depends_on_index_and_seed_alone():
+def test_distortions_depend_on_index_and_seed_alone():
     protocol, image = PROTOCOLS["erased-70"], torch.rand(3, 64, 64) + 1
     erased = protocol.distort(image, 2, seed=0)
-    assert not torch.equal(erased, image)
     assert torch.equal(protocol.distort(image, 2, seed=0), erased)
-    assert not torch.equal(protocol.distort(image, 3, seed=0), erased)
-    assert not torch.equal(protocol.distort(image, 2, seed=1), erased)
-
-
-def test_only_distorting_protocols_change_the_image():
-    image = torch.rand(3, 64, 64) + 1
-    unchanged = {name for name, protocol in PROTOCOLS.items() if torch.equal(protocol.distort(image, 2, 0), image)}
-    assert set(PROTOCOLS) - unchanged == {"erased-28", "erased-42", "erased-56", "erased-70", "flipped"}
+    for other in (image, protocol.distort(image, 3, seed=0), protocol.distort(image, 2, seed=1)):
+        assert not torch.equal(other, erased)
     assert torch.equal(PROTOCOLS["flipped"].distort(image, 0, 0), image.flip(1))
+    assert torch.equal(PROTOCOLS["circular"].distort(image, 0, 0), image)
 
 
 # by name
@@ -64,17 +57,17 @@ def test_protocols_are_found_by_name_each_once():
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"), [("circlar", "circular"), ("imagenet-standart", "imagenet-standard"), ("erase", "erased")]
+    ("asked", "meant"),
+    [
+        ("circlar", "did you mean 'circular'"),
+        ("imagenet-standart", "did you mean 'imagenet-standard'"),
+        ("erase", "did you mean 'erased'"),
+        ("xyz", f"There are the protocols {', '.join(PROTOCOLS)}, and the suites {', '.join(SUITES)}"),
+    ],
 )
 def test_a_mistyped_name_is_answered_with_the_right_one(asked, meant):
-    with pytest.raises(ValueError, match=f"no protocol is called '{asked}': did you mean '{meant}'"):
+    with pytest.raises(ValueError, match=f"no protocol is called '{asked}': {meant}"):
         find_protocols(["circular", asked])
-
-
-def test_a_name_like_no_other_is_answered_with_all():
-    with pytest.raises(ValueError, match="no protocol is called 'xyz': There are") as error:
-        find_protocols(["xyz"])
-    assert all(name in str(error.value) for name in [*PROTOCOLS, *SUITES])
 
 
 # in words
@@ -85,27 +78,16 @@ def test_a_name_like_no_other_is_answered_with_all():
     [
         ("circular", ["circular, all 224 x 224 shifts", "two different shifts against each other"]),
         ("cifar-circular", ["circular, up to ±21 x ±21 pixels of 224 x 224"]),
-        ("imagenet-circular", ["circular, up to ±32 x ±32 pixels of 224 x 224"]),
-        ("cifar-standard", ["±28 x ±28", "224 x 224", "zero padded", "two different shifts"]),
         ("imagenet-standard", ["resized to at least 256", "crop of 224 x 224", "±16 x ±16", "two different shifts"]),
-        ("magnitude-8", ["circular, 0 to 56 x 56", "shifted against unshifted"]),
         ("magnitude-16", ["circular, 0 to 112 x 112", "shifted against unshifted"]),
-        ("magnitude-32", ["circular, 0 to 224 x 224", "shifted against unshifted"]),
-        ("erased-0", ["square of side 0 to 0 erased", "all 224 x 224 shifts"]),
         ("erased-28", ["square of side 0 to 28 erased"]),
-        ("erased-70", ["square of side 0 to 70 erased"]),
         ("flipped", ["upside down", "all 224 x 224 shifts"]),
-        ("ade20k-standard", ["±28 x ±28", "zero padded"]),
+        ("ade20k-standard", ["±28 x ±28", "zero padded", "without the bands that either leaves uncovered"]),
+        ("crop-1", ["crops of a larger image, up to 1 pixel apart"]),
+        ("path-32", ["32 steps of one pixel; each frame against the next"]),
+        ("noise", ["two different versions against each other"]),
     ],
 )
 def test_the_description_names_the_range_in_pixels(name, said):
     description = PROTOCOLS[name].describe((224, 224))
     assert all(part in description for part in said), description
-
-
-def test_dense_protocols_leave_out_what_no_view_covers_and_say_so():
-    for protocol in PROTOCOLS.values():
-        bands = protocol.dense and not isinstance(protocol.motion, Circular)
-        assert ("without the bands that either leaves uncovered" in protocol.describe((512, 512))) == bands
-    dense = ["ade20k-circular", "ade20k-standard", *(f"pixel-crop-{pixels}" for pixels in (1, 2, 4, 8))]
-    assert [name for name, protocol in PROTOCOLS.items() if protocol.dense] == dense

@@ -1,18 +1,17 @@
 """Every view of every image is shown and compared, whatever the batch and the other protocols."""
 
-import weakref
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from known_models import TINY, Constant, ReadsOnePixel, Watched, answers_to, subject
+from known_models import TINY, ReadsOnePixel, Watched, answers_to, subject
 
 from trueshift.data import EmbeddedSample, Prepared, Unreadable, read_ahead
 from trueshift.eval import EvalOptions, find_protocols, run_evaluation
-from trueshift.eval.protocols.registry import Circular, EraseSquare, ShiftProtocol, VerticalFlip, ZeroPadded
-from trueshift.eval.runner.classify import canvas_margins, measure
+from trueshift.eval.protocols.registry import Circular, EraseSquare, ShiftProtocol, ZeroPadded
+from trueshift.eval.runner.classify import measure
 
 PROTOCOLS = ("circular", "cifar-standard", "imagenet-standard", "magnitude-8", "erased-70", "flipped")
 ALL = find_protocols(PROTOCOLS)
@@ -20,7 +19,8 @@ ALL = find_protocols(PROTOCOLS)
 
 def test_every_view_is_the_image_after_its_shift():
     watched = Watched()
-    (record,), _ = answers_to(watched, ["circular"], 5, [7], batch_size=6)
+    (record,), (protocol,) = answers_to(watched, ["circular"], 5, [7], seed=3, batch_size=6)
+    assert record.answers["circular"].shifts[1:].tolist() == protocol.shifts(7, 5, (32, 32), seed=3).tolist()
     image = TINY.normalise(TINY.canvas(EmbeddedSample()[7].image))
     for view, shift in zip(*watched.batches, record.answers["circular"].shifts, strict=True):
         assert torch.equal(view, torch.roll(image, tuple(shift.tolist()), (1, 2)))
@@ -37,7 +37,7 @@ def test_the_unshifted_image_is_shown_once_for_all_protocols_that_share_it():
     assert all(len(said.labels) == 4 and said.exact[0] for said in records[0].answers.values())
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 64])
+@pytest.mark.parametrize("batch_size", [1, 5])
 def test_answers_do_not_depend_on_the_batch(batch_size):
     class Sums(torch.nn.Module):
         def forward(self, views):  # a number for each view that is the same in any batch
@@ -95,9 +95,10 @@ def test_a_view_that_differs_in_its_own_place_is_not_exact():
     def bright_corner(views):
         return (views[:, 0, 0, 0] > 1.5) & (views[:, 0, 0, 1] > 1.5)
 
-    records, _ = answers_to(RoundsByPlace(bright_corner), ["circular"], 8, range(20), batch_size=64)
+    source = EmbeddedSample()
+    records, _ = answers_to(RoundsByPlace(bright_corner), ["circular"], 8, range(20), source=source, batch_size=64)
     for record in records:
-        image = TINY.normalise(TINY.canvas(EmbeddedSample()[record.index].image))
+        image = TINY.normalise(TINY.canvas(source[record.index].image))
         said = record.answers["circular"]
         moved = torch.stack([torch.roll(image, tuple(shift.tolist()), (1, 2)) for shift in said.shifts])
         wrong = bright_corner(moved).numpy()
@@ -111,24 +112,12 @@ def test_an_ordinary_model_is_asked_once():
     assert len(watched.batches) == 3
 
 
-def test_two_models_see_the_same_shifts_and_another_seed_others():
-    (one,), _ = answers_to(Constant(), PROTOCOLS, 3, [2])
-    (two,), _ = answers_to(ReadsOnePixel(), PROTOCOLS, 3, [2])
-    (three,), _ = answers_to(ReadsOnePixel(), PROTOCOLS, 3, [2], seed=1)
-    for name in PROTOCOLS:
-        np.testing.assert_array_equal(one.answers[name].shifts, two.answers[name].shifts)
-        assert (one.answers[name].shifts != three.answers[name].shifts).any()
-
-
 def test_an_image_that_cannot_be_read_keeps_its_place():
-    pictures = [
-        Prepared(0, "a", 1, {(0, 0): torch.zeros(3, 32, 32, dtype=torch.uint8)}),
-        Unreadable(1, "b", "torn"),
-        Prepared(2, "c", None, {(0, 0): torch.zeros(3, 32, 32, dtype=torch.uint8)}),
-    ]
-    records = list(measure(Constant(), pictures, find_protocols(["circular"]), TINY, {"circular": 2}, batch_size=4))
-    assert [record.index for record in records] == [0, 1, 2]
-    assert isinstance(records[1], Unreadable)
+    bright, dark = ({(0, 0): torch.full((3, 32, 32), level, dtype=torch.uint8)} for level in (255, 0))
+    images = [Prepared(0, "a", 1, bright), Unreadable(1, "b", "torn"), Prepared(2, "c", None, dark)]
+    first, torn, last = measure(ReadsOnePixel(), images, ALL[:1], TINY, {"circular": 2}, batch_size=4)
+    assert (torn, first.index, last.index) == (images[1], 0, 2)
+    assert [record.answers["circular"].labels.tolist() for record in (first, last)] == [[1] * 3, [0] * 3]
 
 
 @pytest.mark.parametrize("answer", [lambda views: views, lambda views: torch.zeros(3, 2), lambda views: "cat"])
@@ -137,30 +126,10 @@ def test_an_answer_that_is_not_logits_is_refused(answer):
         answers_to(answer, ["circular"], 2)
 
 
-def test_memory_holds_a_few_batches_whatever_the_number_of_images():
-    alive: list[weakref.ref] = []
-    most = 0
-
-    def pictures():
-        for index in range(60):
-            canvas = torch.zeros(3, 32, 32, dtype=torch.uint8)
-            alive.append(weakref.ref(canvas))
-            yield Prepared(index, str(index), None, {(0, 0): canvas})
-
-    def forward(views):
-        nonlocal most
-        most = max(most, sum(reference() is not None for reference in alive))
-        return torch.zeros(len(views), 2)
-
-    stream = measure(forward, pictures(), find_protocols(["circular"]), TINY, {"circular": 16}, batch_size=34)
-    assert sum(1 for _ in stream) == 60
-    assert 0 < most <= 8
-
-
 # what a protocol measures does not depend on which others are asked for
 
 
-@pytest.mark.parametrize("crop_pct", [1.0, 0.9, 0.875])
+@pytest.mark.parametrize("crop_pct", [0.9, 0.875])
 def test_an_evaluation_of_each_protocol_alone_is_that_of_all(crop_pct):
     model = subject(ReadsOnePixel(), preparation=replace(TINY, crop_pct=crop_pct))
     settings = EvalOptions(limit=8, batch_size=16, workers=1)
@@ -169,12 +138,6 @@ def test_an_evaluation_of_each_protocol_alone_is_that_of_all(crop_pct):
     for protocol in ALL:
         alone = run_evaluation(model, EmbeddedSample(), [protocol], settings)["measured"]
         assert alone[protocol.name] == together[protocol.name]
-
-
-def test_a_canvas_is_shared_where_the_image_has_room():
-    assert set(canvas_margins(ALL, replace(TINY, crop_pct=0.875)).values()) == {(2, 2)}
-    apart = canvas_margins(ALL, replace(TINY, crop_pct=0.9))
-    assert apart == {**dict.fromkeys(PROTOCOLS, (0, 0)), "imagenet-standard": (2, 2)}
 
 
 def test_an_image_is_read_once_for_all_canvases():
@@ -189,8 +152,8 @@ def test_an_image_is_read_once_for_all_canvases():
     assert Counted.asked == [0, 133, 266]
 
 
-@pytest.mark.parametrize("distortion", [EraseSquare(0.5), VerticalFlip(), None])
-@pytest.mark.parametrize("motion", [Circular(), Circular(0.25), ZeroPadded(0.125)])
+@pytest.mark.parametrize("distortion", [EraseSquare(0.5), None])
+@pytest.mark.parametrize("motion", [Circular(0.25), ZeroPadded(0.125)])
 def test_protocols_with_one_distortion_each_see_their_own_image(distortion, motion):
     first = ShiftProtocol("first", "first", Circular(), distortion)
     second = ShiftProtocol("second", "second", motion, distortion, against_unshifted=True)

@@ -29,21 +29,19 @@ from trueshift.cli import main
 from trueshift.data import EmbeddedSample
 from trueshift.eval import EvalOptions, find_protocols, make_eval_model, run_evaluation
 
-OPTIONS = EvalOptions(shifts=3, limit=30, batch_size=16, workers=2)
+OPTIONS = EvalOptions(shifts=3, limit=12, batch_size=16, workers=2)
 PROTOCOLS = find_protocols(["cifar", "magnitude-8", "erased-28"])
 ADE20K = find_protocols(["ade20k"])
 
 
 def evaluated(output=None, progress=None, model=None, source=None, **changes):
-    options = replace(OPTIONS, **changes)
-    source = source or EmbeddedSample()
-    return run_evaluation(model or subject(ReadsOnePixel()), source, PROTOCOLS, options, output, progress)
+    model, source = model or subject(ReadsOnePixel()), source or EmbeddedSample()
+    return run_evaluation(model, source, PROTOCOLS, replace(OPTIONS, **changes), output, progress)
 
 
 def segmented(output=None, progress=None, model=None, source=None, **changes):
-    options = replace(OPTIONS, batch_size=3, **changes)
-    source = source or Scenes(noise(6, (16, 21)))
-    return run_evaluation(model or segmenter(ByPlace()), source, ADE20K, options, output, progress)
+    model, source = model or segmenter(ByPlace()), source or Scenes(noise(6, (16, 21)))
+    return run_evaluation(model, source, ADE20K, replace(OPTIONS, batch_size=3, **changes), output, progress)
 
 
 def test_classes_that_are_not_the_datas_have_no_iou():
@@ -80,7 +78,7 @@ def test_a_network_in_training_is_measured_in_evaluation_and_left_as_it_was():
     ("measure", "model", "first", "most"),
     [
         # of each image: circular with the unshifted one, in two ranges, standard, magnitude, erased
-        (evaluated, subject(ReadsOnePixel()), 11, -(-19 * (3 + 1 + 3 + 3 + 2 + 3 + 1) // 16) * 16),
+        (evaluated, subject(ReadsOnePixel()), 5, 7 * (3 + 1 + 3 + 3 + 2 + 3 + 1)),
         (segmented, segmenter(ByPlace()), 4, 2 * 9),  # of 1 + 3 + 3 views in batches of 3
     ],
 )
@@ -106,26 +104,20 @@ def test_an_interrupted_run_resumes(tmp_path, measure, model, first, most):
 @pytest.mark.parametrize(
     "written", [b"no json\n{}\n", b"{}\n\0\0\n", b'{}\n{"index": 3}\n', b"[]\n{}\n", b"\xff\n{}\n"]
 )
-def test_damaged_answers_are_reported_with_their_file(tmp_path, written):
+def test_damaged_and_older_answers_are_reported_with_their_file(tmp_path, written):
     (tmp_path / "answers").mkdir()
-    (tmp_path / "answers" / "process-0-of-1.jsonl").write_bytes(written)
+    file = tmp_path / "answers" / "process-0-of-1.jsonl"
+    file.write_bytes(written)
     with pytest.raises(ValueError, match=r"process-0-of-1.jsonl.*: needs another --output"):
         evaluated(tmp_path)
-
-
-def test_answers_of_an_older_version_are_refused(tmp_path):
-    evaluated(tmp_path)
-    (file,) = (tmp_path / "answers").iterdir()
-    question, rest = file.read_text().split("\n", 1)
-    older = {key: value for key, value in json.loads(question).items() if key != "schema"}
-    file.write_text(json.dumps(older) + "\n" + rest)
+    file.write_text('{"schema": 1}\n{}\n')
     with pytest.raises(ValueError, match="written by another version of trueshift: needs another --output"):
         evaluated(tmp_path)
 
 
 def test_images_that_were_repaired_are_measured(tmp_path):
     class Flaky(EmbeddedSample):
-        broken = (40, 53)
+        broken = (33, 66)
 
         def __getitem__(self, index):
             if index in self.broken:
@@ -152,7 +144,7 @@ class Renamed(EmbeddedSample):
     [
         (evaluated, {"seed": 1}, r"another question.*seed was 0, is 1"),
         (evaluated, {"shifts": 4}, r"another question.*shifts was 3, is 4"),
-        (evaluated, {"limit": 20}, r"another question.*30 images, is .*20 images"),
+        (evaluated, {"limit": 8}, r"another question.*12 images, is .*8 images"),
         (evaluated, {"batch_size": 8}, r"another question.*batch_size was 16, is 8"),  # kernels round by it
         (evaluated, {"source": known_models.Reversed()}, r"\(classes was \w+, is \w+\)"),
         (evaluated, {"source": Renamed()}, "was cat 0, is other 0"),
@@ -170,10 +162,10 @@ def test_answers_to_another_question_are_refused(tmp_path, measure, change, mess
     ("model", "names", "message"),
     [
         (segmenter(ByPixel()), ["circular"], "model is a segmentation model.*needs ade20k-circular"),
-        (segmenter(ByPixel()), ["ade20k", "cifar"], "in one.*needs only those for segmentation"),
+        (segmenter(ByPixel()), ["ade20k", "flips"], "circular, flipped compares one answer.*needs ade20k-circular"),
         (subject(Constant()), [], "no protocols: needs at least one"),
         (subject(Constant()), ["ade20k"], "one answer per image.*needs a segmentation model"),
-        (subject(Constant()), ["ade20k", "circular"], "in one.*needs only those for one answer per image"),
+        (subject(Constant()), ["ade20k", "circular"], "ade20k-standard is for segmentation.*or protocols such as"),
     ],
 )
 def test_models_and_protocols_of_two_kinds_are_refused(model, names, message):
@@ -207,15 +199,7 @@ def test_the_command_prints_a_table_and_writes_everything(folder, capsys, monkey
     monkeypatch.setenv("COLUMNS", "150")
     assert main(["eval", *PLACE, "--output", "out"]) == 0
     printed = capsys.readouterr().out
-    for words in (
-        "mIoU",
-        "mASCC",
-        "mASSC",
-        "IoU by class: red",
-        "[b]lue 0.00",
-        "Skipped: images/3.png",
-        "at most 64 x 16",
-    ):
+    for words in ("mIoU", "mASSC", "IoU by class: red", "[b]lue 0.00", "Skipped: images/3.png", "at most 64 x 16"):
         assert words in printed
     found = json.loads((folder / "out" / "eval.json").read_text())
     assert found["settings"]["batch_size"] == 2
@@ -261,12 +245,3 @@ def test_processes_share_the_images_and_the_result_is_that_of_one(folder):
         one = json.loads((folder / output / "eval.json").read_text())
         assert one["processes"] == 1
         assert one["measured"] == two["measured"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [[*PIXEL, "--protocols", "cifar", "magnitude"], PLACE], ids=["pixel", "place"])
-def test_three_processes_with_uneven_shares(folder, words):
-    results = [evaluated_by(count, folder, f"with-{count}", *words) for count in (1, 2, 3)]
-    assert results[2]["processes"] == 3
-    assert results[0]["measured"] == results[1]["measured"] == results[2]["measured"]
-    assert all(result["data"]["skipped"] == results[0]["data"]["skipped"] for result in results)

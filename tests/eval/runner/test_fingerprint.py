@@ -19,40 +19,32 @@ def evaluated(model, output, settings=SETTINGS):
     return run_evaluation(model, EmbeddedSample(), find_protocols(["circular"]), settings, output)["measured"]
 
 
-def save_pixel(path, pixel, external=None):
-    """A model that answers with one of the picture's pixels; where it looks stands in its weights."""
-    looks = torch.zeros(3 * 32 * 32, 2)
-    looks[pixel, 0], looks[pixel, 1] = 1, -1
-    save_onnx(path, looks, external=external)
-    return load_eval_model(str(path))
-
-
 @pytest.mark.parametrize("external", [None, "model.onnx.data"])
 def test_another_onnx_file_of_the_same_name_is_another_model(tmp_path, external):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    path, output = tmp_path / "model.onnx", tmp_path / "out"
-    first = evaluated(save_pixel(path, 0, external), output)
+    path, output, looks = tmp_path / "model.onnx", tmp_path / "out", torch.rand(3 * 32 * 32, 2)
+    save_onnx(path, looks, external=external)
+    first = evaluated(load_eval_model(str(path)), output)
     assert evaluated(load_eval_model(str(path)), output) == first
     if external:
         (tmp_path / external).unlink()
-    other = save_pixel(path, 1000, external)
+    save_onnx(path, looks + 1, external=external)
     with pytest.raises(ValueError, match=r"weights was \w+, is \w+\): needs another --output"):
-        evaluated(other, output)
+        evaluated(load_eval_model(str(path)), output)
 
 
 @pytest.mark.parametrize("change", [{"criterion": {"align": "fixed"}}, {"anchor": True}])
 def test_another_configuration_with_the_same_weights_is_another_model(tmp_path, change):
-    first = trueshift.create_model("a_swin_mini", num_classes=10, anchor=False)
-    other = trueshift.create_model("a_swin_mini", num_classes=10, **{"anchor": False, **change})
-    other.load_state_dict(first.state_dict())
-    for name, model in (("first", first), ("other", other)):
-        model.save_pretrained(tmp_path / name / "final")
-    output = tmp_path / "out"
-    measured = evaluated(load_eval_model(str(tmp_path / "first" / "final")), output)
-    assert evaluated(load_eval_model(str(tmp_path / "first" / "final")), output) == measured  # made anew, and the same
+    first, again, other = (
+        trueshift.create_model("a_swin_mini", **{"anchor": False, **options}) for options in ({}, {}, change)
+    )
+    for network in (again, other):
+        network.load_state_dict(first.state_dict())
+    measured = evaluated(subject(first), tmp_path)
+    assert evaluated(subject(again), tmp_path) == measured
     with pytest.raises(ValueError, match=r"\(network was \w+, is \w+\): needs another --output"):
-        evaluated(load_eval_model(str(tmp_path / "other" / "final")), output)
+        evaluated(subject(other), tmp_path)
 
 
 CODE = """
@@ -69,16 +61,15 @@ def test_another_forward_is_another_model(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
-    def written(row):
+    def answers(row):
         (tmp_path / "by_row.py").write_text(CODE.format(row=row))
         sys.modules.pop("by_row", None)
         importlib.invalidate_caches()
-        return subject(importlib.import_module("by_row").Pixel())
+        return evaluated(subject(importlib.import_module("by_row").Pixel()), tmp_path / "out")
 
-    first = evaluated(written(0), tmp_path / "out")
-    assert evaluated(written(0), tmp_path / "out") == first
+    assert answers(0) == answers(0)
     with pytest.raises(ValueError, match=r"\(code was \w+, is \w+\): needs another --output"):
-        evaluated(written(9), tmp_path / "out")
+        answers(9)
 
 
 class Moved(ReadsOnePixel):

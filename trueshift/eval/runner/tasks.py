@@ -113,12 +113,7 @@ def task_of(
     shifts: Mapping[str, int | None],
 ) -> Task:
     """The task of a model; refused where the model and the protocols do not belong together."""
-    wrong = ", ".join(protocol.name for protocol in protocols if protocol.dense != model.dense)
-    if wrong and any(protocol.dense == model.dense for protocol in protocols):
-        kind = "segmentation, e.g. ade20k" if model.dense else "one answer per image"
-        names = ", ".join(protocol.name for protocol in protocols)
-        raise ValueError(f"protocols for pixels and for whole images in one ({names}): needs only those for {kind}")
-    if wrong:
+    if wrong := ", ".join(protocol.name for protocol in protocols if protocol.dense != model.dense):
         raise ValueError(
             f"{model.name} is a segmentation model, and {wrong} compares one answer per image: needs ade20k-circular, "
             "ade20k-standard, or the suites ade20k and pixel-motion"
