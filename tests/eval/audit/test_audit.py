@@ -92,6 +92,14 @@ def test_details_of_a_segmentation_model(found_scenes):
     assert max(flip["flipped"] for flip in place["flips"]) > 0
 
 
+def test_the_first_flip_map_is_of_the_image_that_changes_most_in_any_model():
+    found = run_audit([segmenter(ByPixel()), segmenter(ByPlace())], Scenes(noise(6)), replace(SCENES, seed=3))
+    steady, changing = found["models"]
+    consistency = [rate for _, rate in changing["consistency_of_images"]]
+    assert consistency[0] > min(consistency)
+    assert steady["flips"][0]["index"] == changing["consistency_of_images"][np.argmin(consistency)][0]
+
+
 def test_protocols_and_shifts_by_default(tmp_path):
     for index in range(3):
         Image.fromarray(np.full((300, 400, 3), 60 * index, np.uint8)).save(tmp_path / f"{index}.png")
