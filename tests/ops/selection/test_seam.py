@@ -1,3 +1,5 @@
+"""Where the border of a photograph was."""
+
 import torch
 
 from trueshift.ops.geometry.shift import circular_shift
