@@ -10,13 +10,12 @@ from trueshift.ops.selection.exact import (
     exact_linear,
     exact_power,
     exact_sum,
-    power_by_comparison,
     power_of_two_above,
     quantise,
 )
 
 
-def test_powers_of_two_above_are_found_by_bits_and_by_comparison():
+def test_powers_of_two_above_and_when_exported(monkeypatch):
     values = torch.tensor([0.0, 1e-300, 5e-324, 1.0, 1.5, 2.0, 3.0, 1e30, 1e300], dtype=torch.float64)
     powers = power_of_two_above(values)
     assert (powers > values).all()
@@ -28,7 +27,9 @@ def test_powers_of_two_above_are_found_by_bits_and_by_comparison():
     special = torch.tensor([0.0, math.inf, math.nan, torch.finfo(torch.float64).max], dtype=torch.float64)
     anything = torch.randint(0, 2**63 - 1, (2000,)).view(torch.float64)
     peaks = torch.cat([powers, below, special, anything]).view(-1, 1, 1, 1)
-    assert torch.equal(power_by_comparison(peaks), power_of_two_above(peaks))
+    usual = power_of_two_above(peaks)
+    monkeypatch.setattr(torch.compiler, "_is_exporting_flag", True)
+    assert torch.equal(power_of_two_above(peaks), usual)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
