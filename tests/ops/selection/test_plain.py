@@ -39,6 +39,16 @@ def test_energies_agree_up_to_their_unit(p):
 
 
 @torch.no_grad()
+def test_behind_an_anchor_tokens_are_still_scored_as_they_were_before_a_norm():
+    """After a norm all tokens have the same norm, and rounding would choose."""
+    tokens = ts.AdaptiveTokenize(3, 16, 4, norm_layer=nn.LayerNorm, anchor=False)(torch.rand(4, 3, 32, 32))
+    anchored, align = ts.Anchor()(tokens), ts.AlignWindows(4)
+    assert ts.Anchor().choose(tokens).margin.min() > 1e-5
+    assert align.choose(anchored).margin.min() > 1e-5
+    assert torch.equal(align(anchored).grid.origin % 16, align(tokens).grid.origin % 16)  # the same windows
+
+
+@torch.no_grad()
 def test_who_is_anchored():
     image = torch.rand(1, 3, 32, 32)
     for anchor in (False, True):
