@@ -1,33 +1,9 @@
 """What tests of kernels share."""
 
-import inspect
-
 import pytest
+import torch
 
 from trueshift.ops import kernels
-
-
-@pytest.fixture(autouse=True)
-def floats_are_constants(monkeypatch):
-    """Others are float64 in compiled graphs, and so is all that is computed with them."""
-    if not kernels.AVAILABLE:
-        return
-    from triton.language import constexpr
-
-    class_, launch = kernels.launching.launched, kernels.launching.launched.__getitem__
-
-    def checked(launched, grid):
-        def run(*arguments, **named):
-            if function := getattr(launched.kernel, "fn", None):
-                parameters = inspect.signature(function).parameters
-                given = dict(zip(parameters, arguments, strict=False)) | named
-                plain = {name for name, value in given.items() if isinstance(value, float)}
-                assert not [name for name in plain if parameters[name].annotation is not constexpr]
-            return launch(launched, grid)(*arguments, **named)
-
-        return run
-
-    monkeypatch.setattr(class_, "__getitem__", checked)
 
 
 @pytest.fixture
@@ -42,6 +18,26 @@ def both_ways():
         return found
 
     return run
+
+
+@pytest.fixture
+def same_both_ways(both_ways):
+    """Check that a function of tensors gives the same both ways, and the same gradients where they are enabled."""
+
+    def results_and_gradients(function, *tensors):
+        inputs = [x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in tensors]
+        results = function(*inputs)
+        if not torch.is_grad_enabled():
+            return results
+        weighted = [(y * torch.linspace(-1, 1, y.numel(), device=y.device).view(y.shape)).sum() for y in results]
+        return [*results, *torch.autograd.grad(sum(weighted), inputs)]
+
+    def check(function, *tensors, tolerance=1e-5):
+        for plain, fast in zip(*both_ways(results_and_gradients, function, *tensors), strict=True):
+            assert (plain.shape, plain.dtype) == (fast.shape, fast.dtype)
+            assert (plain - fast).abs().max() <= tolerance * plain.abs().max().clamp_min(1)
+
+    return check
 
 
 @pytest.fixture

@@ -1,51 +1,62 @@
-"""Every op that declares a kernel has one: in the file of its name, under its name, with its arguments."""
-
-import ast
-import inspect
-from importlib import import_module
-from pathlib import Path
+"""Where kernels are used, and that a network with kernels is the same network."""
 
 import pytest
 import torch
 
 from trueshift import create_model
 from trueshift.ops import kernels
+from trueshift.ops.nn.depthwise import depthwise
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-OPS = Path(kernels.__file__).parents[1]
-
-
-def declared():
-    for path in sorted(OPS.glob("*/*.py")):
-        for node in ast.parse(path.read_text()).body:
-            decorators = getattr(node, "decorator_list", [])
-            if any(isinstance(each, ast.Call) and ast.unparse(each.func) == "kernel_for" for each in decorators):
-                yield path.parent.name, path.stem, node.name
-
-
-@pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
-@pytest.mark.parametrize(("room", "file", "name"), list(declared()))
-def test_an_op_and_its_kernel_are_called_alike(room, file, name):
-    op = getattr(import_module(f"trueshift.ops.{room}.{file}"), name)
-    kernel = getattr(getattr(kernels, file), name)
-    assert list(inspect.signature(kernel).parameters) == list(inspect.signature(op).parameters)
+needs_triton = pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
 
 
 def test_a_folder_without_such_a_kernel_says_so():
-    assert len(list(declared())) > 10
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         kernels.nothing  # noqa: B018
 
 
-@pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
+@needs_triton
 def test_transforms_of_torch_func_take_plain_code(both_ways):
-    """Kernels read memory, which the tensors of a transform have not. Swin's gradients have the same bits each time."""
-    model = create_model("a_swin_mini", num_classes=2).to(DEVICE).eval()
-    parameters, image = dict(model.named_parameters()), torch.rand(1, 3, 32, 32, device=DEVICE)
+    """Kernels read memory, which the tensors of a transform have not."""
+    x, weight = torch.randn(1, 4, 4, 2, device=DEVICE), torch.randn(2, 1, 3, 3, device=DEVICE)
 
-    def gradients():
-        return torch.func.grad(lambda given: torch.func.functional_call(model, given, image).sum())(parameters)
+    def gradient():
+        return torch.func.grad(lambda x: depthwise(x, weight, (1, 1), (1, 1)).square().sum())(x)
 
-    plain, fused = both_ways(gradients)
-    assert any(grad.any() for grad in plain.values())
-    assert all(torch.equal(grad, fused[name]) for name, grad in plain.items())
+    torch.testing.assert_close(*both_ways(gradient))
+
+
+TWO, THREE = (
+    {"embed_dim": 16, "depths": (2, 1), "num_heads": (1, 2)},
+    {"embed_dim": (8, 16, 16), "depths": (1, 1, 1), "num_heads": (1, 1, 2)},
+)
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.usefixtures("quick_interpreter")  # overflows are looked for in each kernel alone
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("a_swin_mini_patch2_window4_32", TWO),
+        ("a_swinv2_mini_patch2_window4_32", TWO),
+        ("a_cvt_mini", THREE),
+        ("a_mvitv2_mini", THREE),
+    ],
+)
+def test_a_network_is_the_same_network(name, sizes, both_ways):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    net = create_model(name, num_classes=10, img_size=16, **sizes).to(DEVICE)
+    state, images = {key: value.clone() for key, value in net.state_dict().items()}, torch.randn(2, 3, 16, 16)
+
+    def logits_and_gradients():
+        net.load_state_dict(state)
+        with torch.no_grad():
+            logits = net.eval()(images.to(DEVICE))
+        loss = net.train()(images.to(DEVICE)).square().mean()
+        gradients = torch.autograd.grad(loss, list(net.parameters()), allow_unused=True)
+        return logits, *[grad for grad in gradients if grad is not None]
+
+    for plain, fused in zip(*both_ways(logits_and_gradients), strict=True):
+        assert (plain - fused).abs().max() <= 1e-3 * plain.abs().max() + 1e-4

@@ -14,18 +14,27 @@ from trueshift.ops.selection.quantised_image import Pixels
 from trueshift.ops.selection.seam import seam_scores, start_on_seam
 from trueshift.testing import hostile_images
 
-pytestmark = pytest.mark.skipif(not kernels.AVAILABLE, reason="needs Triton")
+pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 IMAGES = 64 if DEVICE == "cuda" else 12
 # the interpreter is slow; on a GPU all are taken
 FEW = ("constant", "one bright pixel", "row stripes 2", "denormal beside one", "faint contrast")
 
 
-def pictures(size=(16, 24), channels=1):
+def images_of(size, channels=1):
     images = hostile_images(size, channels)
     noise = torch.randn(channels, *size)
     chosen = [image for name, image in images.items() if DEVICE == "cuda" or name in FEW]
     return torch.stack([*chosen, noise * 1e-30, noise * 1e30]).to(DEVICE)
+
+
+def whole(below, *shape):
+    return torch.randint(below, shape, device=DEVICE)
+
+
+def assert_equal(*results):
+    for one, *others in zip(*results, strict=True):
+        assert all(torch.equal(one, other) for other in others)
 
 
 @pytest.mark.parametrize(
@@ -41,39 +50,32 @@ def pictures(size=(16, 24), channels=1):
     ],
 )
 def test_energies(kernel, stride, padding, channels, size, both_ways):
-    image = torch.randn(2 if DEVICE == "cuda" else 1, channels, *size, device=DEVICE)
+    image = torch.randn(2 if DEVICE == "cuda" else 1, *size, channels, device=DEVICE)
     image[0] = image[0] * 1e-20 + 3e-20
     weight, bias = torch.randn(8, channels, kernel, kernel, device=DEVICE), torch.randn(8, device=DEVICE)
-    pixels = image.permute(0, 2, 3, 1)
-    plain, fused = both_ways(patch_energy, pixels, weight, bias, (stride, stride), (padding, padding))
-    assert torch.equal(plain, fused)
+    assert_equal(*both_ways(patch_energy, image, weight, bias, (stride, stride), (padding, padding)))
 
 
 def test_energies_and_seams_of_narrow_types(both_ways):
     pixels = torch.randn(1, 2, 8, 16, device=DEVICE).bfloat16().permute(0, 2, 3, 1)
     weight = torch.randn(8, 2, 4, 4, device=DEVICE)
     for x in (pixels, pixels[:, :, ::2]):  # images in one piece, and not
-        plain, fused = both_ways(patch_energy, x, weight, None, (4, 4), (0, 0))
-        assert torch.equal(plain, fused)
-        for one, other in zip(*both_ways(seam_scores, x), strict=True):
-            assert torch.equal(one, other)
+        assert_equal(*both_ways(patch_energy, x, weight, None, (4, 4), (0, 0)))
+        assert_equal(*both_ways(seam_scores, x))
 
 
 def test_seams_of_hostile_images_by_shared_or_own_integers(both_ways):
-    pixels = pictures((8, 12)).permute(0, 2, 3, 1)
-    plain, fused = both_ways(seam_scores, pixels)
+    pixels = images_of((8, 12)).permute(0, 2, 3, 1)
     shared = Pixels(pixels)
     with kernels.switched(True):
         shared.planes((4, 4), (4, 4))
         also = seam_scores(pixels, shared)
-    for axis in (0, 1):
-        assert torch.equal(plain[axis], fused[axis])
-        assert torch.equal(plain[axis], also[axis])
+    assert_equal(*both_ways(seam_scores, pixels), also)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_keys_of_the_images_that_need_them(dtype):
-    pixels = pictures((6, 10), 2).to(dtype).permute(0, 2, 3, 1)
+    pixels = images_of((6, 10), 2).to(dtype).permute(0, 2, 3, 1)
     needed = torch.arange(len(pixels), device=DEVICE) % 4 == 1
     with kernels.switched(True):
         found = origin_keys(pixels, needed)
@@ -82,22 +84,18 @@ def test_keys_of_the_images_that_need_them(dtype):
 
 @pytest.mark.parametrize(("phases", "rows"), [(2, 6), (1, 1)])  # the last: of fixed rows
 def test_choices_among_scores_that_tie(phases, rows, both_ways):
-    scores = torch.randint(0, 3, (IMAGES, 2, 4), device=DEVICE).double()[:, :phases]
-    second = torch.randint(0, 2, (IMAGES, 2, 4), device=DEVICE).double()[:, :phases]
-    keys = torch.randint(0, 5, (IMAGES, rows, 8), device=DEVICE)
-    for given in ((scores,), (scores, second), (-scores,)):
-        plain, fused = both_ways(choose, given, lambda needed: keys)
+    first, second = (whole(below, IMAGES, phases, 4).double() for below in (3, 2))
+    keys = whole(5, IMAGES, rows, 8)
+    for scores in ((first,), (first, second), (-first,)):
+        plain, fused = both_ways(choose, scores, lambda needed: keys)
         assert torch.equal(plain.offset, fused.offset)
 
 
 @pytest.mark.parametrize(("stride", "height"), [((1, 1), 6), ((2, 4), 6), ((1, 4), 1)])  # the last: of fixed rows
 def test_starts_on_seams_that_tie(stride, height, both_ways):
-    rows = torch.randint(0, 3, (IMAGES, height), device=DEVICE).double()
-    columns = torch.randint(0, 4, (IMAGES, 8), device=DEVICE).double()
-    keys = torch.randint(0, 9, (IMAGES, height, 8), device=DEVICE)
-    offset = torch.stack([torch.randint(step, (IMAGES,), device=DEVICE) for step in stride], 1)
-    plain, fused = both_ways(start_on_seam, rows, columns, offset, stride, lambda needed: keys)
-    assert torch.equal(plain, fused)
+    rows, columns = whole(3, IMAGES, height).double(), whole(4, IMAGES, 8).double()
+    keys, offset = whole(9, IMAGES, height, 8), torch.stack([whole(step, IMAGES) for step in stride], 1)
+    assert_equal(*both_ways(start_on_seam, rows, columns, offset, stride, lambda needed: keys))
 
 
 composed = pytest.mark.usefixtures("quick_interpreter")  # overflows are looked for above, in each kernel alone
@@ -105,54 +103,40 @@ composed = pytest.mark.usefixtures("quick_interpreter")  # overflows are looked 
 
 @composed
 @pytest.mark.parametrize(("kernel", "padding"), [pytest.param(4, 0, marks=pytest.mark.slow), (7, 2)])
+@torch.no_grad()
 def test_the_tokenizer_moves_with_every_image(kernel, padding, both_ways):
-    images = pictures((8, 12))
+    images = images_of((8, 12))
     layer = ts.AdaptiveTokenize(1, 8, 4, kernel, padding).eval().to(DEVICE)
-    with torch.no_grad():
-        plain, fused = both_ways(layer.choose, images)
-        assert torch.equal(plain.offset, fused.offset)
-        assert torch.equal(plain.scores[0], fused.scores[0])
-        framed = circular_shift(images, fused.offset, IMAGE_DIMS)
-        shift = torch.stack([torch.randint(n, (len(images),)) for n in images.shape[2:]], 1).to(DEVICE)
-        moved = circular_shift(images, shift, IMAGE_DIMS)
-        with kernels.switched(True):
-            choice = layer.choose(moved)
-        assert torch.equal(circular_shift(moved, choice.offset, IMAGE_DIMS), framed)
+    plain, fused = both_ways(layer.choose, images)
+    assert_equal((plain.offset, *plain.scores), (fused.offset, *fused.scores))
+    moved = circular_shift(images, torch.stack([whole(n, len(images)) for n in (8, 12)], 1), IMAGE_DIMS)
+    with kernels.switched(True):
+        choice = layer.choose(moved)
+    framed = circular_shift(images, fused.offset, IMAGE_DIMS)
+    assert torch.equal(circular_shift(moved, choice.offset, IMAGE_DIMS), framed)
 
 
 @composed
-def test_the_frame_of_any_model(both_ways):
-    images = pictures()
-    plain, fused = both_ways(ts.canonical.canonical_origin, images)
-    assert torch.equal(plain, fused)
-
-
 @pytest.mark.parametrize("size", [(6, 20), (41, 7), (4, 140)])
-def test_scores_of_the_frame_finder(size, both_ways, quick_interpreter):
+def test_scores_of_the_frame_finder(size, both_ways):
     finder = FrameFinder().to(DEVICE)
-    images = pictures(size, 3)[:: 1 if DEVICE == "cuda" else 3]
+    images = images_of(size, 3)[:: 1 if DEVICE == "cuda" else 3]
     for x in (images.permute(0, 2, 3, 1), images.bfloat16().permute(0, 2, 3, 1).contiguous()):
         plain, fused = both_ways(lambda x: finder(Pixels(x)), x)
         assert plain[0].any()
-        for one, other in zip(plain, fused, strict=True):
-            assert torch.equal(one, other)
+        assert_equal(plain, fused)
     with kernels.switched(True):  # other channels, and fewer rows than are seen at once, are left to the plain code
         assert finder(Pixels(images[:2, :1].permute(0, 2, 3, 1)))[0].shape == (2, size[0])
         assert finder(Pixels(images[:2, :, :3].permute(0, 2, 3, 1)))[0].shape == (2, 3)
 
 
-def test_an_image_is_read_once_for_its_bounds(monkeypatch, quick_interpreter):
+@composed
+def test_an_image_is_read_once_for_its_bounds(monkeypatch):
     layer = ts.AdaptiveTokenize(3, 96, 4, closed=True).eval().to(DEVICE)  # energies and the frame finder need them
-    launches, kernel = [], kernels.quantised_image._find_bounds
-
-    class Counted:
-        def __getitem__(self, grid):
-            launches.append(grid)
-            return kernel[grid]
-
-    monkeypatch.setattr(kernels.quantised_image, "_find_bounds", Counted())
+    reads, find = [], kernels.quantised_image.find_bounds
+    monkeypatch.setattr(kernels.quantised_image, "find_bounds", lambda x: reads.append(x) or find(x))
     image = torch.randn(1, 3, 16, 32, device=DEVICE)
     with torch.no_grad(), kernels.switched(True):
-        whole, part = layer.choose(image[..., :16].contiguous()), layer.choose(image[..., :16])  # in one piece, and not
-    assert torch.equal(whole.offset, part.offset)
-    assert len(launches) == 2
+        one, other = layer.choose(image[..., :16].contiguous()), layer.choose(image[..., :16])  # in one piece, and not
+    assert torch.equal(one.offset, other.offset)
+    assert len(reads) == 2

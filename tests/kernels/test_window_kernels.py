@@ -18,15 +18,23 @@ from trueshift.ops.selection.choose import choose
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-KINDS = {"dot product": WindowAttention, "cosine": CosineWindowAttention}
+both_kinds = pytest.mark.parametrize("kind", [WindowAttention, CosineWindowAttention])
 
 
 def attention(kind, window, **more):
-    layer = KINDS[kind](32, window, 2, **more)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.normal_(0, 0.3)
+    layer = kind(32, window, 2, **more)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.3)
     return layer.to(DEVICE)
+
+
+def normal(*shape, **options):
+    return torch.randn(shape, device=DEVICE, **options)
+
+
+def anchored_grid(images, stride, size):
+    origin = torch.zeros(images, 2, dtype=torch.int64, device=DEVICE)
+    return ts.TokenGrid((stride, stride), origin, (size[0] * stride, size[1] * stride), anchored=True)
 
 
 @pytest.fixture(autouse=True)
@@ -34,79 +42,76 @@ def _full_precision():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SHIFTED = {"shifted": True}
+STARTS = [[0, 0], [2, 1]]
+
+
+@both_kinds
 @pytest.mark.parametrize(
     ("window", "size", "start", "options"),
     [
-        ((3, 4), (6, 8), None, {"shifted": False}),
-        ((3, 4), (6, 8), None, {"shifted": True}),
-        ((3, 4), (6, 8), [[0, 0], [2, 1]], {"shifted": False}),
-        ((3, 4), (6, 8), [[0, 0], [2, 1]], {"shifted": True}),
-        ((2, 2), (4, 4), None, {"shifted": True}),
-        ((4, 4), (4, 8), None, {"shifted": True}),
-        ((10, 10), (10, 20), None, {"shifted": True}),
-        ((4, 4), (8, 12), None, {"shifted": True, "border": True}),  # the ordinary network
-        ((3, 4), (7, 6), None, {"shifted": True, "cut_off": True}),  # windows that do not divide the grid
-        ((3, 4), (5, 8), [[0, 0], [2, 1]], {"shifted": True, "cut_off": True}),
+        ((3, 4), (6, 8), None, {}),
+        ((3, 4), (6, 8), None, SHIFTED),
+        ((3, 4), (6, 8), STARTS, {}),
+        ((3, 4), (6, 8), STARTS, SHIFTED),
+        ((2, 2), (4, 4), None, SHIFTED),
+        ((4, 4), (4, 8), None, SHIFTED),
+        ((10, 10), (10, 20), None, SHIFTED),
+        ((4, 4), (8, 12), None, {**SHIFTED, "border": True}),  # the ordinary network
+        ((3, 4), (7, 6), None, {**SHIFTED, "cut_off": True}),  # windows that do not divide the grid
+        ((3, 4), (5, 8), STARTS, {**SHIFTED, "cut_off": True}),
     ],
 )
 @torch.no_grad()
 def test_attention_in_one_kernel_is_attention(kind, window, size, start, options, both_ways):
     layer = attention(kind, window, **options)
-    x = torch.randn(2, *size, 32, device=DEVICE)
-    plain, fused = both_ways(layer, x, start and torch.tensor(start, device=DEVICE))
+    plain, fused = both_ways(layer, normal(2, *size, 32), start and torch.tensor(start, device=DEVICE))
     torch.testing.assert_close(fused, plain, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@both_kinds
 @pytest.mark.parametrize(("border", "size"), [(False, (6, 8)), (True, (6, 8)), (False, (5, 7))])
 def test_gradients_of_attention(kind, border, size, both_ways):
     layer = attention(kind, (3, 4), shifted=True, border=border, cut_off=True)
-    x = torch.randn(2, *size, 32, device=DEVICE, requires_grad=True)
+    x, goal = normal(2, *size, 32, requires_grad=True), normal(2, *size, 32)
     start = None if border else torch.tensor([[1, 3], [2, 0]], device=DEVICE)
-    goal = torch.randn(2, *size, 32, device=DEVICE)
 
     def gradients():
-        loss = (layer(x, start) * goal).sum()
-        return torch.autograd.grad(loss, [x, *layer.parameters()])
+        return torch.autograd.grad((layer(x, start) * goal).sum(), [x, *layer.parameters()])
 
     for plain, fused in zip(*both_ways(gradients), strict=True):
         torch.testing.assert_close(fused, plain, atol=1e-4 * float(plain.abs().max()), rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @in_own_process
-def test_gradients_in_a_compiled_graph(kind):
+def test_gradients_in_a_compiled_graph():
     """The graph calls what eager code calls, forwards and backwards."""
-    layer, start = attention(kind, 4, shifted=True), torch.tensor([[1, 3], [2, 0]], device=DEVICE)
-    x = torch.randn(2, 8, 8, 32, device=DEVICE, requires_grad=True)
-
-    def gradients(network):
-        return torch.autograd.grad(network(x, start).square().sum(), [x, *layer.parameters()])
-
-    with kernels.switched(True):
-        pairs = zip(gradients(layer), gradients(torch.compile(layer, fullgraph=True, backend="aot_eager")), strict=True)
-    assert all(torch.equal(eager, compiled) for eager, compiled in pairs)
+    start, x = torch.tensor([[1, 3], [2, 0]], device=DEVICE), normal(2, 8, 8, 32, requires_grad=True)
+    for kind in (WindowAttention, CosineWindowAttention):
+        layer = attention(kind, 4, shifted=True)
+        graph = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        with kernels.switched(True):
+            eager, compiled = (
+                torch.autograd.grad(network(x, start).square().sum(), [x, *layer.parameters()])
+                for network in (layer, graph)
+            )
+        assert all(map(torch.equal, eager, compiled))
 
 
 def test_second_derivatives_are_refused():
-    layer, x = attention("dot product", 4), torch.randn(1, 4, 4, 32, device=DEVICE, requires_grad=True)
-    with kernels.switched(True):
-        (grad,) = torch.autograd.grad(layer(x).square().sum(), x)
-        with pytest.raises(RuntimeError, match="second derivatives do not pass through our kernels"):
-            torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-    assert grad.any()
+    layer, x = attention(WindowAttention, 4), normal(1, 4, 4, 32, requires_grad=True)
+    with kernels.switched(True), pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@both_kinds
+@torch.no_grad()
 def test_attention_in_half_precision(kind):
     half = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter cannot multiply bfloat16
-    layer = attention(kind, 4)
-    x = torch.randn(1, 8, 8, 32, device=DEVICE)
-    with torch.no_grad():
-        exact = layer(x)
-        with kernels.switched(True):
-            fused = layer.to(half)(x.to(half)).float()
+    layer, x = attention(kind, 4), normal(1, 8, 8, 32)
+    exact = layer(x)
+    with kernels.switched(True):
+        fused = layer.to(half)(x.to(half)).float()
     assert (fused - exact).norm() < 0.03 * exact.norm()
 
 
@@ -120,20 +125,16 @@ MERGES = {
 
 
 @pytest.mark.parametrize("name", MERGES)
-def test_energies_of_merges(name):
+@torch.no_grad()
+def test_energies_of_merges(name, both_ways):
     layer = MERGES[name]().to(DEVICE)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
-    x = torch.randn(2, 6, 12, 8, device=DEVICE) + 0.5
-    grid = ts.TokenGrid((4, 4), torch.zeros(2, 2, dtype=torch.int64, device=DEVICE), (24, 48), anchored=True)
-    candidates = layer.grids(layer, ts.Tokens(x, grid))
-    with torch.no_grad():
-        plain = candidates.arithmetic.power_sum(candidates.features(), 2)
-        with kernels.switched(True):
-            fused = candidates.position_energy().sum(0)
-            chosen = layer.criterion(candidates)
-    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
-    expected = layer.criterion(candidates)
+    candidates = layer.grids(layer, ts.Tokens(normal(2, 6, 12, 8) + 0.5, anchored_grid(2, 4, (6, 12))))
+    plain = candidates.arithmetic.power_sum(candidates.features(), 2)
+    with kernels.switched(True):
+        torch.testing.assert_close(candidates.position_energy().sum(0), plain, rtol=1e-4, atol=1e-5)
+    expected, chosen = both_ways(layer.criterion, candidates)
     assert torch.equal(chosen.offset, expected.offset)
     torch.testing.assert_close(chosen.scores[0], expected.scores[0].double(), rtol=1e-5, atol=0)
 
@@ -142,22 +143,12 @@ def test_energies_of_merges(name):
     ("size", "window"), [((6, 8), (3, 4)), ((6, 6), (6, 6)), ((4, 12), (4, 3)), ((14, 14), (7, 7))]
 )
 def test_the_choice_of_windows(size, window, both_ways):
-    x = torch.randn(5, *size, 8, device=DEVICE)
+    x = normal(5, *size, 8)
     x[1] = 1.0  # all tie: the first is taken
     x[2, :, : size[1] // 2] = x[2, :, size[1] // 2 :]  # repeats
-    grid = ts.TokenGrid((1, 1), torch.zeros(5, 2, dtype=torch.int64, device=DEVICE), size, anchored=True)
-    candidates = WindowCandidates(x, window, 2, grid)
-    plain, fused = both_ways(ts.MaxNorm(), candidates)
+    plain, fused = both_ways(ts.MaxNorm(), WindowCandidates(x, window, 2, anchored_grid(5, 1, size)))
     assert torch.equal(plain.offset, fused.offset)
     torch.testing.assert_close(fused.scores[0], plain.scores[0].double(), rtol=1e-6, atol=0)
-
-
-def test_the_norm_of_the_input_chooses(both_ways):
-    layer = ts.AdaptiveMerge(8, criterion=ts.InputNorm()).to(DEVICE)
-    grid = ts.TokenGrid((4, 4), torch.zeros(3, 2, dtype=torch.int64, device=DEVICE), (24, 48), anchored=True)
-    tokens = ts.Tokens(torch.randn(3, 6, 12, 8, device=DEVICE), grid)
-    plain, fused = both_ways(layer.choose, tokens)
-    assert torch.equal(plain.offset, fused.offset)
 
 
 @pytest.mark.parametrize("images", [1, 3])
@@ -184,8 +175,7 @@ def test_scores_that_are_no_numbers_choose_the_first():
 @pytest.mark.parametrize("mode", ["circular", "zeros", "circular_width"])
 def test_patches_are_projected_as_by_a_convolution(patch, kernel, padding, mode, both_ways):
     layer = ts.AdaptiveTokenize(3, 24, patch, kernel, padding, padding_mode=mode).to(DEVICE)
-    image = torch.randn(3, 3, 16, 24, device=DEVICE)
-    start = torch.tensor([[0, 0], [15, 23], [5, 7]], device=DEVICE)
+    image, start = normal(3, 3, 16, 24), torch.tensor([[0, 0], [15, 23], [5, 7]], device=DEVICE)
 
     def project():
         values = project_patches(image, layer.proj, start, layer.patch_size, layer.padding, mode)
@@ -193,21 +183,3 @@ def test_patches_are_projected_as_by_a_convolution(patch, kernel, padding, mode,
 
     for plain, fused in zip(*both_ways(project), strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4 * float(plain.abs().max()))
-
-
-V1, V2 = "a_swin_mini_patch2_window4_32", "a_swinv2_mini_patch2_window4_32"
-
-
-@pytest.mark.usefixtures("quick_interpreter")  # overflows are looked for above, in each kernel alone
-@pytest.mark.parametrize("name", [pytest.param(V1, marks=pytest.mark.slow), V2])
-def test_a_network_is_the_same_network(name, both_ways):
-    sizes = {"img_size": 16, "depths": (2, 1), "num_heads": (1, 2), "embed_dim": 16}
-    net = ts.create_model(name, num_classes=10, **sizes).to(DEVICE)
-    images = torch.randn(2, 3, 16, 16, device=DEVICE)
-
-    def loss_and_gradient():
-        loss = net.train()(images).square().mean()
-        return loss.detach(), torch.autograd.grad(loss, net.layers[0].blocks[0].attn.qkv.weight)[0]
-
-    for plain, fused in zip(*both_ways(loss_and_gradient), strict=True):
-        torch.testing.assert_close(fused, plain, rtol=1e-3, atol=1e-4 * float(plain.abs().max()))

@@ -17,23 +17,21 @@ from trueshift.ops.geometry.rel_pos import (
 )
 
 SIZE = (16, 24)
+STRIDES = [((4, 4), (4, 4)), ((4, 4), (8, 8)), ((2, 4), (8, 4)), ((8, 8), (4, 4)), ((2, 2), (16, 24))]
+by_strides = pytest.mark.parametrize(("query", "key"), STRIDES)
 
 
-def grid(stride, origin):
+def grid(stride, origin=(0, 0)):
     return TokenGrid(stride, torch.tensor([origin]), SIZE)
 
 
 def test_distance_is_between_absolute_positions():
     query, key = grid((4, 4), (1, 2)), grid((8, 2), (13, 20))
     for axis in (0, 1):
-        rows = circular_distance(query, key, axis)
-        for i, p in enumerate(positions(query, axis)[0].tolist()):
-            for j, q in enumerate(positions(key, axis)[0].tolist()):
-                assert rows[0, i, j] == (p - q) % SIZE[axis]
-
-
-def test_units():
+        away = positions(query, axis)[:, :, None] - positions(key, axis)[:, None]
+        assert torch.equal(circular_distance(query, key, axis), away % SIZE[axis])
     query, key = grid((4, 4), (4, 8)), grid((8, 8), (8, 0))
+    assert positions(query, 1).tolist() == [[8, 12, 16, 20, 0, 4]]
     assert torch.equal(circular_distance(query, key, 0, unit=4) * 4, circular_distance(query, key, 0))
     with pytest.raises(ValueError, match="query stride 4: needs a multiple of the unit 3"):
         circular_distance(query, key, 0, unit=3)
@@ -43,9 +41,8 @@ def test_units():
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8])
 def test_shortest_way_around(size):
-    distance = torch.arange(size)
-    signed = shortest_signed(distance, size)
-    assert torch.equal(signed % size, distance)
+    signed = shortest_signed(torch.arange(size), size)
+    assert torch.equal(signed % size, torch.arange(size))
     assert (signed.abs() <= size // 2).all()
     assert signed.max() == size // 2
 
@@ -57,35 +54,23 @@ def test_the_table_is_read_by_distance_with_both_phases():
     assert bias.shape == (1, 2, 24, 6)
     rows, columns = circular_distance(query, key, 0, 4), circular_distance(query, key, 1, 4)
     for i, j in [(0, 0), (7, 5), (23, 2)]:
-        row, column = rows[0, i // 6, j // 3], columns[0, i % 6, j % 3]
-        assert torch.equal(bias[0, :, i, j], layer.table[row, column])
+        assert torch.equal(bias[0, :, i, j], layer.table[rows[0, i // 6, j // 3], columns[0, i % 6, j % 3]])
 
 
-STRIDES = [((4, 4), (4, 4)), ((4, 4), (8, 8)), ((2, 4), (8, 4)), ((8, 8), (4, 4)), ((2, 2), (16, 24))]
-
-
-@pytest.mark.parametrize(("query", "key"), STRIDES)
-def test_linear_rows_are_timms(query, key):
-    """Its formula: positions scaled to the finer of the two grids, with the most negative distance in row 0."""
-    a, b = grid(query, (0, 0)), grid(key, (0, 0))
+@by_strides
+def test_linear_rows_are_timms_and_shortest_ones_too_where_no_way_around_is_shorter(query, key):
+    """timm's formula: positions scaled to the finer of the two grids, with the most negative distance in row 0."""
+    a, b = grid(query), grid(key)
     for axis in (0, 1):
         q, k = a.shape[axis], b.shape[axis]
         rows = torch.arange(q)[:, None] * max(k / q, 1) - torch.arange(k) * max(q / k, 1) + (k - 1) * max(q / k, 1)
-        assert torch.equal(linear_rows(a, b, axis)[0], rows.long())
-
-
-@pytest.mark.parametrize(("query", "key"), STRIDES)
-def test_shortest_rows_are_linear_ones_where_the_way_around_is_longer(query, key):
-    a, b = grid(query, (0, 0)), grid(key, (0, 0))
-    for axis in (0, 1):
-        shortest, linear = shortest_rows(a, b, axis)[0], linear_rows(a, b, axis)[0]
-        steps = SIZE[axis] // min(query[axis], key[axis])
-        away = (positions(a, axis)[0][:, None] - positions(b, axis)[0]).abs()
-        near = 2 * away < SIZE[axis]
+        linear, shortest = linear_rows(a, b, axis)[0], shortest_rows(a, b, axis)[0]
+        assert torch.equal(linear, rows.long())
+        near = 2 * (positions(a, axis)[0][:, None] - positions(b, axis)[0]).abs() < SIZE[axis]
         assert torch.equal(shortest[near], linear[near])
+        steps = SIZE[axis] // min(query[axis], key[axis])
         assert ((shortest - linear) % steps == 0).all()
-        assert shortest.min() >= 0
-        assert shortest.max() <= 2 * steps - 2
+        assert ((shortest >= 0) & (shortest <= 2 * steps - 2)).all()
 
 
 @pytest.mark.parametrize("rows", [circular_rows, shortest_rows, circular_distance])
@@ -101,19 +86,18 @@ def test_rows_do_not_change_when_both_grids_move(rows, query, key):
 
 
 def test_tables_of_another_size():
-    table = torch.randn(8, 3)
+    table, line = torch.randn(8, 3), torch.arange(7.0)[:, None]
     assert resize_circular_table(table, 8) is table
     assert torch.equal(resize_circular_table(table, 16)[::2], table)
     between = (table + table.roll(-1, 0)) / 2  # the last is between the last and the first
     torch.testing.assert_close(resize_circular_table(table, 16)[1::2], between)
-    line = torch.arange(7.0)[:, None]
     assert resize_linear_table(line, 7) is line
     assert resize_linear_table(line, 13)[6].item() == pytest.approx(3)  # the middle stays in the middle
 
 
-@pytest.mark.parametrize(("query", "key"), STRIDES)
+@by_strides
 def test_tables_of_the_line_and_of_the_circle_hold_the_same(query, key):
-    a, b, c = grid(query, (8, 16)), grid(key, (8, 16)), grid(key, (0, 0))
+    a, b, c = grid(query, (8, 16)), grid(key, (8, 16)), grid(key)
     for axis in (0, 1):
         unit = min(query[axis], key[axis])
         steps, apart = SIZE[axis] // unit, key[axis] // unit

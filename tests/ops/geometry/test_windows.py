@@ -28,7 +28,6 @@ def test_energy_moves_bit_for_bit_and_is_one_number_where_the_window_spans_the_g
 
 def test_the_plain_sum_of_window_energies_cannot_choose():
     """Why G has to be nonlinear."""
-    norms = torch.rand(1, 8, 8, dtype=torch.float64)
-    energy = window_energy(norms, (4, 4))
+    energy = window_energy(torch.rand(1, 8, 8, dtype=torch.float64), (4, 4))
     sums = torch.stack([energy[:, m::4, n::4].sum() for m in range(4) for n in range(4)])
     torch.testing.assert_close(sums, sums[:1].expand(16))

@@ -6,8 +6,8 @@ from trueshift.ops.selection.spot import spot_strength
 
 
 def test_a_spot_depends_on_what_is_around_it_alone():
-    scene = torch.randint(0, 256, (2, 3, 40, 40)).double()
-    here, there = (spot_strength(scene[..., at : at + 24, at : at + 24], 2, 3) for at in (0, 5))
+    content = torch.randint(0, 256, (2, 3, 40, 40)).double()
+    here, there = (spot_strength(content[..., at : at + 24, at : at + 24], 2, 3) for at in (0, 5))
     assert here.shape == (2, 20, 20)
     assert torch.equal(here[:, 5:, 5:], there[:, :-5, :-5])
 

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """Kernels of the frame finder: no map of the image is kept, and all products are of bytes.
 
 Pixels are rounded to bytes, four to a pixel, column by column for the sums over rows and row by row for those over
@@ -28,9 +27,8 @@ def frame_scores(
     pixels: Pixels, filters: Tensor, pointwise: Tensor, offset: Tensor, mixing: Tensor, bias: Tensor, output: Tensor
 ) -> tuple[Tensor, Tensor]:
     """All weights fit in bytes, and so does the first layer."""
-    rows, columns = line_scores(
-        pixels.image.detach(), pixels.bounds(), filters, pointwise, offset, mixing, bias, output
-    )
+    weights = [filters, pointwise, offset, mixing, bias, output]
+    rows, columns = line_scores(pixels.image.detach(), pixels.bounds(), weights)
     return rows, columns
 
 
@@ -39,18 +37,9 @@ def _scores(x, *_) -> list[Tensor]:
 
 
 @operation("line_scores", _scores)
-def line_scores(
-    x: Tensor,
-    bounds: Tensor,
-    filters: Tensor,
-    pointwise: Tensor,
-    offset: Tensor,
-    mixing: Tensor,
-    bias: Tensor,
-    output: Tensor,
-) -> list[Tensor]:
+def line_scores(x: Tensor, bounds: Tensor, weights: list[Tensor]) -> list[Tensor]:
     """Of rows and columns."""
-    x = dense(x)
+    x, (filters, pointwise, offset, mixing, bias, output) = dense(x), weights
     images, height, width, _ = x.shape
     sizes = ((height, width), (width, height))
     pitches = [blocks_in(size, BLOCK) * BLOCK + 2 * ROOM for size, _ in sizes]  # some of the last block are not used

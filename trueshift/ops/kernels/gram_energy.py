@@ -11,11 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ..geometry.shift import Pair
-from ..selection.gram_energy import extended_gram, plan_of
+from ..selection.gram_energy import Plan, extended_gram
 from ..selection.quantised_image import Pixels
 from . import INTERPRETED, operation
 from .launching import blocks_in, launched, power_of_two
-from .quantised_image import LANES, Layout, _power_of_two_above, _round, ones_at
+from .quantised_image import LANES, Layout, _power_of_two_above, _round
 
 # neighbours, bytes of tokens, warps and stages of one program
 TILE = {"neighbours": 128, "tokens": 128, "warps": 4, "stages": 3}
@@ -26,7 +26,7 @@ def patch_energy(
     image: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, pixels: Pixels | None = None
 ) -> Tensor:
     """The energies ``[B, sh, sw]``: products of pixels, then their weighing."""
-    plan = plan_of(image, weight, stride, padding)
+    plan = Plan(image, weight, stride, padding)
     planes = (pixels or Pixels(image)).planes(stride, plan.kernel)
     found = products(planes.digits, list(image.shape), list(stride), list(plan.kernel))
     energy = weigh(
@@ -52,8 +52,8 @@ def products(digits: Tensor, shape: list[int], stride: list[int], kernel: list[i
     Returns:
         ``[B, sh, kh * (sw + 2 (kw - 1)) * C + 1, sw * C]``; the last neighbour is the number 1.
     """
-    images, rows, columns, channels = shape
-    layout = Layout(rows, columns, (stride[0], stride[1]), (kernel[0], kernel[1]))
+    images, _, _, channels = shape
+    layout = Layout(shape, stride, kernel)
     neighbours, pixels = _neighbours(channels, stride, kernel), stride[1] * channels
     run = layout.block_columns * LANES  # bytes of tokens in one row of a plane
     tile, tokens = TILE["neighbours"], TILE["tokens"]
@@ -66,7 +66,7 @@ def products(digits: Tensor, shape: list[int], stride: list[int], kernel: list[i
     if parts > 1:
         found.zero_()
     _multiply[(images * parts, stride[0], tiles)](
-        digits, found, ones_at(images, channels, stride, layout), parts, blocks_in(steps, parts), steps,
+        digits, found, layout.ones, parts, blocks_in(steps, parts), steps,
         channels, stride[0], stride[1], kernel[1], neighbours, layout.block_rows, layout.per_lane, layout.beside, run,
         layout.row, layout.plane, LANES, layout.block_rows % LANES == 0, pixels,
         max(16, power_of_two(pixels)), tile, tokens, parts > 1,

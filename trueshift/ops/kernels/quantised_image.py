@@ -29,20 +29,17 @@ SLACK = 1024  # bytes after the last plane that a kernel may read but does not u
 
 
 class Layout:
-    """Sizes of the planes for a shape, stride and kernel."""
+    """Sizes of the planes for a shape ``[B, H, W, C]``, stride and kernel, and where those of the number 1 begin."""
 
-    def __init__(self, rows: int, columns: int, stride: tuple[int, int], kernel: tuple[int, int]) -> None:
+    def __init__(self, shape: Sequence[int], stride: Sequence[int], kernel: Sequence[int]) -> None:
+        images, rows, columns, channels = shape
         self.block_rows, self.block_columns = rows // stride[0], columns // stride[1]
         self.per_lane = ceil(self.block_rows / LANES)
         self.below = (stride[0] + kernel[0] - 2) // stride[0]
         self.beside = (stride[1] + kernel[1] - 2) // stride[1]
         self.row = (self.block_columns + 2 * self.beside) * LANES
         self.plane = (self.per_lane + self.below) * self.row
-
-
-def ones_at(images: int, channels: int, stride: Sequence[int], layout: Layout) -> int:
-    """Where the planes of the number 1 begin, after all others."""
-    return images * channels * stride[0] * stride[1] * 2 * layout.plane
+        self.ones = images * channels * stride[0] * stride[1] * 2 * self.plane
 
 
 def dense(x: Tensor) -> Tensor:
@@ -64,36 +61,30 @@ def find_bounds(x: Tensor) -> Tensor:
     return bounds
 
 
-def _planes(x, bounds, *cut) -> list[Tensor]:
-    (images, rows, columns, channels), stride_rows, stride_columns = x.shape, *cut[:2]
-    layout = Layout(rows, columns, cut[:2], cut[2:])
-    planes = (images * channels * stride_rows * stride_columns + 1) * 2
+def _planes(x, bounds, stride, kernel) -> list[Tensor]:
+    (images, rows, columns, channels), layout = x.shape, Layout(x.shape, stride, kernel)
     return [
-        x.new_empty(planes * layout.plane + SLACK, dtype=torch.int8),
+        x.new_empty(layout.ones + 2 * layout.plane + SLACK, dtype=torch.int8),
         x.new_empty((images, channels, rows), dtype=torch.int32),
-        x.new_empty((images, channels * stride_rows * layout.per_lane, columns), dtype=torch.int32),
+        x.new_empty((images, channels * stride[0] * layout.per_lane, columns), dtype=torch.int32),
         x.new_empty((images, 2), dtype=torch.float64),
     ]
 
 
 @operation("planes", _planes)
-def planes(
-    x: Tensor, bounds: Tensor, stride_rows: int, stride_columns: int, kernel_rows: int, kernel_columns: int
-) -> list[Tensor]:
+def planes(x: Tensor, bounds: Tensor, stride: list[int], kernel: list[int]) -> list[Tensor]:
     """Digits in planes, parts of the differences between rows and columns, and centre and unit of each image.
 
     A last pair of planes holds zeros and ones: the digits of the number 1.
     """
     x = dense(x.detach())
-    found = _planes(x, bounds, stride_rows, stride_columns, kernel_rows, kernel_columns)
+    found, layout = _planes(x, bounds, stride, kernel), Layout(x.shape, stride, kernel)
     images, rows, columns, channels = x.shape
-    layout = Layout(rows, columns, (stride_rows, stride_columns), (kernel_rows, kernel_columns))
-    width = columns + 2 * layout.beside * stride_columns
-    ones = ones_at(images, channels, (stride_rows, stride_columns), layout)
-    _write_planes[(images * channels, (layout.per_lane + layout.below) * stride_rows)](
-        x, bounds, *found, ones, *x.stride(), rows, columns, channels,
-        stride_rows, stride_columns, layout.block_rows, layout.per_lane, layout.beside, layout.row,
-        layout.plane, width, power_of_two(width), LANES, SPLITS,
+    width = columns + 2 * layout.beside * stride[1]
+    _write_planes[(images * channels, (layout.per_lane + layout.below) * stride[0])](
+        x, bounds, *found, layout.ones, *x.stride(), rows, columns, channels, *stride,
+        layout.block_rows, layout.per_lane, layout.beside, layout.row, layout.plane, width, power_of_two(width),
+        LANES, SPLITS,
         num_warps=4 if width <= 512 else 8, enable_fp_fusion=False,
     )  # fmt: skip
     return found

@@ -31,16 +31,11 @@ def headroom(terms: int) -> int:
 
 def power_of_two_above(x: Float64[Tensor, "*any"]) -> Float64[Tensor, "*any"]:
     """The smallest power of two above each ``x >= 0``, read off its exponent bits; never so extreme that 1/x is not."""
-    if exporting():
-        return power_by_comparison(x)
+    if exporting():  # by comparison; of a few values only
+        powers = _POWERS.to(x.device)
+        return torch.where(powers > x[..., None], powers, powers[-1]).amin(-1)
     exponent = ((x.view(torch.int64) >> 52) & 0x7FF).clamp(100, 2044) + 1
     return (exponent << 52).view(torch.float64)
-
-
-def power_by_comparison(x: Float64[Tensor, "*any"]) -> Float64[Tensor, "*any"]:
-    """:func:`power_of_two_above` of a few values, in exported graphs."""
-    powers = _POWERS.to(x.device)
-    return torch.where(powers > x[..., None], powers, powers[-1]).amin(-1)
 
 
 def quantise(x: Float[Tensor, "B *rest"], bits: int) -> tuple[Tensor, Tensor]:

@@ -41,10 +41,11 @@ class Plan:
         pull_digit, pull_digits: the same of ``E^T b_c``, whose factors are sums of pixels.
     """
 
-    def __init__(self, channels: int, stride: Pair, kernel: Pair, padding: Pair, pixels: int) -> None:
-        self.channels, self.stride, self.kernel, self.padding = channels, stride, kernel, padding
-        self.tokens = pixels // (stride[0] * stride[1])
-        self.size = channels * kernel[0] * kernel[1]
+    def __init__(self, image: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> None:
+        self.channels, self.stride, self.padding = image.shape[3], stride, padding
+        self.kernel = (weight.shape[2], weight.shape[3])
+        self.tokens = image.shape[1:3].numel() // (stride[0] * stride[1])
+        self.size = self.channels * self.kernel[0] * self.kernel[1]
         token_bits = ceil(log2(self.tokens))
         self.product_digit = ceil((2 * BITS + token_bits) / 2)
         self.weight_digit, self.weight_digits = _digits_within(headroom(self.size**2) - self.product_digit)
@@ -57,16 +58,11 @@ def _digits_within(room: int) -> tuple[int, int]:
     return digit, 2 if 2 * digit >= ENOUGH else ceil(PRECISION / digit)
 
 
-def plan_of(image: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Plan:
-    """The digits for these sizes."""
-    return Plan(image.shape[3], stride, (weight.shape[2], weight.shape[3]), padding, image.shape[1:3].numel())
-
-
 def _small_patches(image: Tensor, weight: Tensor, bias: object, stride: Pair, padding: Pair, *_: object) -> bool:
     """What fits the matrix units: small patches of images, in at most 32 bits per pixel."""
     if not usable(image):
         return False
-    plan = plan_of(image, weight, stride, padding)
+    plan = Plan(image, weight, stride, padding)
     small = stride[1] * plan.channels <= 64 and plan.size <= 256 and plan.tokens <= 2**16 and image.shape[2] <= 4096
     return small and plan.weight_digits == plan.pull_digits == 2
 
@@ -90,7 +86,7 @@ def patch_energy(
         padding: how far the kernel reaches before its nominal start.
         pixels: of the same image, where others need its integers too.
     """
-    return _plain_energy(pixels or Pixels(image), extended_gram(weight, bias), plan_of(image, weight, stride, padding))
+    return _plain_energy(pixels or Pixels(image), extended_gram(weight, bias), Plan(image, weight, stride, padding))
 
 
 def extended_gram(weight: Tensor, bias: Tensor | None) -> Float64[Tensor, "K K"]:

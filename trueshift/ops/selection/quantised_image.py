@@ -64,7 +64,7 @@ class Pixels:
     def planes(self, stride: Pair = (1, 1), kernel: Pair = (1, 1)) -> Planes:
         """For the kernels: cut for patches of this stride and kernel. Any cut serves who needs none."""
         if self._planes is None or (kernel != (1, 1) and self._cut != (stride, kernel)):
-            planes = kernels.quantised_image.planes(self.image, self.bounds(), *stride, *kernel)
+            planes = kernels.quantised_image.planes(self.image, self.bounds(), list(stride), list(kernel))
             self._cut, self._planes = (stride, kernel), Planes(*planes)
         return self._planes
 
