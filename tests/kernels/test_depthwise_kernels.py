@@ -53,12 +53,15 @@ def test_convolutions_of_several_maps(same_both_ways):
 
 
 def energy_of(maps, weights):
-    """By the kernel where kernels are on, and twice: it is the same every time."""
+    """By the kernel where kernels are on, and twice: it is the same every time, and has no gradient."""
     energy = depthwise_energy(maps, weights, (1, 1))
     if energy is None:
         convolved = [depthwise(x, weight, (1, 1), (1, 1)) for x, weight in zip(maps, weights, strict=True)]
         return [torch.stack(convolved).square().sum((0, 4))]
-    assert torch.equal(energy, depthwise_energy(maps, weights, (1, 1)))
+    with torch.enable_grad():
+        again = depthwise_energy(maps, weights, (1, 1))
+    assert torch.equal(energy, again)
+    assert not again.requires_grad
     return [energy.sum(0)]
 
 
@@ -81,8 +84,9 @@ def test_several_tiles_and_blocks(monkeypatch, same_both_ways):
 
 
 @pytest.mark.parametrize("kind", ["batch", "layer"])
+@pytest.mark.parametrize("stride", [(2, 2), (1, 1)])  # by tiles, and by rows
 @torch.no_grad()
-def test_norms_and_class_tokens_on_the_way(kind, same_both_ways):
+def test_norms_and_class_tokens_on_the_way(kind, stride, same_both_ways):
     weights = normal(2, 4 if kind == "layer" else 8, 1, 3, 3)
     norms = [nn.LayerNorm(4) if kind == "layer" else nn.BatchNorm2d(8) for _ in weights]
     for norm in norms:
@@ -92,7 +96,7 @@ def test_norms_and_class_tokens_on_the_way(kind, same_both_ways):
         norm.to(DEVICE).eval()
 
     def normed(x, prefix, *weights):
-        return depthwise_sequences([x, x], weights, (2, 2), (1, 1), OFFSET, "circular", norms, prefix[:, :2])
+        return depthwise_sequences([x, x], weights, stride, (1, 1), OFFSET, "circular", norms, prefix[:, :2])
 
     same_both_ways(normed, normal(2, 4, 4, 8), normal(2, 3, 8), *weights)
 

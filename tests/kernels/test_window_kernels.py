@@ -116,21 +116,22 @@ def test_attention_in_half_precision(kind):
 
 
 MERGES = {
-    "Swin": lambda: ts.AdaptiveMerge(8, 24),
-    "Swin, with a bias": lambda: ts.AdaptiveMerge(8, 16, bias=True),
-    "SwinV2": lambda: ts.AdaptiveMerge(8, 20, norm="after"),
-    "CvT": lambda: ts.AdaptiveConvMerge(8, 24),
-    "other patches": lambda: ts.AdaptiveMerge(8, 24, factor=(2, 3)),
+    "Swin": (8, lambda: ts.AdaptiveMerge(8, 24)),
+    "Swin, with a bias": (16, lambda: ts.AdaptiveMerge(16, 16, bias=True)),
+    "SwinV2": (8, lambda: ts.AdaptiveMerge(8, 20, norm="after")),
+    "CvT": (8, lambda: ts.AdaptiveConvMerge(8, 24)),
+    "other patches": (8, lambda: ts.AdaptiveMerge(8, 24, factor=(2, 3))),
 }
 
 
 @pytest.mark.parametrize("name", MERGES)
 @torch.no_grad()
 def test_energies_of_merges(name, both_ways):
-    layer = MERGES[name]().to(DEVICE)
+    channels, make = MERGES[name]
+    layer = make().to(DEVICE)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
-    candidates = layer.grids(layer, ts.Tokens(normal(2, 6, 12, 8) + 0.5, anchored_grid(2, 4, (6, 12))))
+    candidates = layer.grids(layer, ts.Tokens(normal(2, 6, 12, channels) + 0.5, anchored_grid(2, 4, (6, 12))))
     plain = candidates.arithmetic.power_sum(candidates.features(), 2)
     with kernels.switched(True):
         torch.testing.assert_close(candidates.position_energy().sum(0), plain, rtol=1e-4, atol=1e-5)
