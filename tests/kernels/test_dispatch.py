@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trueshift import create_model
+from trueshift import AdaptiveMerge, AdaptiveTokenize, Tokens, create_model
 from trueshift.ops import kernels
 from trueshift.ops.nn.depthwise import depthwise
 
@@ -25,6 +25,19 @@ def test_transforms_of_torch_func_take_plain_code(both_ways):
         return torch.func.grad(lambda x: depthwise(x, weight, (1, 1), (1, 1)).square().sum())(x)
 
     torch.testing.assert_close(*both_ways(gradient))
+
+
+@needs_triton
+@pytest.mark.parametrize("layer", [AdaptiveTokenize(3, 8, 4), AdaptiveMerge(3)])
+def test_a_grid_may_start_below_zero(both_ways, layer):
+    layer, tokens = layer.to(DEVICE), Tokens.of_image(torch.randn(2, 3, 16, 16, device=DEVICE))
+    given = tokens.values.permute(0, 3, 1, 2) if isinstance(layer, AdaptiveTokenize) else tokens
+    start = torch.tensor([[-1, 3], [0, -9]], device=DEVICE)
+    with torch.no_grad():
+        found = [*both_ways(layer, given, start), layer(given, start % 16)]
+    for each in found[1:]:
+        assert torch.equal(each.grid.origin, found[0].grid.origin)
+        torch.testing.assert_close(each.values, found[0].values)
 
 
 TWO, THREE = (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..criteria import Candidates, Criterion, Spot
 from ..ops.geometry.grid import Tokens
 from ..ops.geometry.polyphase import polyphase
-from ..ops.geometry.shift import Pair, circular_take
+from ..ops.geometry.shift import Pair, circular_take, modulo
 from ..ops.geometry.windows import token_norm
 from ..ops.nn.autocast import network_precision, without_autocast
 from ..ops.selection.choose import Choice, choose, values_on_grid
@@ -56,7 +56,7 @@ class PatchLayer(nn.Module):
         elif isinstance(self.criterion, Spot):
             choice = self.criterion.start_at(candidates, start)
         else:
-            return candidates, Choice(start)
+            return candidates, Choice(modulo(start, tokens.grid.shape))  # kernels do not wrap around below 0
         # grids that are mixed have no first token, and those of a spot start at the border
         if self.anchor and choice.weights is None and choice.spot is None:
             with torch.no_grad(), without_autocast(tokens.values):

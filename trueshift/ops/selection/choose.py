@@ -21,7 +21,7 @@ class Choice:
     """Which grid was chosen for each image, and how clearly.
 
     Attributes:
-        offset: row and column at which the chosen grid starts.
+        offset: row and column at which the chosen grid starts, from 0 on.
         scores: by which it was chosen, the later ones for where the earlier ones tie; none where it was given.
         weights: how much each of the s x s grids counts, while a criterion is being learned; None when one was chosen.
         hard: with weights: the value is that of the chosen grid and only the gradient is that of the mixture.
