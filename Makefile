@@ -9,7 +9,7 @@ READY_DOCS := .venv/.ready_docs
 
 help:
 	@echo "make demo       the examples, and the audit of a trained model beside its adaptive twin: out/audit/report.html (1 to 2 minutes)"
-	@echo "make test       checks and the default tests (7 to 11 minutes on 2 cores)"
+	@echo "make test       checks and the default tests (8 minutes on 2 cores)"
 	@echo "make test-slow  the long tests as well"
 	@echo "make bench      cost of each adaptive module beside the ordinary one, written to results/"
 	@echo "make docs       the documentation site: out/site/index.html"
