@@ -124,7 +124,7 @@ def test_segmenters_are_trained_as_the_appendix_says(model, shifts):
 
 
 def test_accuracies_are_those_of_the_paper():
-    paper = Path(__file__).parents[2] / "results" / "paper_results.json"  # checked by test_small_tables.py
+    paper = Path(__file__).parents[2] / "results" / "paper_results.json"
     tables = {name: table["rows"] for name, table in json.loads(paper.read_text())["tables"].items()}
 
     def expected(name):
