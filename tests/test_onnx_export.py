@@ -61,6 +61,7 @@ def test_same_choices_and_exact_in_onnx_runtime(name, arguments, shifts, fixed_b
     """Later choices look at tokens that ONNX Runtime rounds otherwise; scores that are closer than rounding count as
     tied, and of those the first is taken, here and there. An image that repeats may start at any of its periods.
     """
+    torch.manual_seed(1)  # whatever was imported: scores that are apart by just what counts as tied may differ
     model, (hostile, usual) = create_model(name, **arguments).eval(), images()
     batch = len(hostile) if fixed_batch else None
     run = session_of(str(export_onnx(model, tmp_path / "model.onnx", origins=True, batch=batch)))
