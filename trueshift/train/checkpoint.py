@@ -115,20 +115,24 @@ class CheckpointFolder:
 
 def _write(snapshot: Snapshot, folder: Path) -> None:
     folder.mkdir()
-    contents = {}
-    for name, tensors in ((_AVERAGE, snapshot.average), (_WEIGHTS, snapshot.weights)):
-        if tensors is not None:
-            plain = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-            contents[name] = save(plain, metadata={"format": "pt"})
-    state = BytesIO()
-    torch.save(snapshot.state, state)
-    contents[_STATE] = state.getvalue()
-    files = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    for name, content in contents.items():
+    files = {}
+    for name, content in _contents(snapshot):
         write_whole(folder / name, content)
+        files[name] = hashlib.sha256(content).hexdigest()
     about = {**{name: getattr(snapshot, name) for name in _VALUES}, "files": files}
     write_whole(folder / _ABOUT, json_text({**about, "digest": _digest_of(about)}))
     _sync(folder)
+
+
+def _contents(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of its files, made one at a time: each may be as large as the network."""
+    for name, tensors in ((_AVERAGE, snapshot.average), (_WEIGHTS, snapshot.weights)):
+        if tensors is not None:
+            plain = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+            yield name, save(plain, metadata={"format": "pt"})
+    state = BytesIO()
+    torch.save(snapshot.state, state)
+    yield _STATE, state.getvalue()
 
 
 def read_checkpoint(folder: Path) -> Snapshot:

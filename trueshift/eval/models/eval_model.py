@@ -192,9 +192,9 @@ def canonical_twin(model: EvalModel, options: EvalOptions | None = None) -> Eval
         return _beside(model, canonicalize(network), "canonical", options)
     multiple = size_multiple_of(network)
     canonical = canonicalize(PixelLogits(network, multiple), dense=True)
+    twin = _beside(model, canonical, "canonical", options)
     # padded before it is rolled: a frame found on fewer pixels would not be the network's
-    canonical.size_multiple = multiple  # type: ignore[assignment]
-    return _beside(model, canonical, "canonical", options)
+    return replace(twin, forward=pixel_forward(PixelLogits(canonical, multiple), options or EvalOptions()))
 
 
 def steady_twin(model: EvalModel, options: EvalOptions | None = None) -> EvalModel:
