@@ -109,6 +109,10 @@ class LoaderFeed:
             labels = batch.labels.to(self.device, non_blocking=True)
             yield replace(batch, images=self.finish(pixels, epoch, batch.indices), labels=labels)
 
+    def close(self) -> None:
+        """End the workers: they ignore the signal by which Python would end them at its exit, and it waits for them."""
+        del self.reading, self.loader
+
 
 @dataclass(frozen=True)
 class DirectFeed:
@@ -121,3 +125,6 @@ class DirectFeed:
         """The passes of this process in one epoch."""
         for indices in self.order.passes(epoch, first_step):
             yield Batch(*self.read(epoch, indices), indices)
+
+    def close(self) -> None:
+        """Nothing is open."""
