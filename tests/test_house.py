@@ -3,6 +3,7 @@
 import ast
 import re
 import runpy
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -111,6 +112,18 @@ def test_no_file_is_long():
     files = [path for name in ("trueshift", "tests", "benchmarks", "examples") for path in (ROOT / name).rglob("*.py")]
     long = {str(path.relative_to(ROOT)): lines for path in files if (lines := path.read_text().count("\n")) > 400}
     assert long == {}
+
+
+def test_an_image_passes_few_files():
+    model, files = trueshift.create_model("a_swin_mini").eval(), set()
+    sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
+    try:
+        model(torch.rand(1, 3, 32, 32))
+    finally:
+        sys.setprofile(None)
+    ours = {Path(file) for file in files} & set(MODULES.values())
+    assert MODULES["trueshift.models.swin"] in ours
+    assert len(ours) <= 28
 
 
 @pytest.mark.parametrize("name", ["classifier", "encoder_decoder"])

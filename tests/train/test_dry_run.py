@@ -49,8 +49,11 @@ def test_processes_of_torchrun_are_refused(monkeypatch):
         tried("--config", "cifar10/a_swin_tiny_standard")
 
 
+ALONE = [name for name in list_recipes() if not name.startswith("options/")]  # options go with another recipe
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", {str(recipe(name).model): name for name in list_recipes()}.values())
+@pytest.mark.parametrize("name", {str(recipe(name).model): name for name in ALONE}.values())
 def test_whole_recipes(name):
     """One of those that share a network."""
     assert tried("--config", name) == 0
