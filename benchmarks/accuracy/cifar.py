@@ -1,8 +1,7 @@
-r"""Train and measure the networks of the tables on CIFAR-10: the small ones several at a time, the paper's one by one.
+"""Train and measure the networks of the tables on CIFAR-10: the small ones several at a time, the paper's one by one.
 
     python -m benchmarks.accuracy.cifar --data data/cifar10 --runs '*' --seeds 0 --jobs 8 --measure
-    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*swin_tiny_circular' --jobs 1 \
-        --batch_size 256 --evaluate.every_epochs 10 --evaluate.protocols [circular,cifar-standard]
+    python -m benchmarks.accuracy.cifar --data data/cifar10 --runs 'cifar10/*_mixed' --jobs 1 --compile
 
 What a run reached goes to results/COLLECTION.csv (see `store.py`); finished runs are skipped. `--measure` asks the
 weights of each finished run what training does not (see `parts.toml`); `--measure-only` trains nothing. Further options

@@ -88,7 +88,7 @@ def run_with(rows: Iterable[Recorded]) -> str:
     return f"Run with `{'`, `'.join(found)}` beside the recipe{but}." if found else ""
 
 
-def trained_on(rows: Iterable[Recorded]) -> str:
+def trained_on(rows: Iterable[Recorded], how: str = "beside others on the same GPU") -> str:
     """Machines, commits and minutes of the runs."""
     recipes = _recipes(rows)
     found = [run for recipe in recipes for run in store.about(recipe)["trained"]]
@@ -98,7 +98,7 @@ def trained_on(rows: Iterable[Recorded]) -> str:
     seconds = [store.numbers(recipe, store.TRAINING, "", "seconds").values() for recipe in recipes]
     minutes = store.spread([number / 60 for each in seconds for number in each])
     trained_on = f"{'; '.join(sorted(places))}, at commit {', '.join(sorted(commits))}, {minutes} minutes each"
-    return f"Trained on {trained_on} beside others on the same GPU."
+    return f"Trained on {trained_on} {how}."
 
 
 def means(recipe: str, part: str = "") -> str:
