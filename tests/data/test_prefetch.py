@@ -1,6 +1,8 @@
 """Reading ahead of the network: in order, never too far, and nothing lost."""
 
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -135,3 +137,23 @@ def test_processes_read_what_threads_read(tmp_path):
             assert one.label == other.label
             assert one.canvas.shape == (3, 6, 4)
             assert torch.equal(one.canvas, other.canvas)
+
+
+FAILS = """
+from trueshift.data import EmbeddedSample, Preparation, read_ahead
+from trueshift.train.config import AugmentConfig
+from trueshift.train.data.augment import ClassificationTransform
+from trueshift.train.data.loader import AugmentedSamples, LoaderFeed
+from trueshift.train.data.sampler import BatchOrder
+
+images = AugmentedSamples(EmbeddedSample(), ClassificationTransform(Preparation((8, 8)), AugmentConfig(), 0))
+batches = LoaderFeed(images, BatchOrder(64, 4), "cpu", workers=1).epoch(0)
+prepared = read_ahead(EmbeddedSample(), range(64), Preparation((8, 8)), workers=1, for_gpu=True)
+raise SystemExit(f"{len(next(batches).images)} images, then number {next(prepared).index}")
+"""
+
+
+def test_a_program_that_fails_ends_while_its_processes_still_read():
+    """Python waits at exit for processes that it cannot end."""
+    done = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (1, "4 images, then number 0\n")

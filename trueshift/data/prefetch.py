@@ -6,7 +6,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import active_children
+from multiprocessing.util import Finalize
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from jaxtyping import UInt8
@@ -131,7 +134,7 @@ def read_prepared(
 def _in_processes(images: _Images, workers: int) -> Iterator[Prepared | Unreadable]:
     pin = torch.cuda.is_available()
     how: dict[str, Any] = {"collate_fn": _packed, "pin_memory": pin, "worker_init_fn": ignore_signals}
-    for parcel, stacks in DataLoader(images, _PARCEL, num_workers=workers, **how):
+    for parcel, stacks in started(DataLoader(images, _PARCEL, num_workers=workers, **how)):
         rest = {key: iter(stack) for key, stack in stacks.items()}
         for image in parcel:
             readable = isinstance(image, Prepared)
@@ -142,6 +145,22 @@ def ignore_signals(worker: int) -> None:
     """For a DataLoader: stop signals often go to a whole group of processes; the one that reads ends its workers."""
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
+
+
+def started(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Iterate over a loader whose workers ignore signals. Python would wait at exit for those that an error leaves."""
+    before = active_children()
+    batches = iter(loader)
+    workers = WeakSet(child for child in active_children() if child not in before)
+    Finalize(None, _kill, [workers], exitpriority=0)
+    return batches
+
+
+def _kill(workers: WeakSet[Any]) -> None:
+    if workers:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would report them as crashed
+    for worker in workers:
+        worker.kill()
 
 
 def _packed(images: list[Prepared | Unreadable]) -> tuple[list[Prepared | Unreadable], dict[Hashable, Tensor]]:

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import islice
 from math import inf, nan
 from pathlib import Path
@@ -145,7 +145,7 @@ class Trainer:
             write_whole(self.folder / "config.json", json_text(settings))
         log = RunLog(self.folder, self.config.log, settings, self.step) if self.main else None
         self.began = time.monotonic()
-        with closing(self.feed), RunReport(self.console, log, self.total_steps, self.step) as self.report:
+        with RunReport(self.console, log, self.total_steps, self.step) as self.report:
             self.report.line(self._introduction())
             while self.step < self.total_steps or self.measured < self.step:
                 if not self._train_epoch():

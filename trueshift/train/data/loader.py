@@ -10,7 +10,7 @@ from jaxtyping import Int, Shaped, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ...data.prefetch import ignore_signals
+from ...data.prefetch import ignore_signals, started
 from ...data.source import Source
 from .augment import ClassificationTransform, SegmentationTransform
 from .sampler import BatchOrder
@@ -99,7 +99,7 @@ class LoaderFeed:
         """The passes of this process in one epoch."""
         if self.next != (epoch, first_step):
             self.keys.start = epoch, first_step
-            self.reading = iter(self.loader)
+            self.reading = started(self.loader)
         order = self.keys.order
         self.next, left = None, (order.steps - first_step) * order.accumulate
         for number, batch in enumerate(islice(self.reading, left), 1):
@@ -108,10 +108,6 @@ class LoaderFeed:
             pixels = batch.images.to(self.device, non_blocking=True)
             labels = batch.labels.to(self.device, non_blocking=True)
             yield replace(batch, images=self.finish(pixels, epoch, batch.indices), labels=labels)
-
-    def close(self) -> None:
-        """End the workers: they ignore the signal by which Python would end them at its exit, and it waits for them."""
-        del self.reading, self.loader
 
 
 @dataclass(frozen=True)
@@ -125,6 +121,3 @@ class DirectFeed:
         """The passes of this process in one epoch."""
         for indices in self.order.passes(epoch, first_step):
             yield Batch(*self.read(epoch, indices), indices)
-
-    def close(self) -> None:
-        """Nothing is open."""
