@@ -13,7 +13,7 @@ class AsyncCopy:
         self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
         self._values.copy_(values, non_blocking=values.is_cuda)
         if self._event is not None:
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(values.device))  # which need not be the current device's
 
     @property
     def ready(self) -> bool:
