@@ -264,7 +264,7 @@ class TrainConfig:
         sync_batchnorm: batch statistics over all processes.
         ema_decay: of averaged weights, kept and measured as well; 0 for none.
         grad_checkpointing: recompute activations instead of keeping them.
-        device: cpu, cuda or auto.
+        device: cpu, cuda, cuda:1, or auto.
         seed: of weights, order, augmentation and stochastic depth.
         max_steps: stop after so many, for a trial; 0 for all.
     """

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from .locks import sole_writer
 
 @contextmanager
 def joined_processes(device: str) -> Iterator[tuple[str, int]]:
-    """The device and rank of this process; alone, the device asked for and rank 0."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
-        yield device, dist.get_rank() if dist.is_initialized() else 0
-        return
+    """The device and rank of this process; alone, the device asked for and rank 0. A GPU is the current device."""
     on_gpu = torch.device(device).type == "cuda"
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        with torch.cuda.device(device) if on_gpu else nullcontext():  # accelerate takes the current one
+            yield device, dist.get_rank() if dist.is_initialized() else 0
+        return
     if on_gpu:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
