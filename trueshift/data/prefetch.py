@@ -157,7 +157,7 @@ def started(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def _kill(workers: WeakSet[Any]) -> None:
-    if workers:
+    if workers and hasattr(signal, "SIGCHLD"):  # Windows has none
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would report them as crashed
     for worker in workers:
         worker.kill()
