@@ -4,13 +4,13 @@ r"""Attention over all tokens, with relative positions on the circle (adaptive R
 """
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.rel_pos import circular_distance
 from ..ops.geometry.shift import Pair, pair
+from ..ops.nn.attention import fused_attention
 from .checks import check_heads
 
 
@@ -74,5 +74,5 @@ class CircularAttention(nn.Module):
         x = tokens.values
         bias = self.position(tokens.grid, tokens.grid)
         queries, keys, values = self.qkv(x.flatten(1, 2)).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(queries, keys, values, bias.to(queries.dtype))
+        mixed = fused_attention(queries, keys, values, bias)
         return Tokens(self.proj(mixed.transpose(1, 2).flatten(2)).view_as(x), tokens.grid, tokens.prefix)

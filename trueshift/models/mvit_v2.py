@@ -20,6 +20,7 @@ from ..layers.pool import max_pool, pool_sequences
 from ..ops.geometry.grid import TokenGrid, Tokens
 from ..ops.geometry.rel_pos import finer, position_bias
 from ..ops.geometry.shift import Pair, pair
+from ..ops.nn.attention import fused_attention
 from ..ops.selection.choose import Choice
 from .backbone import Backbone
 from .config import PLACES
@@ -84,7 +85,7 @@ class PoolingAttention(nn.Module):
             for sequence, prefix, norm in zip((query, key, value), prefixes, norms, strict=True)
         )
         bias = self.position_bias(queries, grid, key_grid)
-        mixed = F.scaled_dot_product_attention(queries, keys, values, bias.to(queries.dtype), scale=self.head_dim**-0.5)
+        mixed = fused_attention(queries, keys, values, bias, scale=self.head_dim**-0.5)
         if self.residual_pooling:
             mixed = mixed + queries
         sequence = self.proj(mixed.transpose(1, 2).flatten(2))

@@ -105,11 +105,19 @@ def _gather(x: Tensor, offset: Tensor, stride: Pair, dims: Pair) -> Tensor:
 class Moved(torch.autograd.Function):
     """Values moved from where a tensor says, with an own gradient; further arguments are numbers."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep all but the values."""
         _, start, *ctx.geometry = inputs
         ctx.save_for_backward(start)
+        ctx.save_for_forward(start)
+
+    @classmethod
+    def jvp(cls, ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        """A tangent moves as the values do."""
+        return cls.apply(tangent, *ctx.saved_tensors, *ctx.geometry)
 
 
 class _CircularTake(Moved):

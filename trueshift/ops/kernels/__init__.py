@@ -55,11 +55,15 @@ def kernel_for(fits: Callable[..., bool]) -> Callable[[Function], Function]:
     return declare
 
 
+def transformed() -> bool:
+    """Whether this is within a transform of ``torch.func``, whose tensors have no values to look at."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def usable(x: Tensor, types: tuple[torch.dtype, ...] = FLOATS) -> bool:
-    """Whether a kernel for these types may compute with this tensor; none does within transforms of ``torch.func``."""
-    transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    """Whether a kernel for these types may compute with this tensor."""
     fits = _on and (x.is_cuda or INTERPRETED) and x.dtype in types
-    return fits and not transformed and not torch.compiler._is_exporting_flag
+    return fits and not transformed() and not torch.compiler._is_exporting_flag
 
 
 def tf32_allowed() -> bool:

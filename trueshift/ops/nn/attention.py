@@ -1,11 +1,14 @@
 """Attention between all tokens."""
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..kernels import kernel_for, tf32_allowed, usable
+from ..kernels import kernel_for, tf32_allowed, transformed, usable
 from ..selection.exact import exporting
 
 WIDEST = 128  # channels of a head that a kernel takes
@@ -35,8 +38,16 @@ def attention(
         dropped: the part of the weights that is left out.
     """
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, key, value))
-    mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropped, scale=scale)
-    return joined_heads(mixed)
+    return joined_heads(fused_attention(query, key, value, None, dropped, scale))
+
+
+def fused_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, dropped: float = 0.0, scale: float | None = None
+) -> Tensor:
+    """torch's attention: fused, but within transforms of ``torch.func``, for which fused kernels have no rules."""
+    bias = bias if bias is None else bias.to(queries.dtype)
+    with sdpa_kernel(SDPBackend.MATH) if transformed() else nullcontext():
+        return F.scaled_dot_product_attention(queries, keys, values, bias, dropped, scale=scale)
 
 
 def joined_heads(mixed: Float[Tensor, "B heads N C"]) -> Float[Tensor, "B N heads_C"]:

@@ -11,7 +11,7 @@ from ..geometry.blocks import cut_blocks, join_blocks
 from ..geometry.shift import Pair, circular_shift
 from ..geometry.windows import border_mask, pad_to_windows, window_partition, window_reverse
 from ..kernels import kernel_for, usable
-from .attention import joined_heads
+from .attention import fused_attention, joined_heads
 
 Project = Callable[[Tensor], Tensor]
 LONGEST, LONGEST_IN_TRAINING, WIDEST = 256, 64, 128  # tokens of a window and channels of a head that a kernel takes
@@ -87,7 +87,7 @@ def biased_attention(
     what is taken instead computes in float32. On a CPU the fused kernel is the faster one by far.
     """
     if queries.device.type == "cpu":
-        return F.scaled_dot_product_attention(queries, keys, values, bias.to(queries.dtype), dropped, scale=scale)
+        return fused_attention(queries, keys, values, bias, dropped, scale)
     factor = queries.shape[-1] ** -0.5 if scale is None else scale
     weights = ((queries * factor) @ keys.mT + bias).softmax(-1)
     if dropped:

@@ -19,6 +19,7 @@ from jaxtyping import Float, Float64, Shaped
 from torch import Tensor, nn
 
 from ..geometry.shift import Pair, circular_pad
+from ..kernels import transformed
 
 EXACT_BITS = 52  # integers up to 2**52 leave one bit of room in float64
 _POWERS = torch.tensor([2.0**exponent for exponent in range(-922, 1023)], dtype=torch.float64, device="cpu")
@@ -70,8 +71,8 @@ def require_finite(peak: Tensor) -> None:
 
 
 def can_ask(x: Tensor) -> bool:
-    """Whether Python may look at the values of ``x`` without a synchronisation or a break in a compiled graph."""
-    if torch.compiler.is_compiling():
+    """Whether Python may look at the values of ``x`` without a synchronisation or a break in a graph or transform."""
+    if torch.compiler.is_compiling() or transformed():
         return False
     if torch.jit.is_tracing():  # would record the branch that one image takes
         raise NotImplementedError(
@@ -82,8 +83,8 @@ def can_ask(x: Tensor) -> bool:
 
 
 def within_graph(x: Tensor) -> bool:
-    """Whether this is being compiled or captured as a CUDA graph: what is made here is the graph's own."""
-    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    """Whether this is compiled, transformed, or captured as a CUDA graph: what is made here is the graph's own."""
+    return torch.compiler.is_compiling() or transformed() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def kept(count: int) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
