@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
-from ..kernels import kernel_for, usable
+from ..kernels import kernel_for, transformed, usable
 from .shift import Moved, Pair
 
 
@@ -41,8 +41,8 @@ def join_blocks(
 
 
 def _moved(*arguments: Any) -> Tensor:
-    """In a trace sizes are tensors, which a function with a gradient of its own cannot take."""
-    return (move_blocks if torch.jit.is_tracing() else _Move.apply)(*arguments)
+    """In a trace sizes are tensors, which a function with an own gradient cannot take; see also :class:`.Moved`."""
+    return (move_blocks if torch.jit.is_tracing() or transformed() else _Move.apply)(*arguments)
 
 
 @kernel_for(lambda x, *_: usable(x) and not torch.compiler.is_compiling())  # a compiler fuses the gather

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ..kernels import kernel_for, usable
+from ..kernels import kernel_for, transformed, usable
 
 Pair = tuple[int, int]
 
@@ -82,7 +82,7 @@ def circular_take(
     for dim, step in zip(dims, stride, strict=True):
         if x.shape[dim] % step:
             raise ValueError(f"size {x.shape[dim]} along dimension {dim}: needs a multiple of the stride {step}")
-    return _CircularTake.apply(x, offset, stride, dims)
+    return (_gather if transformed() else _CircularTake.apply)(x, offset, stride, dims)
 
 
 def _gather(x: Tensor, offset: Tensor, stride: Pair, dims: Pair) -> Tensor:
@@ -103,21 +103,16 @@ def _gather(x: Tensor, offset: Tensor, stride: Pair, dims: Pair) -> Tensor:
 
 
 class Moved(torch.autograd.Function):
-    """Values moved from where a tensor says, with an own gradient; further arguments are numbers."""
+    """Values moved from where a tensor says, with an own gradient; further arguments are numbers.
 
-    generate_vmap_rule = True
+    Not within transforms of ``torch.func``: the rules that they need are refused by torch's compiler.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep all but the values."""
         _, start, *ctx.geometry = inputs
         ctx.save_for_backward(start)
-        ctx.save_for_forward(start)
-
-    @classmethod
-    def jvp(cls, ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        """A tangent moves as the values do."""
-        return cls.apply(tangent, *ctx.saved_tensors, *ctx.geometry)
 
 
 class _CircularTake(Moved):
@@ -162,7 +157,9 @@ def circular_pad(
     if start is not None and not once:
         x, start = circular_shift(x, start), None
     if start is not None or (once and not torch.compiler.is_compiling()):
-        return x if start is None and not any((*rows, *columns)) else _CircularPad.apply(x, start, rows, columns)
+        if start is None and not any((*rows, *columns)):
+            return x
+        return pad_by_index(x, rows, columns, start) if transformed() else _CircularPad.apply(x, start, rows, columns)
     for dim, (before, after) in ((2, columns), (1, rows)):
         size = x.shape[dim]
         pieces = [x.narrow(dim, size - before % size, before % size), *[x] * (before // size), x]
