@@ -156,4 +156,6 @@ raise SystemExit(f"{len(next(batches).images)} images, then number {next(prepare
 def test_a_program_that_fails_ends_while_its_processes_still_read():
     """Python waits at exit for processes that it cannot end."""
     done = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (1, "4 images, then number 0\n")
+    *before, last = done.stderr.splitlines()  # libraries may have said something of this CPU
+    assert (done.returncode, last) == (1, "4 images, then number 0")
+    assert not any(word in line for word in ("Traceback", "Exception", "DataLoader") for line in before)

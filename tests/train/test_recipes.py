@@ -32,12 +32,7 @@ SAYS = {  # by the end of a name: all that may differ from the recipe without it
     **dict.fromkeys(["_learned", "_input_norm", "_no_anchor", "_no_a_token", "_no_a_wsa", "_no_a_pmerge"], CRITERION),
     **{"_random_grids": GRIDS, "_spot": (*GRIDS, *CRITERION), "_consistency": ("augment.consistency", *GRIDS)},
     **{"_da_circular": "augment.circular_shift", "_crops": "augment.", "_200_epochs": "schedule.epochs"},
-    **{
-        "_96": "batch_size",
-        "_mixed": ("batch_size", "augment."),
-        "_augmented": ("batch_size", "augment."),
-        "_unmixed": ("batch_size", "augment."),
-    },
+    **{"_96": "batch_size", **dict.fromkeys(["_mixed", "_augmented", "_unmixed"], ("batch_size", "augment."))},
 }
 
 

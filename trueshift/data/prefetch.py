@@ -152,7 +152,7 @@ def started(loader: DataLoader[Any]) -> Iterator[Any]:
     before = active_children()
     batches = iter(loader)
     workers = WeakSet(child for child in active_children() if child not in before)
-    Finalize(None, _kill, [workers], exitpriority=0)
+    Finalize(None, _kill, [workers], exitpriority=0)  # unlike atexit, after torch has ended what it can
     return batches
 
 
